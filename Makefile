@@ -1,0 +1,48 @@
+# Every target sets itself up: all it needs is Python 3.11 or newer with pip. `make PYTHON=python3.13 test` picks another.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+CODE   := $(wildcard src tests bench examples)
+
+.DEFAULT_GOAL := check
+.PHONY: demo test check lint format types bench soak clean
+
+demo: $(STAMP)           ## a shop whose process is killed, and whose orders arrive all the same
+	@$(BIN)/python examples/shop/demo.py
+
+check: lint types test   ## all that CI does
+
+lint: $(STAMP)           ## rules and formatting
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+
+format: $(STAMP)         ## format the code, and fix what can be fixed
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+types: $(STAMP)          ## mypy and pyright, both strict
+	$(BIN)/mypy $(CODE)
+	$(BIN)/pyright --pythonpath $(BIN)/python $(CODE)
+
+test: $(STAMP)           ## all tests but the soak
+	$(BIN)/python -m pytest
+
+bench: $(STAMP)          ## what the engine does per second, beside the floor of the store
+	@$(BIN)/python -m bench
+
+soak: $(STAMP)           ## random faults for minutes
+	PERDURE_SOAK=1 $(BIN)/python -m pytest tests -m soak
+
+clean:                   ## remove everything that the other targets made
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last, so an installation that broke off is done again.
+$(STAMP): pyproject.toml
+	@echo "setting up $(VENV) (once, and when pyproject.toml changes)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Perdure needs Python 3.11 or newer: make PYTHON=...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq -e '.[dev]'
+	@touch $@
