@@ -1,0 +1,207 @@
+"""Every error Perdure raises, in one tree.
+
+    PerdureError
+    ├── Misuse                      the call was wrong: nothing was written
+    │   ├── InvalidArguments (TypeError)     arguments do not fit the signature or its annotations
+    │   ├── InvalidDefinition                a workflow or a step cannot be defined like this
+    │   ├── DuplicateWorkflow                two workflows share a name
+    │   ├── UnknownWorkflow                  no such workflow in this engine
+    │   ├── UnstorableValue                  a value has no JSON form, or is too large
+    │   ├── ForbiddenInWorkflow              I/O, threads or foreign futures in workflow code
+    │   ├── NotInWorkflow                    a workflow verb outside a workflow
+    │   ├── NotInStep                        a step verb outside a step
+    │   ├── RunNotFound                      no run has this id
+    │   ├── RunExists                        the id is taken by a run with other arguments
+    │   ├── RunFinished                      the run has ended, the request needs one that has not
+    │   ├── RunNotRetryable                  only a failed run can be retried
+    │   ├── RunOwnedElsewhere                another live engine owns the run
+    │   ├── InvalidTransition                a status change that the table does not allow
+    │   ├── ConcurrentModification           expected_version is not the run's version
+    │   └── EngineStopped                    the engine is not running
+    ├── Outcome                     how a run or a step ended
+    │   ├── RunFailed                        the run failed; its cause is the rebuilt failure
+    │   ├── RunCancelled                     the run was cancelled
+    │   ├── DeadlineExceeded                 the run's deadline passed
+    │   └── StepFailed                       a step failed with something that cannot be rebuilt
+    │       ├── MaxRetriesExceeded           … after all its attempts
+    │       └── StepTimedOut (TimeoutError)  an attempt, or all of them, took too long
+    ├── StoreError                  the store did not do what it was asked
+    │   ├── StoreBusy                        not now: nothing was written, the same batch may be sent again
+    │   ├── OutcomeUnknown                   the batch may or may not have landed
+    │   ├── CommitRefused                    this batch can never be committed
+    │   ├── CommitConflict                   rows of these runs were not as expected
+    │   ├── Fenced                           this engine was declared dead
+    │   ├── StoreUnavailable                 gave up waiting for the store
+    │   └── StoreBroken                      unusable: corrupt, read-only, not a database, too new
+    │       └── SchemaTooNew                 written by a newer Perdure
+    └── EngineBug                   must never happen
+        └── InvariantViolated
+
+`NonRetryable` is a marker for users' own exceptions: a step that raises one is not tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perdure.kernel.records import Failure
+
+
+class PerdureError(Exception):
+    """The root. Keyword arguments become attributes, so that handlers need not parse the message."""
+
+    def __init__(self, message: str, **attributes: Any) -> None:
+        super().__init__(message)
+        self.__dict__.update(attributes)
+
+
+class NonRetryable(Exception):
+    """Raise this, or a subclass, from a step to fail it at once whatever its retry policy says."""
+
+
+class Misuse(PerdureError): ...
+
+
+class InvalidArguments(Misuse, TypeError): ...
+
+
+class InvalidDefinition(Misuse): ...
+
+
+class DuplicateWorkflow(Misuse): ...
+
+
+class UnknownWorkflow(Misuse): ...
+
+
+class UnstorableValue(Misuse): ...
+
+
+class ForbiddenInWorkflow(Misuse): ...
+
+
+class NotInWorkflow(Misuse): ...
+
+
+class NotInStep(Misuse): ...
+
+
+class RunNotFound(Misuse):
+    run_id: str
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"no run has the id {run_id!r}; list the runs there are with engine.runs()", run_id=run_id)
+
+
+class RunExists(Misuse):
+    run_id: str
+
+
+class RunFinished(Misuse):
+    run_id: str
+    status: str
+
+
+class RunNotRetryable(Misuse):
+    run_id: str
+    status: str
+
+
+class RunOwnedElsewhere(Misuse):
+    run_id: str
+    owner: str
+
+
+class InvalidTransition(Misuse):
+    run_id: str
+    was: str | None
+    became: str
+
+
+class ConcurrentModification(Misuse):
+    run_id: str
+    expected_version: int
+    version: int
+
+
+class EngineStopped(Misuse): ...
+
+
+class Outcome(PerdureError): ...
+
+
+class RunFailed(Outcome):
+    """The run failed. `failure` is what is stored; `__cause__` is the exception rebuilt from it."""
+
+    run_id: str
+    failure: Failure
+
+
+class RunCancelled(Outcome):
+    run_id: str
+    reason: str | None
+
+
+class DeadlineExceeded(Outcome): ...
+
+
+class StepFailed(Outcome):
+    """A step failed with an exception that cannot be rebuilt here; `failure` has all that is known of it."""
+
+    failure: Failure | None
+
+    def __init__(self, message: str, failure: Failure | None = None, **attributes: Any) -> None:
+        super().__init__(message, failure=failure, **attributes)
+
+
+class MaxRetriesExceeded(StepFailed):
+    """A step failed in every attempt. Also the `__cause__` of a rebuilt exception that ended a retried step."""
+
+    run_id: str
+    position: str
+    attempts: int
+    history: Sequence[Any]
+
+
+class StepTimedOut(StepFailed, TimeoutError): ...
+
+
+class StoreError(PerdureError): ...
+
+
+class StoreBusy(StoreError): ...
+
+
+class OutcomeUnknown(StoreError): ...
+
+
+class CommitRefused(StoreError): ...
+
+
+class CommitConflict(StoreError):
+    """Rows of `run_ids` were not as the batch expected (another owner or version, or an id that is taken)."""
+
+    run_ids: frozenset[str]
+
+    def __init__(self, run_ids: frozenset[str]) -> None:
+        super().__init__(f"rows of {len(run_ids)} runs were not as expected: {sorted(run_ids)[:3]}", run_ids=run_ids)
+
+
+class Fenced(StoreError): ...
+
+
+class StoreUnavailable(StoreError): ...
+
+
+class StoreBroken(StoreError): ...
+
+
+class SchemaTooNew(StoreBroken): ...
+
+
+class EngineBug(PerdureError): ...
+
+
+class InvariantViolated(EngineBug): ...

@@ -1,0 +1,50 @@
+"""Effects: what is to be done once a decision is committed. Plain values; the engine performs them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from perdure.kernel.records import Outcome, Run
+
+
+class Begin(Struct, frozen=True, gc=False):
+    """Bring this run to life on this engine: from the given input if it is new (None: from its stored journal)."""
+
+    run: Run
+    input: str | None = None
+
+
+class Park(Struct, frozen=True, gc=False):
+    """This run is ours and waits: wake it when this is due; it need not be live before."""
+
+    run: Run
+    due_at: int | None
+
+
+class Proceed(Struct, frozen=True, gc=False):
+    """What the run's last advance asked for may now be done."""
+
+    run_id: str
+
+
+class Drop(Struct, frozen=True, gc=False):
+    """This run is no longer ours, or set aside: close it, stop its steps, forget it."""
+
+    run_id: str
+    reason: str
+
+
+class Finish(Struct, frozen=True, gc=False):
+    """This run has ended: close it, and tell whoever waits for its outcome."""
+
+    run: Run
+    outcome: Outcome
+
+
+class Rearm(Struct, frozen=True, gc=False):
+    """This run's deadline changed."""
+
+    run: Run
+
+
+Effect = Begin | Park | Proceed | Drop | Finish | Rearm

@@ -1,0 +1,147 @@
+"""What is stored, as values: runs, journal entries, waits, audit rows, mail. Times are microseconds since the epoch.
+
+Payloads (inputs, outputs, values) are JSON text and opaque here. Records are never part of a reference cycle, so those
+that are made by the thousand spare the garbage collector the search (gc=False).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from perdure.kernel.status import Status
+
+
+class Attempt(Struct, frozen=True, omit_defaults=True):
+    """One failed attempt of a step."""
+
+    attempt: int
+    type: str
+    message: str
+    at: int
+
+
+class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An exception as data. `type` is `module:qualname`; `args` is None if the exception's arguments have no JSON form;
+    `state` has those of its attributes that do.
+
+    `entry` is the journal entry (its completion number) whose failure this is, so that a retry knows where to go on.
+    """
+
+    type: str
+    message: str
+    args: list[Any] | None = None
+    state: dict[str, Any] = field(default_factory=dict)
+    stack: str = ""
+    entry: int | None = None
+    history: list[Attempt] = field(default_factory=list)
+    cause: Failure | None = None
+
+
+class Hold(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a run is set aside beside its status. `fingerprint` is that of the code that did not fit (blocked only)."""
+
+    kind: str  # blocked | paused | poison
+    reason: str
+    details: str = ""
+    fingerprint: str = ""
+    at: int = 0
+
+
+class Run(Struct, frozen=True, kw_only=True, gc=False):
+    """A run without its payloads: what the kernel decides on, and what is in memory for every loaded run."""
+
+    id: str
+    workflow: str
+    workflow_version: str = ""
+    model: str = "function"
+    status: Status
+    version: int
+    revision: int = 0  # audit rows written so far
+    owner: str | None = None
+    claim: int = 0  # grows with every change of owner; step results carry it
+    parent_id: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    hold: Hold | None = None
+    deadline: int | None = None
+    attempt: int = 1  # grows with every operator's retry
+    recoveries: int = 0  # in a row, without progress between them
+    created_at: int
+    started_at: int | None = None  # the time of the workflow code's first activation, in every replay
+    updated_at: int
+    completed_at: int | None = None
+
+
+class Entry(Struct, frozen=True, kw_only=True, gc=False):
+    """A journal entry: what happened at one position. Exactly one of value and failure is set."""
+
+    run_id: str
+    seq: int  # the completion number: 1, 2, 3, … in the order handed to the workflow
+    position: str
+    kind: str  # step | timer
+    name: str
+    value: str | None = None
+    failure: str | None = None
+    attempts: int = 1
+    started_at: int
+    at: int
+
+
+class Wait(Struct, frozen=True, kw_only=True, gc=False):
+    """Something durable that a run waits for at a position: a timer, or the next attempt of a step (retry)."""
+
+    run_id: str
+    position: str
+    kind: str  # timer | retry
+    name: str
+    due_at: int | None = None
+    attempts: int = 0
+    failure: str | None = None
+    since: int = 0
+
+
+class Audit(Struct, frozen=True, kw_only=True, gc=False):
+    """One change of a run's status, hold, tags or deadline."""
+
+    run_id: str
+    seq: int
+    version: int
+    was: str | None
+    became: str
+    cause: str
+    actor: str
+    details: str = ""
+    at: int
+
+
+class Outcome(Struct, frozen=True, kw_only=True, gc=False):
+    """What a finished run leaves: an output, or a failure (JSON of Failure), or neither (cancelled)."""
+
+    output: str | None = None
+    failure: str | None = None
+
+
+class Mail(Struct, frozen=True, kw_only=True):
+    """An op that another process left for a run's owner, with a slot for the reply."""
+
+    id: int = 0  # given by the store
+    run_id: str
+    sender: str
+    op: str
+    reply: str | None = None
+    at: int
+
+
+class Engine(Struct, frozen=True, kw_only=True):
+    """A process's instance of Perdure as the store knows it. `batch` is the number of its last committed batch."""
+
+    id: str
+    epoch: int
+    alive: bool
+    batch: int
+    host: str
+    pid: int
+    workflows: list[str]
+    started_at: int

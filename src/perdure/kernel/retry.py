@@ -1,0 +1,86 @@
+"""Retry policies and their arithmetic. Randomness comes in as an argument."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from perdure.errors import InvalidDefinition, MaxRetriesExceeded, Misuse, NonRetryable
+
+# What no second attempt can cure: the program is being stopped, or the machine is out of memory, or the code says so.
+HOPELESS: tuple[type[BaseException], ...] = (
+    KeyboardInterrupt,
+    SystemExit,
+    GeneratorExit,
+    MemoryError,
+    NonRetryable,
+    MaxRetriesExceeded,
+    Misuse,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How often and when a failed step is tried again.
+
+    `attempts` counts the first try. The n-th retry comes after min(initial × multiplier^(n-1), maximum), give or take
+    half of `jitter` of it. `retry_on` limits retries to these exceptions, `give_up_on` excludes some; `recoverable` and
+    `delay` take over entirely. A backoff longer than a second survives a crash, with the number of attempts made.
+    """
+
+    attempts: int = 3
+    initial: timedelta = timedelta(milliseconds=100)
+    maximum: timedelta = timedelta(seconds=300)
+    multiplier: float = 2.0
+    jitter: float = 0.1
+    retry_on: tuple[type[BaseException], ...] = (Exception,)
+    give_up_on: tuple[type[BaseException], ...] = ()
+    recoverable: Callable[[BaseException], bool] | None = None
+    delay: Callable[[int], timedelta] | None = None
+
+    def __post_init__(self) -> None:
+        # What is wrong with a policy must not come to light when a step fails, months later.
+        if type(self.attempts) is not int or self.attempts < 1:
+            raise InvalidDefinition(
+                f"Retry(attempts={self.attempts!r}): attempts counts the first try, so a whole number, at least 1"
+            )
+        durations: tuple[tuple[str, object], ...] = (("initial", self.initial), ("maximum", self.maximum))
+        for name, duration in durations:
+            if not isinstance(duration, timedelta) or duration < timedelta(0):
+                raise InvalidDefinition(f"Retry({name}={duration!r}): {name} is a timedelta, not a negative one")
+        if not 1 <= self.multiplier < math.inf or not 0 <= self.jitter <= 1:
+            raise InvalidDefinition(
+                f"Retry(multiplier={self.multiplier}, jitter={self.jitter}): multiplier is at least 1, "
+                "jitter between 0 and 1"
+            )
+        lists: tuple[tuple[str, object], ...] = (("retry_on", self.retry_on), ("give_up_on", self.give_up_on))
+        for name, classes in lists:
+            if not isinstance(classes, tuple) or not all(isinstance(one, type) for one in classes):
+                raise InvalidDefinition(f"Retry({name}={classes!r}): {name} is a tuple of exception classes")
+
+    @classmethod
+    def never(cls) -> Retry:
+        """One attempt and no more."""
+        return cls(attempts=1)
+
+    def again(self, attempt: int, error: BaseException) -> bool:
+        """Whether another attempt follows the one, numbered from 1, that ended with this error."""
+        if attempt >= self.attempts or isinstance(error, HOPELESS):
+            return False
+        if self.recoverable is not None:
+            return self.recoverable(error)
+        return isinstance(error, self.retry_on) and not isinstance(error, self.give_up_on)
+
+    def backoff(self, attempt: int, random: float) -> int:
+        """Microseconds between attempt number `attempt` and the next; `random` is in [0, 1)."""
+        if self.delay is not None:
+            return max(0, round(self.delay(attempt).total_seconds() * 1_000_000))
+        initial = self.initial.total_seconds() * 1_000_000
+        maximum = self.maximum.total_seconds() * 1_000_000
+        try:
+            plain = min(initial * self.multiplier ** (attempt - 1), maximum)
+        except OverflowError:
+            plain = maximum if initial else 0.0
+        return max(0, round(plain + plain * self.jitter * (random - 0.5)))

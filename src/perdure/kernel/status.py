@@ -1,0 +1,65 @@
+"""A run's statuses and the one table of its transitions; validation, the docs' diagram and the tests come from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from perdure.errors import InvalidTransition
+
+
+class Status(StrEnum):
+    CREATED = "created"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    CANCELLING = "cancelling"
+    ROLLING_BACK = "rolling_back"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    ROLLED_BACK = "rolled_back"
+    ROLLBACK_FAILED = "rollback_failed"
+
+
+# `failed -> running` is an operator's retry; `succeeded -> rolling_back` undoes a finished run that has compensation.
+TRANSITIONS: Mapping[Status | None, frozenset[Status]] = {
+    None: frozenset({Status.CREATED, Status.RUNNING}),
+    Status.CREATED: frozenset({Status.RUNNING, Status.CANCELLED, Status.FAILED}),
+    Status.RUNNING: frozenset(
+        {Status.SUSPENDED, Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.CANCELLING, Status.ROLLING_BACK}
+    ),
+    Status.SUSPENDED: frozenset(
+        {Status.RUNNING, Status.FAILED, Status.CANCELLED, Status.CANCELLING, Status.ROLLING_BACK}
+    ),
+    Status.CANCELLING: frozenset({Status.ROLLING_BACK, Status.CANCELLED}),
+    Status.ROLLING_BACK: frozenset({Status.ROLLED_BACK, Status.ROLLBACK_FAILED}),
+    Status.SUCCEEDED: frozenset({Status.ROLLING_BACK}),
+    Status.FAILED: frozenset({Status.RUNNING}),
+    Status.CANCELLED: frozenset(),
+    Status.ROLLED_BACK: frozenset(),
+    Status.ROLLBACK_FAILED: frozenset(),
+}
+
+FINISHED = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.ROLLED_BACK, Status.ROLLBACK_FAILED})
+ACTIVE = frozenset(Status) - FINISHED
+
+
+def check_transition(run_id: str, was: Status | None, became: Status) -> None:
+    """Raise InvalidTransition, naming both statuses and the run, unless the table allows it."""
+    if became not in TRANSITIONS[was]:
+        allowed = ", ".join(sorted(TRANSITIONS[was])) or "nothing"
+        raise InvalidTransition(
+            f"run {run_id!r} cannot go from {was or 'nothing'} to {became}: from {was or 'nothing'} only {allowed}",
+            run_id=run_id,
+            was=was,
+            became=became,
+        )
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2"]
+    for was, targets in TRANSITIONS.items():
+        lines += [f"    {was or '[*]'} --> {became}" for became in sorted(targets)]
+    lines += [f"    {status} --> [*]" for status in sorted(FINISHED)]
+    return "\n".join(lines)

@@ -1,0 +1,179 @@
+"""What the coordinator needs from outside: a store, a clock, ids, a codec. Implemented in storage/ and testing/.
+
+A store raises the errors under StoreError, and means them:
+
+- StoreBusy: nothing was written; sending the very same batch again is right.
+- OutcomeUnknown: the batch may have landed; sending it again finds out (its number tells).
+- CommitRefused: this batch will never be accepted (a constraint, a value the database cannot hold).
+- CommitConflict(run_ids): these runs' rows were not as expected; nothing was written.
+- Fenced: this engine was marked dead, or its row is gone; nothing was written and nothing ever will be.
+- StoreBroken: the store cannot be used at all.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct, field
+
+from perdure.kernel.batch import Batch
+from perdure.kernel.records import Audit, Engine, Entry, Mail, Outcome, Run, Wait
+
+
+class LoadedRun(Struct, frozen=True, kw_only=True):
+    """A run and what it waits for: all that deciding about it needs."""
+
+    run: Run
+    waits: tuple[Wait, ...] = ()
+    orphaned: bool = False  # claimed from an engine that died with it, not one that released it
+
+
+class StoredRun(Struct, frozen=True, kw_only=True):
+    """A run with its payloads, for people."""
+
+    run: Run
+    input: str
+    outcome: Outcome
+
+
+class RunFilter(Struct, frozen=True, kw_only=True):
+    """Which runs to list: all that match every given field, newest first, strictly after the cursor.
+
+    `after` is the (created_at, id) of the last run of the page before.
+    """
+
+    workflow: str | None = None
+    statuses: tuple[str, ...] = ()
+    hold: str | None = None
+    parent_id: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    created_from: int | None = None
+    created_before: int | None = None
+    after: tuple[int, str] | None = None
+    limit: int = 100
+
+
+class Store(Protocol):
+    """Where runs live. One per engine. All methods but `abandon` may raise StoreBusy or StoreBroken."""
+
+    async def open(self) -> None:
+        """Connect and bring the schema up to date, under a lock. Raises StoreBroken, SchemaTooNew."""
+
+    async def close(self) -> None:
+        """Finish what is in flight and let go of everything. Idempotent."""
+
+    def abandon(self) -> None:
+        """Let go as a killed process would: no more writes, the sign of life gone, nothing tidied up. Idempotent."""
+
+    async def enroll(self, *, engine_id: str, host: str, pid: int, workflows: Sequence[str], at: int) -> Engine:
+        """Register an engine, alive, with batch 0 and a fresh epoch; hold its sign of life until close or abandon."""
+
+    async def retire(self, engine_id: str) -> None:
+        """Mark an engine as not alive and release every run that it still owns, in one transaction."""
+
+    async def bury(self) -> list[str]:
+        """Mark every engine whose sign of life is gone as not alive; their ids. Claims nothing."""
+
+    async def engines(self) -> list[Engine]:
+        """All engines the store knows, by epoch."""
+
+    async def commit(self, batch: Batch) -> None:
+        """Apply the batch in one transaction, or not at all.
+
+        The engine's row goes from `batch.number - 1` to `batch.number` in it. If the row already has `batch.number`,
+        the batch had landed before: return without writing.
+        """
+
+    async def claim(
+        self, *, engine_id: str, epoch: int, fingerprints: Mapping[str, str], limit: int
+    ) -> list[LoadedRun]:
+        """Take over up to `limit` active runs without a live owner whose workflow is a key of `fingerprints`
+        (workflow name -> code fingerprint), oldest first.
+
+        Held runs are left alone, but for blocked ones whose hold has another fingerprint than the one given here. Each
+        claimed run's `claim` grows by one. Raises Fenced.
+        """
+
+    async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
+        """Runs by id in one query; unknown ids are absent; an empty list asks nothing."""
+
+    async def journal(self, run_id: str) -> tuple[str, list[Entry]]:
+        """A run's input and its entries in completion order. Raises RunNotFound."""
+
+    async def archived(self, run_id: str) -> list[tuple[int, Entry]]:
+        """Entries set aside by retries, with the attempt they belonged to."""
+
+    async def get(self, ids: Sequence[str]) -> dict[str, StoredRun]:
+        """Runs with payloads in one query; unknown ids are absent; an empty list asks nothing."""
+
+    async def list(self, wanted: RunFilter) -> list[Run]:
+        """Runs without payloads, newest first, by keyset."""
+
+    async def audit(self, run_id: str) -> builtins.list[Audit]:
+        """A run's audit rows, oldest first."""
+
+    async def post(self, mail: Mail) -> int:
+        """Leave mail; its id. FIFO per sender."""
+
+    async def mail(self, engine_id: str, limit: int) -> builtins.list[Mail]:
+        """Mail for runs that this engine owns, oldest first."""
+
+    async def collect(self, mail_id: int) -> str | None:
+        """Take the reply to a mail out of its slot; None if there is none yet."""
+
+
+class TimerHandle(Protocol):
+    def cancel(self) -> object: ...
+
+
+class Clock(Protocol):
+    """Time in microseconds since the epoch, and callbacks on the running loop."""
+
+    def now(self) -> int: ...
+
+    def call_at(self, when: int, callback: Callable[[], object]) -> TimerHandle:
+        """Call back at `when` or as soon after as possible. Cancel is idempotent."""
+
+
+class Codec(Protocol):
+    """Turns payloads' JSON text into what is stored and back: for encryption or compression."""
+
+    def encode(self, text: str) -> str: ...
+
+    def decode(self, text: str) -> str: ...
+
+
+class SystemClock:
+    """The machine's clock and the running asyncio loop."""
+
+    def now(self) -> int:
+        return time.time_ns() // 1000
+
+    def call_at(self, when: int, callback: Callable[[], object]) -> TimerHandle:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        return loop.call_later(max(0, when - self.now()) / 1_000_000, callback)
+
+
+class PlainCodec:
+    """Stores payloads as they are, so that a person can read them in the table."""
+
+    def encode(self, text: str) -> str:
+        return text
+
+    def decode(self, text: str) -> str:
+        return text
+
+
+def new_id(now: int) -> str:
+    """A UUIDv7: 48 bits of milliseconds, then randomness; ids made later sort later, to the millisecond."""
+    value = (now // 1000) << 80 | int.from_bytes(os.urandom(10))
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
