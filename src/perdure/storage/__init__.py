@@ -1,0 +1,52 @@
+"""The backends, and the one place where a URL becomes a store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perdure.errors import Misuse
+
+if TYPE_CHECKING:
+    from perdure.ports import Store
+
+__all__ = ["open_store"]
+
+_FORMS = "use memory://, sqlite:///relative.db or sqlite:////absolute/path.db"
+
+
+def open_store(url: str) -> Store:
+    """The store a URL names, not opened yet. Raises Misuse, with the forms there are, if it names none."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        raise Misuse(f"{url!r} is not a store's URL; {_FORMS}", url=url)
+    if scheme == "memory":
+        if rest:
+            raise Misuse(f"memory:// takes nothing after it, but the URL is {url!r}", url=url)
+        # Backends are imported late, so that a program loads only the one that it uses.
+        from perdure.storage.memory import MemoryStore
+
+        return MemoryStore()
+    if scheme == "sqlite":
+        path = _sqlite_path(url, rest)
+        from perdure.storage.sqlite import SqliteStore
+
+        return SqliteStore(path)
+    if scheme.partition("+")[0] in ("postgresql", "postgres"):
+        raise Misuse(f"Postgres is not available in this version of Perdure; {_FORMS}", url=_without_password(url))
+    raise Misuse(f"no store has the scheme {scheme!r}; {_FORMS}", url=_without_password(url))
+
+
+def _sqlite_path(url: str, rest: str) -> str:
+    path = rest.removeprefix("/")
+    if path in ("", ":memory:"):
+        raise Misuse(f"{url!r} names no file; for a store in memory use memory://", url=url)
+    if not rest.startswith("/"):
+        raise Misuse(f"{url!r} lacks a slash: a relative path is written sqlite:///{rest}", url=url)
+    if "?" in path:
+        raise Misuse(f"a sqlite URL takes no options, but {url!r} has some", url=url)
+    return path
+
+
+def _without_password(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://…@{rest.rpartition('@')[2]}" if "@" in rest else url

@@ -1,0 +1,355 @@
+"""The store in memory, for tests: the same promises as SQLite's, but for surviving the process."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import astuple, replace
+
+from perdure.errors import CommitConflict, CommitRefused, Fenced, Misuse, RunNotFound, StoreBroken
+from perdure.kernel.batch import Batch, RunWrite
+from perdure.kernel.records import Audit, Engine, Entry, Hold, Mail, Outcome, Run, Wait
+from perdure.kernel.status import ACTIVE
+from perdure.ports import LoadedRun, RunFilter, StoredRun
+
+T = TypeVar("T")
+
+
+class MemoryDatabase(Struct, eq=False):
+    """What outlives a store: stores that share it are as processes that share a file."""
+
+    engines: dict[str, Engine] = field(default_factory=dict)
+    living: set[str] = field(default_factory=set)
+    runs: dict[str, StoredRun] = field(default_factory=dict)
+    active: set[str] = field(default_factory=set)
+    journal: dict[str, dict[int, Entry]] = field(default_factory=dict)
+    archive: dict[str, dict[tuple[int, int], Entry]] = field(default_factory=dict)  # (attempt, seq)
+    waits: dict[str, dict[str, Wait]] = field(default_factory=dict)
+    audit: dict[str, dict[int, Audit]] = field(default_factory=dict)
+    mail: dict[int, Mail] = field(default_factory=dict)
+    replies: dict[int, str] = field(default_factory=dict)
+    mail_count: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class MemoryStore:
+    """A store on a MemoryDatabase, a new one unless given."""
+
+    def __init__(self, database: MemoryDatabase | None = None) -> None:
+        self.database = database or MemoryDatabase()
+        self._enrolled: set[str] = set()
+        self._state = "new"
+
+    async def open(self) -> None:
+        if self._state != "new":
+            raise Misuse("this store was opened before; make another one on the same database")
+        self._state = "open"
+
+    async def close(self) -> None:
+        self.abandon()
+
+    def abandon(self) -> None:
+        if self._state == "open":
+            self._state = "closed"
+            with self.database.lock:
+                self.database.living -= self._enrolled
+
+    async def enroll(self, *, engine_id: str, host: str, pid: int, workflows: Sequence[str], at: int) -> Engine:
+        database = self._database()
+        _check_storable(engine_id, host, pid, at, *workflows)
+        with database.lock:
+            if engine_id in database.engines:
+                raise CommitRefused(f"engine {engine_id!r} is enrolled already; every engine takes an id of its own")
+            engine = Engine(
+                id=engine_id,
+                epoch=1 + max((known.epoch for known in database.engines.values()), default=0),
+                alive=True,
+                batch=0,
+                host=host,
+                pid=pid,
+                workflows=[*workflows],
+                started_at=at,
+            )
+            database.engines[engine_id] = engine
+            database.living.add(engine_id)
+            self._enrolled.add(engine_id)
+        return engine
+
+    async def retire(self, engine_id: str) -> None:
+        database = self._database()
+        with database.lock:
+            if engine := database.engines.get(engine_id):
+                database.engines[engine_id] = replace(engine, alive=False)
+            for run_id in database.active:
+                stored = database.runs[run_id]
+                if stored.run.owner == engine_id:
+                    database.runs[run_id] = replace(stored, run=replace(stored.run, owner=None))
+
+    async def bury(self) -> builtins.list[str]:
+        database = self._database()
+        with database.lock:
+            dead = [e for e in database.engines.values() if e.alive and e.id not in database.living]
+            database.engines.update({engine.id: replace(engine, alive=False) for engine in dead})
+        return [engine.id for engine in dead]
+
+    async def engines(self) -> builtins.list[Engine]:
+        return sorted(self._database().engines.values(), key=lambda engine: engine.epoch)
+
+    async def commit(self, batch: Batch) -> None:
+        self._database()
+        await asyncio.sleep(0)  # As with a real store, others get their turn while a commit is in flight.
+        database = self._database()
+        with database.lock:
+            if _landed(database, batch):
+                return
+            _check_runs(database, batch)
+            _check_rows(database, batch)
+            _apply(database, batch)
+
+    async def claim(
+        self, *, engine_id: str, epoch: int, fingerprints: Mapping[str, str], limit: int
+    ) -> builtins.list[LoadedRun]:
+        database = self._database()
+        with database.lock:
+            _check_fence(database, engine_id, epoch)
+            free = [
+                run
+                for run in (database.runs[run_id].run for run_id in database.active)
+                if run.workflow in fingerprints
+                and not _is_alive(database, run.owner)
+                and _is_claimable(run, fingerprints[run.workflow])
+            ]
+            free.sort(key=lambda run: (run.created_at, run.id))
+            claimed: builtins.list[LoadedRun] = []
+            for was in free[: max(0, limit)]:
+                run = replace(was, owner=engine_id, claim=was.claim + 1)
+                database.runs[run.id] = replace(database.runs[run.id], run=run)
+                claimed.append(replace(_loaded(database, run), orphaned=was.owner is not None))
+            return claimed
+
+    async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
+        database = self._database()
+        with database.lock:
+            return {one: _loaded(database, database.runs[one].run) for one in ids if one in database.runs}
+
+    async def journal(self, run_id: str) -> tuple[str, builtins.list[Entry]]:
+        database = self._database()
+        with database.lock:
+            if run_id not in database.runs:
+                raise RunNotFound(run_id)
+            return database.runs[run_id].input, _in_order(database.journal.get(run_id, {}))
+
+    async def archived(self, run_id: str) -> builtins.list[tuple[int, Entry]]:
+        database = self._database()
+        with database.lock:
+            aside = database.archive.get(run_id, {})
+            return [(attempt, aside[attempt, seq]) for attempt, seq in sorted(aside)]
+
+    async def get(self, ids: Sequence[str]) -> dict[str, StoredRun]:
+        database = self._database()
+        with database.lock:
+            return {one: database.runs[one] for one in ids if one in database.runs}
+
+    async def list(self, wanted: RunFilter) -> builtins.list[Run]:
+        database = self._database()
+        with database.lock:
+            found = [stored.run for stored in database.runs.values() if _matches(stored.run, wanted)]
+            found.sort(key=lambda run: (run.created_at, run.id), reverse=True)
+            return found[: max(0, wanted.limit)]
+
+    async def audit(self, run_id: str) -> builtins.list[Audit]:
+        database = self._database()
+        with database.lock:
+            return _in_order(database.audit.get(run_id, {}))
+
+    async def post(self, mail: Mail) -> int:
+        database = self._database()
+        _check_storable(*astuple(mail))
+        with database.lock:
+            database.mail_count += 1
+            database.mail[database.mail_count] = replace(mail, id=database.mail_count, reply=None)
+            return database.mail_count
+
+    async def mail(self, engine_id: str, limit: int) -> builtins.list[Mail]:
+        database = self._database()
+        with database.lock:
+            own = [one for one in database.mail.values() if _owner(database, one.run_id) == engine_id]
+        return own[: max(0, limit)]
+
+    async def collect(self, mail_id: int) -> str | None:
+        return self._database().replies.pop(mail_id, None)
+
+    def _database(self) -> MemoryDatabase:
+        if self._state != "open":
+            raise StoreBroken(f"this store is {self._state}, not open")
+        return self.database
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A commit: first everything that could refuse it, then the writes, which cannot fail
+
+
+def _check_fence(database: MemoryDatabase, engine_id: str, epoch: int) -> Engine:
+    engine = database.engines.get(engine_id)
+    if engine is None or engine.epoch != epoch:
+        raise Fenced(f"the store does not know engine {engine_id!r} with epoch {epoch}", engine_id=engine_id)
+    if not engine.alive:
+        raise Fenced(f"engine {engine_id!r} was marked dead", engine_id=engine_id)
+    return engine
+
+
+def _landed(database: MemoryDatabase, batch: Batch) -> bool:
+    engine = database.engines.get(batch.engine_id)
+    if engine and engine.epoch == batch.epoch and engine.batch == batch.number:
+        return True
+    engine = _check_fence(database, batch.engine_id, batch.epoch)
+    if engine.batch != batch.number - 1:
+        raise Fenced(
+            f"engine {batch.engine_id!r} sends batch {batch.number}, but the store has {engine.batch} as its last",
+            engine_id=batch.engine_id,
+            batch=engine.batch,
+        )
+    return False
+
+
+def _check_runs(database: MemoryDatabase, batch: Batch) -> None:
+    wrong = frozenset(run_id for run_id, write in batch.runs.items() if not _is_as_expected(database, write))
+    if wrong:
+        raise CommitConflict(wrong)
+
+
+def _is_as_expected(database: MemoryDatabase, write: RunWrite) -> bool:
+    stored = database.runs.get(write.run.id)
+    if write.expected_version is None or stored is None:
+        return write.expected_version is None and stored is None
+    return (stored.run.owner, stored.run.version) == (write.expected_owner, write.expected_version)
+
+
+def _check_rows(database: MemoryDatabase, batch: Batch) -> None:
+    for write in batch.runs.values():
+        _check_storable(*astuple(write.run), write.input, *astuple(write.outcome or Outcome()))
+        if write.expected_version is None and write.input is None:
+            raise CommitRefused(f"run {write.run.id!r} has no input", run_id=write.run.id)
+    for record in (*batch.journal, *batch.waits.values(), *batch.audit):
+        _check_storable(*astuple(record))
+    _check_storable(*batch.mail_done.values())
+    aside = {(run_id, first) for run_id, first, _ in batch.archive}
+    taken = {
+        (run_id, seq)
+        for run_id in {entry.run_id for entry in batch.journal}
+        for seq in database.journal.get(run_id, {})
+        if not any(run_id == other and seq >= first for other, first in aside)
+    }
+    _check_unique("entry", taken, ((entry.run_id, entry.seq) for entry in batch.journal))
+    taken = {(row.run_id, seq) for row in batch.audit for seq in database.audit.get(row.run_id, {})}
+    _check_unique("audit row", taken, ((row.run_id, row.seq) for row in batch.audit))
+    for run_id, first, attempt in batch.archive:
+        if any((attempt, seq) in database.archive.get(run_id, {}) for seq in _from(database, run_id, first)):
+            raise CommitRefused(f"run {run_id!r} has archived entries of attempt {attempt} already", run_id=run_id)
+
+
+def _check_unique(what: str, taken: set[tuple[str, int]], keys: Iterable[tuple[str, int]]) -> None:
+    for key in keys:
+        if key in taken:
+            raise CommitRefused(f"run {key[0]!r} has an {what} {key[1]} already", run_id=key[0])
+        taken.add(key)
+
+
+def _check_storable(*values: object) -> None:
+    """What no database can hold is refused here too: lone surrogates, and integers beyond 64 bits."""
+    for value in values:
+        if isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                raise CommitRefused(f"a text cannot be stored: {error}") from error
+        elif isinstance(value, Mapping):
+            _check_storable(*value.keys(), *value.values())
+        elif isinstance(value, Hold):
+            _check_storable(*astuple(value))
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise CommitRefused(f"the integer {value} does not fit into 64 bits")
+
+
+def _apply(database: MemoryDatabase, batch: Batch) -> None:
+    database.engines[batch.engine_id] = replace(database.engines[batch.engine_id], batch=batch.number)
+    for run_id, write in batch.runs.items():
+        database.runs[run_id] = _written(database.runs.get(run_id), write)
+        (database.active.add if write.run.status in ACTIVE else database.active.discard)(run_id)
+    for run_id, first, attempt in batch.archive:
+        for seq in _from(database, run_id, first):
+            database.archive.setdefault(run_id, {})[attempt, seq] = database.journal[run_id].pop(seq)
+    for entry in batch.journal:
+        database.journal.setdefault(entry.run_id, {})[entry.seq] = entry
+    for run_id in batch.waits_cleared:
+        database.waits.pop(run_id, None)
+    for run_id, position in batch.waits_dropped:
+        database.waits.get(run_id, {}).pop(position, None)
+    for (run_id, position), wait in batch.waits.items():
+        database.waits.setdefault(run_id, {})[position] = wait
+    for row in batch.audit:
+        database.audit.setdefault(row.run_id, {})[row.seq] = row
+    for mail_id, reply in batch.mail_done.items():
+        if database.mail.pop(mail_id, None) and reply is not None:
+            database.replies[mail_id] = reply
+
+
+def _written(stored: StoredRun | None, write: RunWrite) -> StoredRun:
+    # Tags are copied: the caller may go on changing its own.
+    run = replace(write.run, tags=dict(write.run.tags))
+    if stored is None:
+        return StoredRun(run=run, input=write.input or "", outcome=write.outcome or Outcome())
+    was = stored.run
+    return StoredRun(
+        run=replace(run, workflow=was.workflow, model=was.model, parent_id=was.parent_id, created_at=was.created_at),
+        input=stored.input if write.input is None else write.input,
+        outcome=stored.outcome if write.outcome is None else write.outcome,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reading
+
+
+def _from(database: MemoryDatabase, run_id: str, first: int) -> list[int]:
+    return [seq for seq in database.journal.get(run_id, {}) if seq >= first]
+
+
+def _in_order(rows: Mapping[int, T]) -> list[T]:
+    return [rows[seq] for seq in sorted(rows)]
+
+
+def _loaded(database: MemoryDatabase, run: Run) -> LoadedRun:
+    waits = database.waits.get(run.id, {})
+    return LoadedRun(run=run, waits=tuple(waits[position] for position in sorted(waits)))
+
+
+def _owner(database: MemoryDatabase, run_id: str) -> str | None:
+    stored = database.runs.get(run_id)
+    return stored.run.owner if stored else None
+
+
+def _is_alive(database: MemoryDatabase, owner: str | None) -> bool:
+    return owner is not None and owner in database.engines and database.engines[owner].alive
+
+
+def _is_claimable(run: Run, fingerprint: str) -> bool:
+    return run.hold is None or (run.hold.kind == "blocked" and run.hold.fingerprint != fingerprint)
+
+
+def _matches(run: Run, wanted: RunFilter) -> bool:
+    return (
+        wanted.workflow in (None, run.workflow)
+        and (not wanted.statuses or run.status in wanted.statuses)
+        and wanted.hold in (None, run.hold.kind if run.hold else "")
+        and wanted.parent_id in (None, run.parent_id)
+        and wanted.tags.items() <= run.tags.items()
+        and (wanted.created_from is None or run.created_at >= wanted.created_from)
+        and (wanted.created_before is None or run.created_at < wanted.created_before)
+        and (wanted.after is None or (run.created_at, run.id) < wanted.after)
+    )

@@ -1,0 +1,173 @@
+"""One batch, one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from perdure.errors import CommitConflict, Fenced, StoreBusy
+from perdure.kernel.batch import Batch, RunWrite
+from perdure.storage.sqlite.queries import (
+    CLEAR_WAITS,
+    DELETE_MAIL,
+    DROP_WAITS,
+    INSERT_AUDIT,
+    INSERT_JOURNAL,
+    INSERT_PAYLOADS,
+    INSERT_RUNS,
+    PUT_WAITS,
+    QUERIES,
+    REPLY_MAIL,
+    UPDATE_RUNS,
+    UPDATE_RUNS_WITH_OUTCOME,
+    Execution,
+)
+from perdure.storage.sqlite.rows import (
+    Payloads,
+    Row,
+    audit_rows,
+    entry_rows,
+    finished_run,
+    inserted_run,
+    json_text,
+    replaced_input,
+    updated_run,
+    wait_rows,
+)
+from perdure.storage.sqlite.transaction import snapshot, transaction
+
+
+class Plan(Struct):
+    """A batch as statements to execute. Made in the thread that asks for the commit, so that the writer's thread, which
+    would share the GIL with it anyway, holds its transaction for no longer than the statements take."""
+
+    batch: Batch
+    runs: list[Execution]
+    rest: list[Execution]
+
+
+class _RunConflict(Exception):
+    """Fewer rows were written than the batch has; rolls back."""
+
+
+def plan(batch: Batch) -> Plan:
+    """Raises UnicodeEncodeError, OverflowError."""
+    payloads: Payloads = []
+    runs, new_inputs = _run_executions(batch.runs.values(), payloads)
+    journal = entry_rows(batch.journal, payloads)
+    rest = [
+        *new_inputs,
+        *_archive_executions(batch.archive),
+        *INSERT_JOURNAL.executions(journal),
+        *INSERT_PAYLOADS.executions(payloads),
+        *CLEAR_WAITS.executions([(run_id,) for run_id in batch.waits_cleared]),
+        *DROP_WAITS.executions(batch.waits_dropped),
+        *PUT_WAITS.executions(wait_rows(batch.waits.values())),
+        *INSERT_AUDIT.executions(audit_rows(batch.audit)),
+    ]
+    if batch.mail_done:
+        replies = [(mail_id, reply) for mail_id, reply in batch.mail_done.items() if reply is not None]
+        rest += REPLY_MAIL.executions(replies)
+        rest += DELETE_MAIL.executions([(mail_id,) for mail_id in batch.mail_done])
+    return Plan(batch, runs, rest)
+
+
+def commit(connection: sqlite3.Connection, planned: Plan) -> None:
+    """Apply a batch, or find that it had landed before. Raises Fenced, CommitConflict, StoreBusy, sqlite3.Error."""
+    batch = planned.batch
+    try:
+        with transaction(connection):
+            if not _advance(connection, batch):
+                return
+            written = 0
+            for sql, variables in planned.runs:
+                written += connection.execute(sql, variables).rowcount
+            if written != len(batch.runs):
+                raise _RunConflict
+            for sql, variables in planned.rest:
+                connection.execute(sql, variables)
+    except _RunConflict:
+        raise _conflict(connection, batch) from None
+
+
+def check_fence(connection: sqlite3.Connection, engine_id: str, epoch: int) -> None:
+    """Raise Fenced unless the engine may write. Called inside a transaction."""
+    row = connection.execute(QUERIES["engine"], {"id": engine_id}).fetchone()
+    _check_fence(engine_id, epoch, row)
+
+
+def _check_fence(engine_id: str, epoch: int, row: Row | None) -> Row:
+    if row is None:
+        raise Fenced(f"the store does not know engine {engine_id!r} any more", engine_id=engine_id)
+    if row[1] != epoch:
+        raise Fenced(f"engine {engine_id!r} has epoch {row[1]} in the store, not {epoch}", engine_id=engine_id)
+    if not row[2]:
+        raise Fenced(f"engine {engine_id!r} was marked dead", engine_id=engine_id)
+    return row
+
+
+def _advance(connection: sqlite3.Connection, batch: Batch) -> bool:
+    """Move the engine's row on to this batch; False if the batch had landed before. Raises Fenced."""
+    key = {"id": batch.engine_id, "epoch": batch.epoch, "number": batch.number}
+    if connection.execute(QUERIES["advance"], key).rowcount == 1:
+        return True
+    row = connection.execute(QUERIES["engine"], {"id": batch.engine_id}).fetchone()
+    if row is not None and row[1] == batch.epoch and row[3] == batch.number:
+        return False
+    last = _check_fence(batch.engine_id, batch.epoch, row)[3]
+    raise Fenced(
+        f"engine {batch.engine_id!r} sends batch {batch.number}, but the store has {last} as its last: the store went"
+        " back to an earlier state, or somebody else writes in the engine's name",
+        engine_id=batch.engine_id,
+        batch=last,
+    )
+
+
+def _run_executions(writes: Iterable[RunWrite], payloads: Payloads) -> tuple[list[Execution], list[Execution]]:
+    """What writes the runs' rows, and what replaces the inputs of some afterwards."""
+    inserted: list[Row] = []
+    updated: list[Row] = []
+    finished: list[Row] = []
+    new_inputs: list[Execution] = []
+    for write in writes:
+        if write.expected_version is None:
+            inserted.append(inserted_run(write, payloads))
+            continue
+        if write.outcome is None:
+            updated.append(updated_run(write))
+        else:
+            finished.append(finished_run(write, payloads))
+        if write.input is not None:
+            new_inputs.append((QUERIES["drop_large_input"], [write.run.id]))
+            new_inputs.append((QUERIES["replace_input"], [*replaced_input(write, payloads)]))
+    runs = INSERT_RUNS.executions(inserted)
+    runs += UPDATE_RUNS.executions(updated)
+    runs += UPDATE_RUNS_WITH_OUTCOME.executions(finished)
+    return runs, new_inputs
+
+
+def _conflict(connection: sqlite3.Connection, batch: Batch) -> CommitConflict | StoreBusy:
+    """Which runs were not as expected, found after the roll back."""
+    with snapshot(connection):
+        rows = connection.execute(QUERIES["expectations"], {"ids": json_text(list(batch.runs))}).fetchall()
+    found = {run_id: (owner, version) for run_id, owner, version in rows}
+    wrong = frozenset(run_id for run_id, write in batch.runs.items() if found.get(run_id) != _expected(write))
+    if wrong:
+        return CommitConflict(wrong)
+    # Somebody wrote between the roll back and this look, and now all is as expected.
+    return StoreBusy("runs of the batch were being changed by another process; nothing was written")
+
+
+def _expected(write: RunWrite) -> tuple[str | None, int] | None:
+    return None if write.expected_version is None else (write.expected_owner, write.expected_version)
+
+
+def _archive_executions(archive: list[tuple[str, int, int]]) -> list[Execution]:
+    found: list[Execution] = []
+    for run_id, seq, attempt in archive:
+        found.append((QUERIES["archive"], [attempt, run_id, seq]))
+        found.append((QUERIES["archive_payloads"], [attempt, run_id, seq]))
+        found.append((QUERIES["archive_clear"], [run_id, seq]))
+    return found

@@ -1,0 +1,84 @@
+"""Connections to the file."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Final
+
+from perdure.errors import StoreBroken
+from perdure.storage.sqlite.schema import inspect, migrate
+
+BUSY_TIMEOUT_S: Final = 5.0
+_SQLITE_MIN: Final = (3, 33, 0)  # update … from
+_STATEMENTS_MAX: Final = 256
+
+
+def connect_writer(path: Path) -> sqlite3.Connection:
+    """Open the file for writing, make it if there is none, and bring its schema up to date.
+
+    A file that belongs to somebody else or to a newer Perdure is left as it was. Raises StoreBroken, SchemaTooNew,
+    sqlite3.Error.
+    """
+    _check_place(path)
+    connection = _connect(path)
+    try:
+        inspect(connection, path)
+        _switch_to_wal(connection)
+        # A commit is on the disk before it is answered: that is what durable means.
+        connection.execute("pragma synchronous = full")
+        migrate(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """Open the file for reading; it must have been opened for writing before."""
+    connection = _connect(path)
+    connection.execute("pragma query_only = on")
+    return connection
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, cached_statements=_STATEMENTS_MAX)
+    connection.execute("pragma temp_store = memory")
+    return connection
+
+
+def _check_place(path: Path) -> None:
+    if sqlite3.sqlite_version_info < _SQLITE_MIN:
+        raise StoreBroken(
+            f"this Python has SQLite {sqlite3.sqlite_version}, and Perdure needs {'.'.join(map(str, _SQLITE_MIN))} or"
+            " newer; use a newer build of Python"
+        )
+    if not path.parent.is_dir():
+        raise StoreBroken(f"{path} cannot be made: the directory {path.parent} does not exist; create it", path=path)
+    if path.is_dir():
+        raise StoreBroken(f"{path} is a directory; name a file in it", path=path)
+    if not os.access(path.parent, os.W_OK):
+        raise StoreBroken(
+            f"{path} cannot be used: its directory is read-only, and SQLite keeps files beside it; make it writable",
+            path=path,
+        )
+    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+        raise StoreBroken(f"{path} is read-only; make it readable and writable for this user", path=path)
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Ask until it is so: where several processes switch at once, SQLite tells all but one "locked" without waiting."""
+    give_up_at = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            mode: str = connection.execute("pragma journal_mode = wal").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.01)
+        else:
+            if mode != "wal":
+                raise StoreBroken(f"SQLite cannot keep a write-ahead log here (it says {mode}); use a local disk")
+            return

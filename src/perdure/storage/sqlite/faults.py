@@ -1,0 +1,52 @@
+"""What SQLite's errors mean to a caller of the store."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from perdure.errors import CommitRefused, StoreBroken, StoreBusy, StoreError
+
+_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+_PASSING = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT}
+_CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_CLOSED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
+_REFUSED = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
+
+# What binding a value to a statement can raise: lone surrogates, integers beyond 64 bits, types SQLite has not.
+BINDING_ERRORS = (UnicodeEncodeError, OverflowError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
+
+
+def store_fault(error: Exception, path: Path) -> StoreError:
+    """The error to raise instead. Every write is a transaction that was rolled back, so nothing was written."""
+    if isinstance(error, BINDING_ERRORS):
+        return CommitRefused(f"SQLite cannot hold a value: {error}", path=path)
+    # Only the low byte is the error; the others tell its kind.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in _LOCKED:
+        return StoreBusy(f"{path} is locked by another process for too long; nothing was written ({error})", path=path)
+    if code == sqlite3.SQLITE_FULL:
+        return StoreBusy(
+            f"the disk that holds {path} is full; nothing was written; free some space, and the write will succeed"
+            f" when tried again ({error})",
+            path=path,
+        )
+    if code in _PASSING:
+        return StoreBusy(f"the system failed to read or write {path}; nothing was written ({error})", path=path)
+    if code in _REFUSED:
+        return CommitRefused(f"{path} refused what was to be written: {error}", path=path)
+    if code in _CORRUPT:
+        return StoreBroken(
+            f"{path} is damaged, or is not an SQLite database ({error}); restore it from a backup, or give Perdure a"
+            " file of its own",
+            path=path,
+        )
+    if code in _CLOSED:
+        return StoreBroken(
+            f"{path} cannot be written ({error}); make the file and its directory writable for this user", path=path
+        )
+    return StoreBroken(
+        f"{path} has not the tables that Perdure made ({error}); restore it from a backup, or give Perdure a file of"
+        " its own",
+        path=path,
+    )

@@ -1,0 +1,205 @@
+"""Records as rows and rows as records. What comes out of the file is checked: InvariantViolated if it is no record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec.structs import astuple
+
+from perdure.errors import InvariantViolated
+from perdure.kernel.batch import RunWrite
+from perdure.kernel.records import Audit, Engine, Entry, Hold, Mail, Outcome, Run, Wait
+from perdure.ports import StoredRun
+
+INLINE_MAX_BYTES: Final = 8 * 1024
+
+SPILLED_INPUT: Final = 1
+SPILLED_OUTPUT: Final = 2
+SPILLED_FAILURE: Final = 4
+_ENTRY_VALUE: Final = 1
+_ENTRY_FAILURE: Final = 2
+
+Row = tuple[Any, ...]
+Payloads = list[tuple[str, str, str]]  # run id, slot, data
+
+_RUN_FIELDS: Final = Run.__struct_fields__
+_TAGS_AT: Final = _RUN_FIELDS.index("tags")
+_HOLD_AT: Final = _RUN_FIELDS.index("hold")
+_decode_tags: Final = msgspec.json.Decoder(dict[str, str]).decode
+_decode_hold: Final = msgspec.json.Decoder(Hold).decode
+_decode_names: Final = msgspec.json.Decoder(list[str]).decode
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def json_text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def is_large(text: str | None) -> bool:
+    """Whether a payload goes to a table of its own."""
+    if text is None or len(text) * 4 <= INLINE_MAX_BYTES:
+        return False
+    return len(text) > INLINE_MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > INLINE_MAX_BYTES
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Into the file
+
+
+def inserted_run(write: RunWrite, payloads: Payloads) -> Row:
+    """The row of a new run; large payloads are appended to `payloads`."""
+    run = write.run
+    spilled, text = _spill_input(write, payloads)
+    outcome_spilled, output, failure = _spill_outcome(run.id, write.outcome, payloads)
+    fixed = (run.id, run.workflow, run.model, run.parent_id, run.created_at)
+    return (*fixed, *_changing(run), spilled | outcome_spilled, text, output, failure)
+
+
+def updated_run(write: RunWrite) -> Row:
+    return (write.run.id, write.expected_owner, write.expected_version, *_changing(write.run))
+
+
+def finished_run(write: RunWrite, payloads: Payloads) -> Row:
+    """The row of a run whose outcome is written too."""
+    return (*updated_run(write), *_spill_outcome(write.run.id, write.outcome, payloads))
+
+
+def replaced_input(write: RunWrite, payloads: Payloads) -> Row:
+    return (*_spill_input(write, payloads), write.run.id)
+
+
+def _changing(run: Run) -> Row:
+    """The columns that an update writes; a run's workflow, model, parent and time of creation never change."""
+    hold = run.hold
+    return (
+        run.workflow_version,
+        run.status.value,
+        run.version,
+        run.revision,
+        run.owner,
+        run.claim,
+        json_text(run.tags) if run.tags else "{}",
+        hold.kind if hold else None,
+        hold.fingerprint if hold else None,
+        json_text(hold) if hold else None,
+        run.deadline,
+        run.attempt,
+        run.recoveries,
+        run.started_at,
+        run.updated_at,
+        run.completed_at,
+    )
+
+
+def _spill_input(write: RunWrite, payloads: Payloads) -> tuple[int, str | None]:
+    if write.input is not None and is_large(write.input):
+        payloads.append((write.run.id, "input", write.input))
+        return SPILLED_INPUT, None
+    return 0, write.input
+
+
+def _spill_outcome(run_id: str, outcome: Outcome | None, payloads: Payloads) -> tuple[int, str | None, str | None]:
+    if outcome is None:
+        return 0, None, None
+    spilled, output, failure = 0, outcome.output, outcome.failure
+    if output is not None and is_large(output):
+        payloads.append((run_id, "output", output))
+        spilled, output = SPILLED_OUTPUT, None
+    if failure is not None and is_large(failure):
+        payloads.append((run_id, "failure", failure))
+        spilled, failure = spilled | SPILLED_FAILURE, None
+    return spilled, output, failure
+
+
+def entry_rows(entries: Iterable[Entry], payloads: Payloads) -> list[Row]:
+    rows: list[Row] = []
+    for entry in entries:
+        text = entry.failure if entry.value is None else entry.value
+        if text is not None and is_large(text):
+            payloads.append((entry.run_id, f"entry:{entry.seq}", text))
+            spilled = _ENTRY_FAILURE if entry.value is None else _ENTRY_VALUE
+            entry = msgspec.structs.replace(entry, value=None, failure=None)  # noqa: PLW2901
+            rows.append((*astuple(entry), spilled))
+        else:
+            rows.append((*astuple(entry), 0))
+    return rows
+
+
+def audit_rows(rows: Iterable[Audit]) -> list[Row]:
+    return [astuple(row) for row in rows]
+
+
+def wait_rows(waits: Iterable[Wait]) -> list[Row]:
+    return [astuple(wait) for wait in waits]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Out of the file
+
+
+def run_of(row: Row) -> Run:
+    values = dict(zip(_RUN_FIELDS, row, strict=False))
+    try:
+        values["tags"] = _decode_tags(row[_TAGS_AT])
+        values["hold"] = None if row[_HOLD_AT] is None else _decode_hold(row[_HOLD_AT])
+    except (msgspec.DecodeError, TypeError) as error:
+        raise _not_a_record(Run, row, error) from error
+    return _record(Run, values, row)
+
+
+def stored_run_of(row: Row) -> StoredRun:
+    run = run_of(row)
+    text, output, failure, spilled = row[len(_RUN_FIELDS) :]
+    is_lost = (spilled & SPILLED_OUTPUT and output is None) or (spilled & SPILLED_FAILURE and failure is None)
+    if text is None or is_lost:
+        raise InvariantViolated(f"a payload of run {run.id!r} is gone from the table payloads", run_id=run.id)
+    return StoredRun(run=run, input=text, outcome=Outcome(output=output, failure=failure))
+
+
+def entry_of(row: Row) -> Entry:
+    *fields, spilled = row
+    entry = _record(Entry, dict(zip(Entry.__struct_fields__, fields, strict=True)), row)
+    if spilled and entry.value is None and entry.failure is None:
+        raise InvariantViolated(
+            f"the payload of entry {entry.seq} of run {entry.run_id!r} is gone from the table payloads",
+            run_id=entry.run_id,
+            seq=entry.seq,
+        )
+    return entry
+
+
+def wait_of(row: Row) -> Wait:
+    return _record(Wait, dict(zip(Wait.__struct_fields__, row, strict=True)), row)
+
+
+def audit_of(row: Row) -> Audit:
+    return _record(Audit, dict(zip(Audit.__struct_fields__, row, strict=True)), row)
+
+
+def mail_of(row: Row) -> Mail:
+    mail_id, run_id, sender, op, at = row
+    return _record(Mail, {"id": mail_id, "run_id": run_id, "sender": sender, "op": op, "at": at}, row)
+
+
+def engine_of(row: Row) -> Engine:
+    values = dict(zip(Engine.__struct_fields__, row, strict=True))
+    values["alive"] = bool(values["alive"])
+    try:
+        values["workflows"] = _decode_names(values["workflows"])
+    except (msgspec.DecodeError, TypeError) as error:
+        raise _not_a_record(Engine, row, error) from error
+    return _record(Engine, values, row)
+
+
+def _record(kind: type[T], values: Mapping[str, object], row: Row) -> T:
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise _not_a_record(kind, row, error) from error
+
+
+def _not_a_record(kind: type[msgspec.Struct], row: Row, error: Exception) -> InvariantViolated:
+    return InvariantViolated(f"the store holds no valid {kind.__name__.lower()} at {row[0]!r}: {error}", key=row[0])

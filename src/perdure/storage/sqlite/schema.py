@@ -1,0 +1,78 @@
+"""The tables: which version a file has, and bringing it up to date."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from perdure.errors import SchemaTooNew, StoreBroken
+from perdure.storage.sqlite.transaction import transaction
+
+
+def _load_migrations() -> Mapping[int, str]:
+    files = resources.files("perdure.storage.sqlite.migrations").iterdir()
+    return {int(file.name[:4]): file.read_text("utf-8") for file in files if file.name.endswith(".sql")}
+
+
+MIGRATIONS: Final = dict(sorted(_load_migrations().items()))
+SCHEMA_VERSION: Final = max(MIGRATIONS)
+_OUR_TABLES: Final = frozenset(
+    name for text in MIGRATIONS.values() for name in re.findall(r"^create table (\w+)", text, re.MULTILINE)
+)
+
+
+def inspect(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of the schema in a file, 0 if there is none; writes nothing.
+
+    Raises SchemaTooNew, and StoreBroken if somebody else's tables have our names.
+    """
+    tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
+    if "perdure_schema" not in tables:
+        if taken := sorted(tables & _OUR_TABLES):
+            raise StoreBroken(
+                f"{path} has tables that Perdure did not make but whose names it needs ({', '.join(taken)}); give"
+                " Perdure a file of its own",
+                path=path,
+            )
+        return 0
+    version: int | None = connection.execute("select max(version) from perdure_schema").fetchone()[0]
+    if version is None:
+        raise StoreBroken(f"{path} has lost the version of its schema; restore it from a backup", path=path)
+    if version > SCHEMA_VERSION:
+        raise SchemaTooNew(
+            f"{path} has schema version {version}, and this Perdure knows versions up to {SCHEMA_VERSION}; upgrade"
+            " Perdure, or restore a backup from before the upgrade",
+            path=path,
+            version=version,
+            known=SCHEMA_VERSION,
+        )
+    return version
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Apply the migrations that a file lacks, each in a transaction of its own.
+
+    Safe with other processes: whoever gets the lock second finds the work done. A crash leaves whole migrations.
+    """
+    for number, text in MIGRATIONS.items():
+        with transaction(connection):
+            if inspect(connection, path) < number:
+                for statement in _statements(text):
+                    connection.execute(statement)
+                connection.execute("delete from perdure_schema")
+                connection.execute("insert into perdure_schema (version) values (?)", (number,))
+
+
+def _statements(text: str) -> Iterator[str]:
+    """One by one, since sqlite3's executescript would commit first."""
+    statement = ""
+    for line in text.splitlines(keepends=True):
+        if not line.startswith("--"):
+            statement += line
+            if sqlite3.complete_statement(statement):
+                yield statement
+                statement = ""

@@ -1,0 +1,35 @@
+"""Transactions on a connection that is otherwise in autocommit mode."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Generator[None]:
+    """All or nothing: commits at the end, rolls back if anything is raised, and leaves the connection fit for use."""
+    connection.execute("begin immediate")
+    try:
+        yield
+        connection.execute("commit")
+    except BaseException:
+        _roll_back(connection)
+        raise
+
+
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Generator[None]:
+    """Several reads of one state of the database."""
+    connection.execute("begin")
+    try:
+        yield
+    finally:
+        _roll_back(connection)
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    # SQLite rolls back by itself after some errors, a full disk among them.
+    if connection.in_transaction:
+        connection.execute("rollback")

@@ -1,0 +1,25 @@
+"""What every store must do, as one suite of tests. Subclass it, say how to make a store, and run pytest:
+
+    class TestMyStore(StoreConformance):
+        @pytest.fixture(autouse=True)
+        def database(self, tmp_path):
+            self.path = tmp_path / "runs.db"
+
+        def make_store(self):
+            return MyStore(self.path)
+
+The tests are coroutines: any plugin that runs `async def` tests will do.
+"""
+
+from perdure.testing.conformance.claims import ClaimRules
+from perdure.testing.conformance.commits import CommitRules
+from perdure.testing.conformance.engines import EngineRules
+from perdure.testing.conformance.listing import ListingRules
+from perdure.testing.conformance.mail import MailRules
+from perdure.testing.conformance.records import RecordRules
+
+__all__ = ["StoreConformance"]
+
+
+class StoreConformance(CommitRules, EngineRules, ClaimRules, RecordRules, ListingRules, MailRules):
+    """All rules of the port."""

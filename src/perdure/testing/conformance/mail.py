@@ -1,0 +1,100 @@
+"""Mail: ops left by others for a run's owner."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from perdure.errors import CommitConflict
+from perdure.kernel.records import Mail
+from perdure.ports import Store
+from perdure.testing.conformance.base import Rules, a_run, insert, update
+
+
+def _mail(op: str = "{}", run_id: str = "r-1", sender: str = "s") -> Mail:
+    return Mail(run_id=run_id, sender=sender, op=op, at=5)
+
+
+class MailRules(Rules):
+    async def test_mail_reaches_the_owner_as_it_was_posted(self) -> None:
+        async with self.author() as author, self.opened() as client:
+            await author.commit(insert(a_run(owner=author.id)))
+            mail = _mail('{"öp": 1}')
+            mail_id = await client.post(mail)
+            assert await author.store.mail(author.id, 10) == [msgspec.structs.replace(mail, id=mail_id)]
+
+    async def test_mail_comes_in_the_order_of_posting_and_up_to_the_limit(self) -> None:
+        async with self.author() as author, self.opened() as client:
+            await author.commit(insert(a_run(owner=author.id)), insert(a_run("r-2", owner=author.id)))
+            ids = [await client.post(_mail(str(i), f"r-{1 + i % 2}")) for i in range(10)]
+            assert ids == sorted(ids)
+            assert [mail.op for mail in await author.store.mail(author.id, 4)] == ["0", "1", "2", "3"]
+            assert [mail.id for mail in await author.store.mail(author.id, 100)] == ids
+            assert await author.store.mail(author.id, 0) == []
+
+    async def test_mail_of_every_sender_stays_in_order_when_many_post(self) -> None:
+        async with self.author() as author, self.opened() as one, self.opened() as other:
+            await author.commit(insert(a_run(owner=author.id)))
+
+            async def send(client: Store, sender: str) -> None:
+                for i in range(15):
+                    await client.post(_mail(str(i), sender=sender))
+
+            await asyncio.gather(send(one, "one"), send(other, "other"))
+            mail = await author.store.mail(author.id, 100)
+            for sender in ("one", "other"):
+                assert [one.op for one in mail if one.sender == sender] == [str(i) for i in range(15)]
+
+    async def test_only_mail_for_runs_that_an_engine_owns_reaches_it(self) -> None:
+        async with self.author("e-1") as one, self.author("e-2") as other:
+            await one.commit(insert(a_run("r-1", owner="e-1")), insert(a_run("free")))
+            await other.commit(insert(a_run("r-2", owner="e-2")))
+            for run_id in ("r-1", "r-2", "free", "unknown"):
+                await one.store.post(_mail(run_id=run_id))
+            assert [mail.run_id for mail in await one.store.mail("e-1", 10)] == ["r-1"]
+            assert [mail.run_id for mail in await one.store.mail("e-2", 10)] == ["r-2"]
+            await other.claim()
+            assert [mail.run_id for mail in await one.store.mail("e-2", 10)] == ["r-2", "free"]
+
+    async def test_the_commit_that_consumes_mail_deletes_it_and_leaves_the_reply(self) -> None:
+        async with self.author() as author, self.opened() as client:
+            await author.commit(insert(a_run(owner=author.id)))
+            first, second, third = [await client.post(_mail(str(i))) for i in range(3)]
+            assert await client.collect(first) is None
+            await author.commit(mail_done={first: '"ünswer"', second: None})
+            assert [mail.id for mail in await author.store.mail(author.id, 10)] == [third]
+            assert await client.collect(first) == '"ünswer"'
+            assert await client.collect(first) is None
+            assert await client.collect(second) is None
+            assert await client.collect(third) is None
+
+    async def test_an_empty_reply_is_a_reply(self) -> None:
+        async with self.author() as author:
+            mail_id = await author.store.post(_mail())
+            await author.commit(mail_done={mail_id: ""})
+            assert await author.store.collect(mail_id) == ""
+
+    async def test_mail_stays_if_the_commit_that_consumes_it_fails(self) -> None:
+        async with self.author() as author:
+            await author.commit(insert(a_run(owner=author.id)))
+            mail_id = await author.store.post(_mail())
+            with pytest.raises(CommitConflict):
+                await author.commit(update(a_run(owner=author.id, version=9)), mail_done={mail_id: "r"})
+            assert [mail.id for mail in await author.store.mail(author.id, 10)] == [mail_id]
+            assert await author.store.collect(mail_id) is None
+
+    async def test_a_reply_to_mail_that_is_gone_is_dropped(self) -> None:
+        async with self.author() as author:
+            mail_id = await author.store.post(_mail())
+            await author.commit(mail_done={mail_id: "1", 12345: "2"})
+            await author.commit(mail_done={mail_id: "3"})
+            assert await author.store.collect(mail_id) == "1"
+            assert await author.store.collect(12345) is None
+
+    async def test_the_id_of_mail_is_never_given_again(self) -> None:
+        async with self.author() as author:
+            first = await author.store.post(_mail())
+            await author.commit(mail_done={first: None})
+            assert await author.store.post(_mail()) > first
