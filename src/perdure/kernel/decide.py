@@ -124,7 +124,7 @@ def _start(run: Run | None, op: ops.Start, me: str) -> Decision:
         tags=op.tags,
         deadline=op.deadline,
         created_at=op.at,
-        started_at=op.at if op.admit else None,
+        started_at=(op.admitted_at or op.at) if op.admit else None,
         updated_at=op.at,
     )
     return Decision(

@@ -26,7 +26,8 @@ class Op(Struct, frozen=True, kw_only=True, tag=True, gc=False):
 class Start(Op, frozen=True, kw_only=True, gc=False):
     """Create a run. `admit` starts it on this engine at once; otherwise it waits as `created` to be claimed.
 
-    `fresh` says that the id was just made, so nobody needs to look whether it is taken.
+    `fresh` says that the id was just made, so nobody needs to look whether it is taken. `admitted_at`, which the
+    coordinator sets, is when the workflow's own time begins: the op may have waited in the inbox since `at`.
     """
 
     workflow: str
@@ -38,6 +39,7 @@ class Start(Op, frozen=True, kw_only=True, gc=False):
     parent_id: str | None = None
     fresh: bool = False
     admit: bool = True
+    admitted_at: int | None = None
 
     @property
     def payload_bytes(self) -> int:

@@ -25,7 +25,7 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
 
 class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An exception as data. `type` is `module:qualname`; `args` is None if the exception's arguments have no JSON form;
-    `state` has those of its attributes that do.
+    `state` has those of its attributes that do, `partial` says that there were others.
 
     `entry` is the journal entry (its completion number) whose failure this is, so that a retry knows where to go on.
     """
@@ -34,6 +34,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str
     args: list[Any] | None = None
     state: dict[str, Any] = field(default_factory=dict)
+    partial: bool = False
     stack: str = ""
     entry: int | None = None
     history: list[Attempt] = field(default_factory=list)
@@ -41,7 +42,8 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Hold(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a run is set aside beside its status. `fingerprint` is that of the code that did not fit (blocked only)."""
+    """Why a run is set aside beside its status. `fingerprint` is that of the code that did not fit; without
+    one, only a person can lift it."""
 
     kind: str  # blocked | paused | poison
     reason: str

@@ -339,7 +339,7 @@ def _is_alive(database: MemoryDatabase, owner: str | None) -> bool:
 
 
 def _is_claimable(run: Run, fingerprint: str) -> bool:
-    return run.hold is None or (run.hold.kind == "blocked" and run.hold.fingerprint != fingerprint)
+    return run.hold is None or (run.hold.kind == "blocked" and run.hold.fingerprint not in ("", fingerprint))
 
 
 def _matches(run: Run, wanted: RunFilter) -> bool:

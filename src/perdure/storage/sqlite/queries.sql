@@ -184,7 +184,10 @@ select owner from owners where owner is not null and owner not in (select id fro
 -- code may fit.
 select runs.created_at, runs.id from runs indexed by runs_active
 where {active} and runs.owner is :owner and runs.workflow = :workflow
-    and (runs.hold_kind is null or (runs.hold_kind = 'blocked' and runs.hold_fingerprint <> :fingerprint))
+    and (
+        runs.hold_kind is null
+        or (runs.hold_kind = 'blocked' and runs.hold_fingerprint not in ('', :fingerprint))
+    )
 order by runs.created_at, runs.id limit :limit
 
 -- name: take_over

@@ -95,6 +95,7 @@ class ClaimRules(Rules):
             holds = {
                 "paused": Hold(kind="paused", reason="r", fingerprint=""),
                 "poison": Hold(kind="poison", reason="r", fingerprint="other"),
+                "not by code": Hold(kind="blocked", reason="r", fingerprint=""),
                 "same": Hold(kind="blocked", reason="r", fingerprint="f", details="ü" * 5000, at=5),
                 "changed": Hold(kind="blocked", reason="r", fingerprint="other"),
             }

@@ -1,0 +1,425 @@
+"""The coordinator: one queue, one decision at a time, one commit per batch; only then replies and effects.
+
+While a commit is in flight ops queue up; the next batch is decided once its outcome is known. What can go wrong with a
+commit, and what then happens, is in `_settle` and `_commit`; nothing else writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.coordinator.assembly import Assembly
+from perdure.coordinator.inbox import Inbox, Item
+from perdure.errors import (
+    CommitConflict,
+    CommitRefused,
+    EngineBug,
+    EngineStopped,
+    Fenced,
+    InvariantViolated,
+    OutcomeUnknown,
+    PerdureError,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+)
+from perdure.kernel.batch import Batch
+from perdure.kernel.decide import Decision, decide
+from perdure.kernel.effects import Begin, Drop, Effect
+from perdure.kernel.invariants import check_decision, check_run
+from perdure.kernel.ops import Advance, Op, SetHold, Start
+from perdure.kernel.records import Engine, Hold, Run
+from perdure.kernel.status import ACTIVE
+from perdure.ports import LoadedRun, Store
+
+log = logging.getLogger("perdure")
+
+T = TypeVar("T")
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """Bounds of the coordinator."""
+
+    inbox_max: int = 10_000
+    batch_ops_max: int = 256
+    batch_bytes_max: int = 4 * 1024 * 1024
+    resend_first_s: float = 0.01
+    resend_max_s: float = 1.0
+    patience_s: float = 30.0  # after this long without a store, callers from outside are told
+
+
+class Stats(Struct, kw_only=True):
+    """What the coordinator has done so far."""
+
+    ops: int = 0
+    commits: int = 0
+    resends: int = 0
+    largest_batch: int = 0
+
+
+class Coordinator:
+    """Serialises ops. `perform` gets the effects of each batch, in order, in a plain callback after its commit.
+
+    `enroll` registers the engine with the store and returns its row; it is called at start and whenever the engine was
+    declared dead, when everything in memory is dropped first.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        limits: Limits,
+        enroll: Callable[[], Awaitable[Engine]],
+        perform: Callable[[Iterable[Effect]], None],
+        fenced: Callable[[], None],
+        broken: Callable[[BaseException], None],
+        now: Callable[[], int],
+    ) -> None:
+        self.stats = Stats()
+        self._store = store
+        self._limits = limits
+        self._enroll = enroll
+        self._perform = perform
+        self._fenced = fenced
+        self._broken = broken
+        self._now = now
+        self._inbox = Inbox(
+            outside_max=limits.inbox_max, batch_ops_max=limits.batch_ops_max, batch_bytes_max=limits.batch_bytes_max
+        )
+        self._runs: dict[str, Run] = {}
+        self._dead: set[str] = set()
+        self._engine: Engine
+        self._number = 0
+        self._worker: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+        self._stopped: BaseException | None = EngineStopped(
+            "the engine has not been started: use `async with Engine(…)`"
+        )
+
+    @property
+    def engine(self) -> Engine:
+        """This engine as the store knows it."""
+        return self._engine
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is queued and nothing is being committed."""
+        return self._idle.is_set()
+
+    async def start(self) -> None:
+        await self._join()
+        self._stopped = None
+        self._idle.set()
+        self._worker = asyncio.get_running_loop().create_task(self._work(), name="perdure-coordinator")
+
+    async def _join(self) -> None:
+        self._engine = await self._enroll()
+        self._number = self._engine.batch
+
+    async def stop(self) -> None:
+        """Take no more from outside, commit all that is queued, end. Idempotent."""
+        if self._stopped is None:
+            self._stopped = EngineStopped("the engine is shutting down")
+            await self._idle.wait()
+        self.kill()
+
+    def kill(self) -> None:
+        """End at once, wherever things are. What was not committed never happened."""
+        self._stopped = self._stopped or EngineStopped("the engine was stopped")
+        if self._worker is not None:
+            self._worker.cancel()
+            self._worker = None
+        for item in self._inbox.empty():
+            item.refuse(EngineStopped("the engine was stopped before this was committed; nothing was written"))
+        self._inbox.leave()
+        self._idle.set()
+
+    def loaded(self, run_id: str) -> Run | None:
+        """A run of this engine as last committed. Eventually consistent, asks nobody."""
+        return self._runs.get(run_id)
+
+    def runs(self) -> list[Run]:
+        """All runs this engine owns."""
+        return list(self._runs.values())
+
+    def adopt(self, loaded: Iterable[LoadedRun]) -> None:
+        """Runs that this engine has just claimed."""
+        for one in loaded:
+            try:
+                check_run(one.run)
+            except InvariantViolated:
+                log.exception("run %s is left alone", one.run.id)
+            else:
+                self._runs[one.run.id] = one.run
+
+    def mourn(self, engine_ids: Iterable[str]) -> None:
+        """Engines that were marked dead: a run that one of them still owns is as good as free."""
+        self._dead.update(engine_ids)
+
+    async def submit(self, op: Op) -> Any:
+        """Have an op decided and committed; its reply. Waits while the inbox is full."""
+        await self._inbox.room()
+        if self._stopped is not None:
+            self._inbox.leave()  # Who waits behind is to hear of it too.
+            raise self._stopped
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._put(Item(op, reply, outside=True))
+        return await reply
+
+    async def submit_batch(self, ops: Sequence[Op]) -> list[Any]:
+        """Like submit for several ops in a row, which share commits where bounds allow. Errors stand as replies."""
+        return await asyncio.gather(*[self.submit(op) for op in ops], return_exceptions=True)
+
+    def owe(self, op: Op) -> None:
+        """An op that the engine itself owes: never refused, no reply."""
+        if self._worker is not None:
+            self._put(Item(op, None, outside=False))
+
+    def _put(self, item: Item) -> None:
+        self._idle.clear()
+        self._inbox.put((item,))
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        items: list[Item] = []
+        try:
+            while True:
+                await self._inbox.arrival()
+                items = self._inbox.take()
+                await self._settle(items)
+                if not len(self._inbox):
+                    # Effects are performed in a callback of their own, so one more turn shows whether they owe new ops.
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+                    if not len(self._inbox):
+                        loop.call_soon(self._check_idle)
+        except asyncio.CancelledError:
+            for item in items:
+                item.refuse(EngineStopped("the engine was stopped while this was committed; it may have been written"))
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it is, everybody who waits must hear of it
+            self._fail(error, items)
+
+    def _check_idle(self) -> None:
+        if not len(self._inbox):
+            self._idle.set()
+
+    def _fail(self, error: BaseException, items: list[Item]) -> None:
+        log.error("the engine stops: %s", error, exc_info=not isinstance(error, StoreError))
+        stopped = EngineStopped(f"the engine has stopped: {error}")
+        stopped.__cause__ = error
+        self._stopped = stopped
+        for item in [*items, *self._inbox.empty()]:
+            item.refuse(stopped)
+        self._inbox.leave()
+        self._idle.set()
+        self._worker = None
+        self._broken(stopped)
+
+    async def _settle(self, items: list[Item]) -> None:
+        """Bring these ops to an end: committed and answered, or refused. Raises what stops the engine."""
+        conflicts = 0
+        while True:
+            try:
+                found = await self._patiently(partial(self._look_up, items))
+                assembly, decided = self._decide(items, found)
+                if assembly.writes:
+                    await self._commit(assembly.batch)
+                    self._number = assembly.batch.number
+                    self.stats.commits += 1
+                    self.stats.largest_batch = max(self.stats.largest_batch, len(items))
+            except CommitConflict as conflict:
+                conflicts += 1
+                if conflicts > 3:
+                    raise EngineBug(f"rows keep changing under the engine: {conflict}") from conflict
+                self._forget(conflict.run_ids)
+                await asyncio.sleep(0)  # Then they are dropped, and what they still did is in the inbox.
+                items = self._without_progress(items, conflict.run_ids)
+                self._inbox.put(self._without_progress(self._inbox.empty(), conflict.run_ids))
+                await self._reload(conflict.run_ids)
+            except CommitRefused as refusal:
+                return await self._isolate(items, refusal)
+            except StoreUnavailable as error:
+                items = [item for item in items if not self._refuse_outside(item, error)]
+                self._inbox.put([item for item in self._inbox.empty() if not self._refuse_outside(item, error)])
+            except Fenced as fenced:
+                await self._rejoin(fenced)
+                items = [item for item in items if item.outside]
+            else:
+                return self._conclude(assembly, decided)
+
+    async def _look_up(self, items: list[Item]) -> dict[str, LoadedRun]:
+        """The runs these ops are about that are not in memory."""
+        runs = self._runs
+        missing = {
+            item.op.run_id
+            for item in items
+            if item.op.run_id not in runs and not (type(item.op) is Start and item.op.fresh)
+        }
+        return await self._store.load(list(missing)) if missing else {}
+
+    def _decide(
+        self, items: list[Item], found: dict[str, LoadedRun]
+    ) -> tuple[Assembly, list[tuple[Item, Decision | PerdureError]]]:
+        engine = self._engine
+        assembly = Assembly(Batch(engine_id=engine.id, epoch=engine.epoch, number=self._number + 1))
+        decided: list[tuple[Item, Decision | PerdureError]] = []
+        runs = self._runs
+        now = self._now()
+        for item in items:
+            op = item.op
+            if type(op) is Start:
+                op = replace(op, admitted_at=now)
+            before = run = assembly.runs.get(op.run_id) or runs.get(op.run_id)
+            try:
+                if run is None and op.run_id in found:
+                    before = run = found[op.run_id].run
+                    check_run(run)
+                    if run.owner in self._dead:
+                        run = replace(run, owner=None)
+                decision = decide(run, op, engine.id)
+                check_decision(decision)
+            except EngineBug as bug:
+                # A bug about one run must not stop all others: it is set aside, with what was found, if it is ours.
+                log.exception("an op for run %s could not be decided", op.run_id)
+                decided.append((item, bug))
+                if self._runs.pop(op.run_id, None) is not None:
+                    hold = Hold(kind="blocked", reason=f"engine bug: {bug}", at=op.at)
+                    self._put(Item(SetHold(run_id=op.run_id, at=op.at, hold=hold), None, outside=False))
+            except PerdureError as error:
+                decided.append((item, error))
+            else:
+                assembly.add(before, decision)
+                decided.append((item, decision))
+        self.stats.ops += len(items)
+        return assembly, decided
+
+    async def _commit(self, batch: Batch) -> None:
+        """Send a batch until its outcome is known: the very same one, since it may have landed."""
+        delay, waited, unknown = self._limits.resend_first_s, 0.0, False
+        while True:
+            try:
+                return await self._store.commit(batch)
+            except (StoreBusy, OutcomeUnknown) as error:
+                unknown = unknown or isinstance(error, OutcomeUnknown)
+                if waited == 0 or delay >= self._limits.resend_max_s:
+                    log.warning("batch %d is sent again: %s", batch.number, error)
+                if waited >= self._limits.patience_s and not unknown:
+                    raise StoreUnavailable(f"the store took nothing for {waited:.0f} s: {error}") from error
+            await asyncio.sleep(delay)
+            self.stats.resends += 1
+            waited += delay
+            delay = min(delay * 2, self._limits.resend_max_s)
+
+    async def _patiently(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Ask the store for something that is asked again while it is busy. Raises StoreUnavailable."""
+        delay, waited = self._limits.resend_first_s, 0.0
+        while True:
+            try:
+                return await request()
+            except StoreBusy as error:
+                if waited >= self._limits.patience_s:
+                    raise StoreUnavailable(f"the store has been busy for {waited:.0f} s: {error}") from error
+            await asyncio.sleep(delay)
+            waited += delay
+            delay = min(delay * 2, self._limits.resend_max_s)
+
+    async def _isolate(self, items: list[Item], refusal: CommitRefused) -> None:
+        """A batch was refused for good: split it until only the culprit is left, and let that one fail alone."""
+        if len(items) > 1:
+            middle = len(items) // 2
+            await self._settle(items[:middle])
+            await self._settle(items[middle:])
+            return
+        (item,) = items
+        op = item.op
+        log.error("the store refused an op for run %s: %s", op.run_id, refusal)
+        item.refuse(refusal)
+        self._inbox.settled(item)
+        if isinstance(op, Advance):
+            # The run cannot go on from here, and trying again would only fail again: it waits for a person.
+            self._forget({op.run_id})
+            hold = Hold(
+                kind="blocked", reason=f"the store refused what it did at entry {_entry(op)}: {refusal}", at=op.at
+            )
+            await self._settle([Item(SetHold(run_id=op.run_id, at=op.at, hold=hold), None, outside=False)])
+
+    def _forget(self, run_ids: Iterable[str]) -> None:
+        """What is in memory of these runs is not what is stored: drop it, and all that ran ahead with it."""
+        known = [run_id for run_id in run_ids if self._runs.pop(run_id, None) is not None]
+        if known:
+            self._effects([Drop(run_id, "the store has another state") for run_id in known])
+
+    def _without_progress(self, items: list[Item], run_ids: frozenset[str]) -> list[Item]:
+        """Leave out what these runs did: they begin again from the store, where none of it has happened."""
+        kept: list[Item] = []
+        for item in items:
+            if type(item.op) is Advance and item.op.run_id in run_ids:
+                item.answer(False)
+                self._inbox.settled(item)
+            else:
+                kept.append(item)
+        return kept
+
+    async def _reload(self, run_ids: Iterable[str]) -> None:
+        """Of runs just forgotten, go on with those that are still this engine's, from the store."""
+        found = await self._patiently(lambda: self._store.load(list(run_ids)))
+        mine = [one for one in found.values() if one.run.owner == self._engine.id and one.run.status in ACTIVE]
+        self.adopt(mine)
+        if mine:
+            self._effects([Begin(one.run) for one in mine])
+
+    def _refuse_outside(self, item: Item, error: PerdureError) -> bool:
+        if item.outside:
+            item.refuse(error)
+            self._inbox.settled(item)
+        return item.outside
+
+    async def _rejoin(self, fenced: Fenced) -> None:
+        """Declared dead: nothing in memory counts any more. Register anew; what callers asked for is decided again."""
+        log.warning("%s; dropping %d runs and registering anew", fenced, len(self._runs))
+        self._forget(list(self._runs))
+        self._inbox.put([item for item in self._inbox.empty() if item.outside])
+        while True:
+            try:
+                await self._patiently(self._join)
+            except StoreUnavailable as error:
+                log.warning("registering anew is tried again: %s", error)
+            else:
+                break
+        self._fenced()
+
+    def _conclude(self, assembly: Assembly, decided: list[tuple[Item, Decision | PerdureError]]) -> None:
+        """The batch is committed: memory follows, callers are answered, effects are performed."""
+        me = self._engine.id
+        runs = self._runs
+        for run_id, run in assembly.runs.items():
+            if run.owner == me:
+                runs[run_id] = run
+            else:
+                runs.pop(run_id, None)
+        effects: list[Effect] = []
+        for item, decision in decided:
+            if isinstance(decision, Decision):
+                effects += decision.effects
+                item.answer(decision.reply)
+            else:
+                item.refuse(decision)
+            self._inbox.settled(item)
+        if effects:
+            self._effects(effects)
+
+    def _effects(self, effects: list[Effect]) -> None:
+        # A plain callback, never this task: workflow code runs on loops of its own, which must not nest in a task.
+        asyncio.get_running_loop().call_soon(self._perform, effects)
+
+
+def _entry(op: Advance) -> str:
+    return ", ".join(f"{entry.seq} ({entry.kind} {entry.name})" for entry in op.entries) or "its end"

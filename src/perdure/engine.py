@@ -1,0 +1,667 @@
+"""The engine: puts store, coordinator and models together, and is what users hold."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, TypeVar
+
+import msgspec
+
+from perdure.coordinator.coordinator import Coordinator, Limits, Stats
+from perdure.coordinator.recovery import Recovery, RecoveryReport
+from perdure.coordinator.timers import Timer, Timers, pause
+from perdure.errors import (
+    DeadlineExceeded,
+    DuplicateWorkflow,
+    EngineStopped,
+    InvalidArguments,
+    Misuse,
+    RunExists,
+    RunNotFound,
+    StoreError,
+    UnknownWorkflow,
+)
+from perdure.handles import RunHandle
+from perdure.kernel import ops
+from perdure.kernel.decide import Started
+from perdure.kernel.effects import Begin, Drop, Effect, Finish, Proceed, Rearm
+from perdure.kernel.records import Engine as EngineRow
+from perdure.kernel.records import Failure, Hold, Outcome, Run
+from perdure.kernel.status import FINISHED, Status
+from perdure.models.functions.context import from_datetime
+from perdure.models.functions.define import RunCall, StepCall, Workflow, decorated_workflows
+from perdure.models.functions.failures import to_failure
+from perdure.models.functions.host import FunctionHost
+from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
+from perdure.ports import Clock, Codec, PlainCodec, RunFilter, Store, SystemClock, new_id
+from perdure.resources import Resources
+from perdure.storage import open_store
+from perdure.views import (
+    History,
+    Page,
+    RunView,
+    audit_view,
+    entry_view,
+    from_cursor,
+    run_view,
+    to_cursor,
+)
+
+log = logging.getLogger("perdure")
+
+R = TypeVar("R")
+
+_TEXT_MAX_CHARS = 500
+_REASON_MAX_CHARS = 10_000
+_LATEST = from_datetime(datetime.max.replace(tzinfo=UTC))
+
+
+class Engine:
+    """Runs workflows on a store. Use it as an async context manager, one per process and store.
+
+    `store` is a URL ("sqlite:///shop.db", "memory://") or a Store. `workflows` are those it can run; by default all
+    that were decorated. Leaving the context shuts it down gracefully; killing the process at any moment loses nothing.
+    """
+
+    def __init__(
+        self,
+        store: str | Store,
+        *,
+        workflows: Iterable[Workflow[Any, Any]] | None = None,
+        resources: Mapping[type[Any], Callable[[], Any]] | None = None,
+        clock: Clock | None = None,
+        codec: Codec | None = None,
+        limits: Limits | None = None,
+        live_runs_max: int = 20_000,
+        callbacks_max: int = 100_000,
+        payload_bytes_max: int = PAYLOAD_MAX_BYTES,
+        threads_max: int = 32,
+        recoveries_max: int = 5,
+        recover_every_s: float | None = 5.0,
+        grace_s: float = 10.0,
+    ) -> None:
+        self._store = open_store(store) if isinstance(store, str) else store
+        self._open_to_all = workflows is None
+        self._workflows: dict[str, Workflow[Any, Any]] = {}
+        self._given = list(workflows) if workflows is not None else None
+        self._resources = Resources(resources or {})
+        self._clock = clock or SystemClock()
+        self._codec = codec or PlainCodec()
+        self._limits = limits or Limits()
+        self._live_runs_max = live_runs_max
+        self._callbacks_max = callbacks_max
+        self._payload_bytes_max = payload_bytes_max
+        self._threads_max = threads_max
+        self._recoveries_max = recoveries_max
+        self._recover_every_s = recover_every_s
+        self._grace_s = grace_s
+        self._waiters: dict[str, list[asyncio.Future[tuple[Run, Outcome] | None]]] = {}
+        self._deadlines: dict[str, Timer] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._state = "new"
+        self._stopped_by: BaseException | None = None
+        self._coordinator: Coordinator
+        self._recovery: Recovery
+        self._functions: FunctionHost
+        self._timers: Timers
+
+    # Life.
+
+    async def __aenter__(self) -> Engine:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    async def open(self) -> None:
+        """Open the store, register, recover what is there to go on with. Raises StoreBroken, DuplicateWorkflow."""
+        if self._state != "new":
+            raise Misuse("an Engine is opened once; make a new one")
+        for workflow in self._given if self._given is not None else decorated_workflows():
+            self._register(workflow)
+        self._timers = Timers(self._clock)
+        self._coordinator = Coordinator(
+            self._store,
+            limits=self._limits,
+            enroll=self._enroll,
+            perform=self._perform,
+            fenced=lambda: self._background(self._recover_again()),
+            broken=self._broke,
+            now=self._clock.now,
+        )
+        self._recovery = Recovery(
+            self._store,
+            self._coordinator,
+            self._clock,
+            recoveries_max=self._recoveries_max,
+            fingerprints=lambda: {name: workflow.fingerprint for name, workflow in self._workflows.items()},
+            adopted=self._arm_deadline,
+            background=self._background,
+        )
+        self._functions = FunctionHost(
+            store=self._store,
+            clock=self._clock,
+            codec=self._codec,
+            timers=self._timers,
+            owe=self._coordinator.owe,
+            lookup=self._coordinator.loaded,
+            workflows=self._workflows,
+            resources=self._resources.get,
+            live_runs_max=self._live_runs_max,
+            callbacks_max=self._callbacks_max,
+            payload_bytes_max=self._payload_bytes_max,
+            threads_max=self._threads_max,
+        )
+        try:
+            await self._store.open()
+            await self._resources.acquire()
+            await self._coordinator.start()
+        except BaseException:
+            self._functions.close()
+            await self._resources.release()
+            await self._store.close()
+            raise
+        self._state = "open"
+        try:
+            await self.recover()
+        except BaseException:
+            await self.shutdown(grace=0)
+            raise
+        if self._recover_every_s is not None:
+            self._background(self._recover_regularly(self._recover_every_s))
+
+    async def shutdown(self, grace: timedelta | float | None = None) -> None:
+        """Start nothing new, let running steps end within the grace period, commit, release all runs. Idempotent."""
+        if self._state == "broken":
+            await self._abandon()
+        if self._state != "open":
+            return
+        self._state = "stopping"
+        grace_s = self._grace_s if grace is None else grace.total_seconds() if isinstance(grace, timedelta) else grace
+        await self._cancel_tasks()
+        await self._functions.drain(grace_s)
+        try:
+            await asyncio.wait_for(self._coordinator.stop(), self._limits.patience_s)
+        except TimeoutError:
+            log.warning("the store took nothing for %s s; what is not written is done again", self._limits.patience_s)
+            self._coordinator.kill()
+        self._timers.close()
+        self._functions.close()
+        self._end_waiting(EngineStopped("the engine was shut down; the run goes on when an engine has it again"))
+        try:
+            await self._store.retire(self._coordinator.engine.id)
+        except StoreError as error:
+            log.warning("the engine could not sign off (%s); others will notice that it is gone", error)
+        await self._store.close()
+        await self._resources.release()
+        self._state = "stopped"
+
+    async def _abandon(self) -> None:
+        """The store is lost: all that is left to do is to let go of everything."""
+        self._state = "stopped"
+        await self._cancel_tasks()
+        self._store.abandon()
+        await self._resources.release()
+
+    def kill(self) -> None:
+        """Stop as a killed process would, at once: nothing is committed, released or tidied up. For tests."""
+        self._state = "stopped"
+        for task in self._tasks:
+            task.cancel()
+        self._coordinator.kill()
+        self._store.abandon()
+        self._timers.close()
+        self._functions.close()
+        self._end_waiting(EngineStopped("the engine was killed"))
+
+    async def _enroll(self) -> EngineRow:
+        return await self._store.enroll(
+            engine_id=new_id(self._clock.now()),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            workflows=sorted(self._workflows),
+            at=self._clock.now(),
+        )
+
+    def _broke(self, error: BaseException) -> None:
+        """The store is lost for good: nothing can go on in this process."""
+        self._state = "broken"
+        self._stopped_by = error
+        self._timers.close()
+        self._functions.close()
+        self._end_waiting(error)
+
+    def _background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _cancel_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _check_open(self, *, to_start: bool = False) -> None:
+        """Raise EngineStopped unless the engine is there to answer. One that is stopping does, but starts nothing."""
+        if self._state == "open" or (self._state == "stopping" and not to_start):
+            return
+        if self._state == "new":
+            raise EngineStopped("this engine was not opened yet: use it inside `async with Engine(…) as engine:`")
+        error = EngineStopped(
+            f"this engine has stopped: {self._stopped_by}" if self._stopped_by is not None
+            else "this engine was shut down; open a new one on the same store"
+        )  # fmt: skip
+        error.__cause__ = self._stopped_by
+        raise error
+
+    def _register(self, workflow: Workflow[Any, Any]) -> None:
+        if not isinstance(workflow, Workflow):
+            raise Misuse(f"workflows=[…] takes what @workflow made, not {workflow!r}")
+        known = self._workflows.get(workflow.name)
+        if known is not None and known is not workflow:
+            raise DuplicateWorkflow(
+                f"two workflows are named {workflow.name!r}: {known.where} and {workflow.where}; "
+                "give one of them another with @workflow(name=…), or say which to use with Engine(workflows=[…])"
+            )
+        self._workflows[workflow.name] = workflow
+
+    @property
+    def stats(self) -> Stats:
+        """What this engine's coordinator has done so far."""
+        return self._coordinator.stats
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing is queued, committed, loaded or running: only time or a caller can make something happen."""
+        return self.is_between_steps and not self.steps_running
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Nothing is queued, committed or loaded: only a running step, time or a caller can make something happen."""
+        return self._coordinator.idle and not self._functions.busy
+
+    @property
+    def steps_running(self) -> int:
+        """How many steps' bodies run now."""
+        return self._functions.steps_running
+
+    # Starting and waiting.
+
+    async def start(
+        self,
+        call: RunCall[R],
+        *,
+        id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        deadline: datetime | timedelta | None = None,
+        actor: str = "api",
+    ) -> RunHandle[R]:
+        """Start a run; its handle once the run is durable.
+
+        With an `id` this is idempotent: the same id, workflow and arguments give the same run, others raise RunExists.
+        A run that has not ended by its `deadline` fails. Raises UnknownWorkflow, InvalidArguments, UnstorableValue.
+        """
+        self._check_open(to_start=True)
+        _checked_remark("", actor)
+        workflow = self._workflow_of(call)
+        input = workflow.signature.write(call.args, call.kwargs, self._payload_bytes_max)
+        now = self._clock.now()
+        started: Started = await self._coordinator.submit(
+            ops.Start(
+                run_id=new_id(now) if id is None else _checked(id, "a run's id"),
+                at=now,
+                actor=actor,
+                workflow=workflow.name,
+                workflow_version=workflow.version,
+                input=self._codec.encode(input),
+                tags=_checked_tags(tags),
+                deadline=self._deadline(deadline, now),
+                fresh=id is None,
+            )
+        )
+        if not started.created:
+            await self._check_same(started.run, workflow.name, input)
+        return RunHandle(self, started.run.id, workflow.signature.result)
+
+    async def run(self, call: RunCall[R], *, id: str | None = None, tags: Mapping[str, str] | None = None) -> R:
+        """Start a run and wait for its result."""
+        return await (await self.start(call, id=id, tags=tags)).result()
+
+    def handle(self, id: str) -> RunHandle[Any]:
+        """A handle of a run known by its id. Asks nobody whether it exists."""
+        return RunHandle(self, id, None)
+
+    def _workflow_of(self, call: RunCall[Any]) -> Workflow[Any, Any]:
+        if isinstance(call, StepCall):
+            raise Misuse(f"{call!r} cannot be started: only workflows can; await the step inside one")
+        if not isinstance(call, RunCall):
+            raise Misuse(f"start() takes a called workflow, as in start(checkout('o-17')), not {call!r}")
+        workflow = call.workflow
+        if self._workflows.get(workflow.name) is not workflow:
+            if not self._open_to_all:
+                known = ", ".join(sorted(self._workflows)) or "none"
+                raise UnknownWorkflow(
+                    f"this engine does not run workflow {workflow.name!r}, only: {known}; "
+                    "add it to Engine(workflows=[…])"
+                )
+            self._register(workflow)
+        return workflow
+
+    async def _check_same(self, run: Run, workflow: str, input: str) -> None:
+        """An id was used before: fine, if it was for the same thing."""
+        stored = (await self._store.get([run.id]))[run.id]
+        before = self._codec.decode(stored.input)
+        if run.workflow != workflow or msgspec.json.decode(before) != msgspec.json.decode(input):
+            raise RunExists(
+                f"the id {run.id!r} belongs to a run of {run.workflow!r} with the arguments {before[:200]}; "
+                f"this start asks for {workflow!r} with {input[:200]}. Use another id",
+                run_id=run.id,
+            )
+
+    def read_result(self, run: Run, output: str, reader: Reader | None) -> Any:
+        """What a run returned, typed by its workflow if this engine has it."""
+        reader = reader or self._result_reader(run.workflow)
+        return reader.read(self._codec.decode(output), f"the result of run {run.id!r}")
+
+    def _result_reader(self, workflow: str) -> Reader:
+        known = self._workflows.get(workflow)
+        return known.signature.result if known is not None else Reader(Any, "a result")
+
+    async def outcome(self, run_id: str) -> tuple[Run, Outcome]:
+        """Wait until a run has ended; its last state and what it left. Raises RunNotFound, EngineStopped."""
+        _checked(run_id, "a run's id")
+        while True:
+            self._check_open()
+            if self._coordinator.loaded(run_id) is not None:
+                if (ended := await self._notice(run_id)) is not None:
+                    return ended
+                continue  # This engine has it no more.
+            stored = (await self._store.get([run_id])).get(run_id)
+            if stored is None:
+                raise RunNotFound(run_id)
+            if stored.run.status in FINISHED:
+                return stored.run, stored.outcome
+            if self._state != "open":
+                raise EngineStopped("the engine is stopping; the run goes on when an engine has it again")
+            if self._coordinator.loaded(run_id) is None:
+                await asyncio.sleep(0.05)  # Another engine has it, or none: that one's time is the real one.
+
+    async def _notice(self, run_id: str) -> tuple[Run, Outcome] | None:
+        """Wait for the end of a run of this engine's; None if the engine lost it before."""
+        waiter: asyncio.Future[tuple[Run, Outcome] | None] = asyncio.get_running_loop().create_future()
+        waiters = self._waiters.setdefault(run_id, [])
+        waiters.append(waiter)
+        try:
+            return await waiter
+        finally:
+            waiters.remove(waiter)
+
+    def _end_waiting(self, error: BaseException) -> None:
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(error)
+                    waiter.exception()  # Whoever waits gets it; nobody else need hear of it.
+        self._waiters.clear()
+
+    # State.
+
+    async def get(self, id: str) -> RunView | None:
+        """A run with its payloads, or None."""
+        return (await self.get_many([id])).get(id)
+
+    async def get_many(self, ids: Sequence[str]) -> dict[str, RunView]:
+        """Runs by id, in one query; unknown ids are absent; an empty list asks nothing."""
+        if isinstance(ids, str):
+            raise InvalidArguments(f"get_many() takes a list of ids; for the one run {ids!r} use get()")
+        for run_id in ids:
+            _checked(run_id, "a run's id")
+        self._check_open()
+        if not ids:
+            return {}
+        found = await self._store.get(list(ids))
+        return {run_id: run_view(stored.run, stored, self._codec) for run_id, stored in found.items()}
+
+    async def runs(
+        self,
+        *,
+        workflow: str | None = None,
+        status: str | Sequence[str] = (),
+        hold: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page:
+        """A page of runs, newest first, without payloads. Each page's cursor gets the next."""
+        if not 1 <= limit <= 1000:
+            raise Misuse(f"limit is between 1 and 1000, not {limit}")
+        self._check_open()
+        statuses = (status,) if isinstance(status, str) else tuple(status)
+        if unknown := set(statuses) - set(Status):
+            raise Misuse(f"no such status: {', '.join(sorted(unknown))}; there are {', '.join(Status)}")
+        found = await self._store.list(
+            RunFilter(
+                workflow=workflow,
+                statuses=statuses,
+                hold=hold,
+                tags=dict(tags or {}),
+                created_from=None if created_from is None else from_datetime(created_from),
+                created_before=None if created_before is None else from_datetime(created_before),
+                after=None if cursor is None else from_cursor(cursor),
+                limit=limit + 1,
+            )
+        )
+        more = len(found) > limit
+        return Page(runs=[run_view(run) for run in found[:limit]], cursor=to_cursor(found[limit - 1]) if more else None)
+
+    async def history(self, id: str) -> History:
+        """What a run did, and every change of its status. Raises RunNotFound."""
+        self._check_open()
+        _, entries = await self._store.journal(_checked(id, "a run's id"))
+        return History(
+            journal=[entry_view(entry, self._codec) for entry in entries],
+            audit=[audit_view(audit) for audit in await self._store.audit(id)],
+            archived=[entry_view(e, self._codec, attempt) for attempt, e in await self._store.archived(id)],
+        )
+
+    async def update(
+        self,
+        id: str,
+        *,
+        expected_version: int | None = None,
+        tags: Mapping[str, str] | None = None,
+        deadline: datetime | timedelta | msgspec.UnsetType | None = msgspec.UNSET,
+        actor: str = "api",
+    ) -> RunView:
+        """Replace a run's tags or deadline. Raises ConcurrentModification if it is not at `expected_version`."""
+        self._check_open()
+        _checked_remark("", actor)
+        now = self._clock.now()
+        run = await self._coordinator.submit(
+            ops.Update(
+                run_id=_checked(id, "a run's id"),
+                at=now,
+                actor=actor,
+                expected_version=expected_version,
+                tags=msgspec.UNSET if tags is None else _checked_tags(tags),
+                deadline=msgspec.UNSET if deadline is msgspec.UNSET else self._deadline(deadline, now),
+            )
+        )
+        return run_view(run)
+
+    async def cancel(self, id: str, *, reason: str = "", actor: str = "api") -> bool:
+        """End a run as cancelled: running steps are cancelled, late results dropped, its code sees nothing.
+
+        False if it has ended already or does not exist.
+        """
+        self._check_open()
+        _checked(id, "a run's id")
+        _checked_remark(reason, actor)
+        failure = Failure(type="perdure.errors:RunCancelled", message=reason or "cancelled")
+        done: bool = await self._coordinator.submit(
+            ops.Cancel(
+                run_id=id,
+                at=self._clock.now(),
+                actor=actor,
+                reason=reason,
+                failure=msgspec.json.encode(failure).decode(),
+            )
+        )
+        return done
+
+    async def retry(self, id: str, *, actor: str = "api") -> RunHandle[Any]:
+        """Run a failed run again: what it did before the entry whose failure ended it stays done.
+
+        Raises RunNotFound, RunNotRetryable, UnknownWorkflow.
+        """
+        self._check_open(to_start=True)
+        _checked_remark("", actor)
+        stored = (await self._store.get([_checked(id, "a run's id")])).get(id)
+        if stored is None:
+            raise RunNotFound(id)
+        if stored.run.workflow not in self._workflows:
+            raise UnknownWorkflow(
+                f"this engine does not have workflow {stored.run.workflow!r} to retry run {id!r} with"
+            )
+        failure = stored.outcome.failure
+        entry = msgspec.json.decode(failure, type=Failure).entry if failure is not None else None
+        await self._coordinator.submit(
+            ops.Retry(
+                run_id=id,
+                at=self._clock.now(),
+                actor=actor,
+                expected_version=stored.run.version,
+                from_entry=entry,
+            )
+        )
+        return self.handle(id)
+
+    async def pause(self, id: str, *, reason: str = "", actor: str = "api") -> bool:
+        """Set a run aside until `resume`. Its running steps are cancelled and run again then. False if it is held."""
+        self._check_open()
+        _checked(id, "a run's id")
+        _checked_remark(reason, actor)
+        hold = Hold(kind="paused", reason=reason or "paused", at=self._clock.now())
+        held: bool = await self._coordinator.submit(ops.SetHold(run_id=id, at=hold.at, actor=actor, hold=hold))
+        return held
+
+    async def resume(self, id: str, *, actor: str = "api") -> bool:
+        """Lift a run's hold, whatever its kind, and go on. False if it is not held."""
+        self._check_open(to_start=True)
+        _checked_remark("", actor)
+        loaded = (await self._store.load([_checked(id, "a run's id")])).get(id)
+        if loaded is None:
+            raise RunNotFound(id)
+        take = loaded.run.workflow in self._workflows
+        lifted: bool = await self._coordinator.submit(
+            ops.Resume(run_id=id, at=self._clock.now(), actor=actor, take=take)
+        )
+        return lifted
+
+    def _deadline(self, deadline: datetime | timedelta | None, now: int) -> int | None:
+        if deadline is None:
+            return None
+        if not isinstance(deadline, (datetime, timedelta)):
+            raise InvalidArguments(f"a deadline is a datetime, or a timedelta from now, not {deadline!r}")
+        if isinstance(deadline, timedelta):
+            due = now + deadline // timedelta(microseconds=1)
+        else:
+            due = from_datetime(deadline)
+        if due > _LATEST:
+            raise InvalidArguments(f"the deadline {deadline!r} is beyond the year 9999; leave it out for none at all")
+        return max(0, due)
+
+    # Recovery.
+
+    async def recover(self) -> RecoveryReport:
+        """Go on with every run that no live engine has and whose workflow this one has. Done at start and regularly."""
+        self._check_open(to_start=True)
+        return await self._recovery.run()
+
+    async def _recover_regularly(self, every_s: float) -> None:
+        while True:
+            await pause(self._clock, every_s)
+            await self._recover_again()
+
+    async def _recover_again(self) -> None:
+        try:
+            await self.recover()
+        except (StoreError, EngineStopped) as error:
+            log.warning("looking for runs to go on with failed and is tried again: %s", error)
+
+    # Effects.
+
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            try:
+                if type(effect) is Proceed:  # By far the most of them.
+                    self._functions.proceed(effect.run_id)
+                else:
+                    self._perform_one(effect)
+            except Exception:
+                log.exception("an effect could not be performed: %r", effect)
+
+    def _perform_one(self, effect: Effect) -> None:
+        if isinstance(effect, Rearm):
+            self._arm_deadline(effect.run)
+            return
+        if isinstance(effect, Begin) and effect.run.deadline is not None:
+            self._arm_deadline(effect.run)
+        self._functions.perform(effect)
+        if isinstance(effect, Finish):
+            if (timer := self._deadlines.pop(effect.run.id, None)) is not None:
+                timer.cancel()
+            self._tell_waiting(effect.run.id, (effect.run, effect.outcome))
+        elif isinstance(effect, Drop):
+            self._tell_waiting(effect.run_id, None)
+
+    def _tell_waiting(self, run_id: str, ended: tuple[Run, Outcome] | None) -> None:
+        for waiter in self._waiters.pop(run_id, ()):
+            if not waiter.done():
+                waiter.set_result(ended)
+
+    def _arm_deadline(self, run: Run) -> None:
+        if (timer := self._deadlines.pop(run.id, None)) is not None:
+            timer.cancel()
+        if run.deadline is not None and run.status not in FINISHED:
+            self._deadlines[run.id] = self._timers.arm(run.deadline, lambda: self._expire(run.id))
+
+    def _expire(self, run_id: str) -> None:
+        self._deadlines.pop(run_id, None)
+        failure = to_failure(DeadlineExceeded(f"run {run_id!r} did not end by its deadline"))
+        self._coordinator.owe(
+            ops.Expire(run_id=run_id, at=self._clock.now(), failure=msgspec.json.encode(failure).decode())
+        )
+
+
+def _checked(text: object, what: str, chars_max: int = _TEXT_MAX_CHARS) -> str:
+    """Text that every store can hold as a key."""
+    if not isinstance(text, str) or not 0 < len(text) <= chars_max:
+        raise InvalidArguments(f"{what} is a text of 1 to {chars_max} characters, not {text!r:.80}")
+    if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+        raise InvalidArguments(f"{what} cannot contain NUL or lone surrogates: {text!r:.80}")
+    return text
+
+
+def _checked_remark(reason: str, actor: str) -> None:
+    _checked(actor, "an actor")
+    if reason:
+        _checked(reason, "a reason", _REASON_MAX_CHARS)
+
+
+def _checked_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
+    if tags is not None and not isinstance(tags, Mapping):
+        raise InvalidArguments(f"tags are a mapping, as in tags={{'tenant': 'acme'}}, not {tags!r:.80}")
+    return {_checked(key, "a tag's key"): _checked(value, f"tag {key!r}") for key, value in (tags or {}).items()}

@@ -1,0 +1,73 @@
+"""Runs from outside: their id, and their outcome once there is one."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from perdure.errors import RunCancelled, RunFailed, RunNotFound
+from perdure.kernel.records import Failure, Outcome, Run
+from perdure.kernel.status import Status
+from perdure.models.functions.failures import rebuild
+from perdure.models.functions.values import Reader
+from perdure.views import RunView
+
+R = TypeVar("R")
+
+
+class Source(Protocol):
+    """Where a handle gets its answers from: an engine."""
+
+    async def outcome(self, run_id: str) -> tuple[Run, Outcome]: ...
+
+    def read_result(self, run: Run, output: str, reader: Reader | None) -> Any: ...
+
+    async def get(self, id: str) -> RunView | None: ...
+
+    async def cancel(self, id: str, *, reason: str = "", actor: str = "api") -> bool: ...
+
+
+class RunHandle(Generic[R]):
+    """A run, from outside: its id, and its outcome once there is one."""
+
+    def __init__(self, source: Source, run_id: str, result: Reader | None) -> None:
+        self.id = run_id
+        self._source = source
+        self._result = result
+
+    async def result(self) -> R:
+        """Wait for the run to end; what it returned. Raises RunFailed (its cause is the failure, rebuilt) or
+        RunCancelled. Can be called any number of times."""
+        run, outcome = await self._source.outcome(self.id)
+        if run.status == Status.SUCCEEDED and outcome.output is not None:
+            value: R = self._source.read_result(run, outcome.output, self._result)
+            return value
+        raise _failed(run, outcome)
+
+    async def status(self) -> str:
+        """The run's status now."""
+        found = await self._source.get(self.id)
+        if found is None:
+            raise RunNotFound(self.id)
+        return found.status
+
+    async def cancel(self, reason: str = "") -> bool:
+        return await self._source.cancel(self.id, reason=reason)
+
+    def __repr__(self) -> str:
+        return f"<run {self.id!r}>"
+
+
+def _failed(run: Run, outcome: Outcome) -> Exception:
+    failure = msgspec.json.decode(outcome.failure, type=Failure) if outcome.failure else None
+    if run.status == Status.CANCELLED or failure is None:
+        reason = failure.message if failure is not None else None
+        return RunCancelled(f"run {run.id!r} was cancelled: {reason}", run_id=run.id, reason=reason)
+    error = RunFailed(
+        f"run {run.id!r} of workflow {run.workflow!r} failed: {failure.type.partition(':')[2]}: {failure.message}",
+        run_id=run.id,
+        failure=failure,
+    )
+    error.__cause__ = rebuild(failure, run_id=run.id)
+    return error

@@ -1,0 +1,236 @@
+"""What workflow code asks of its loop (steps, timers), where in the program it does so, and what it withdraws again.
+
+Positions: the main task's requests are "1", "2", …; a task takes the next number k of its creator's branch, and its own
+requests are "k.1", "k.2", …; plain callbacks share the branch "c.". Steps, timers and tasks count alike, in program
+order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from asyncio import current_task
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any, Final, Literal, TypeVarTuple, Unpack
+
+from perdure.errors import ForbiddenInWorkflow
+from perdure.models.functions.commands import Commands, Outstanding, StepRequest, TimerRequest
+from perdure.models.functions.generators import GeneratorLoop
+from perdure.models.functions.tasks import DurableTimerHandle, StepFuture, TimerFuture, WorkflowFuture
+
+# `asyncio.sleep(math.inf)` is a way to say "until cancelled": a timer this late (the year 10000) is never asked for.
+NEVER_US: Final = 253_402_300_800_000_000
+REFUSALS_MAX: Final = 1_000
+
+Args = TypeVarTuple("Args")
+
+
+class AskingLoop(GeneratorLoop):
+    """Gives out positions and futures, and gathers what becomes the commands of an activation."""
+
+    __slots__ = (
+        "_callback_count",
+        "_fresh",
+        "_new_steps",
+        "_new_timers",
+        "_now",
+        "_number",
+        "_refusals",
+        "_steps",
+        "_steps_cancelled",
+        "_timers",
+        "_timers_dropped",
+        "_withdrawn",
+    )
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self._now = 0
+        # Tasks hash by number. asyncio keeps those of all loops in one set, so each run counts from a place of its own;
+        # the low bits start at zero, and sets of a run's tasks are mostly iterated in the order of creation.
+        self._number = zlib.crc32(run_id.encode()) << 16
+        self._fresh = self._number  # What has a greater number was made in this activation.
+        self._callback_count = 0
+        self._refusals = 0
+        self._steps: dict[str, StepFuture] = {}
+        self._timers: dict[str, TimerFuture | DurableTimerHandle] = {}
+        self._new_steps: list[StepRequest] | None = None
+        self._new_timers: list[TimerRequest] | None = None
+        self._steps_cancelled: list[str] | None = None
+        self._timers_dropped: list[str] | None = None
+        self._withdrawn = False
+
+    def pending(self, position: str) -> tuple[Literal["step", "timer"], str] | None:
+        """The kind and the name of what is outstanding at `position`."""
+        if (step := self._steps.get(position)) is not None:
+            return "step", step.request.name
+        if (timer := self._timers.get(position)) is not None:
+            return "timer", timer.request.name
+        return None
+
+    @property
+    def outstanding_steps(self) -> Outstanding[StepRequest]:
+        return Outstanding(self._steps)
+
+    @property
+    def outstanding_timers(self) -> Outstanding[TimerRequest]:
+        return Outstanding(self._timers)
+
+    def now(self) -> int:
+        """Microseconds since the epoch: the time of the completion handed over last."""
+        return self._now
+
+    def time(self) -> float:
+        return self._now / 1e6
+
+    def request_step(self, name: str, call: object) -> asyncio.Future[Any]:
+        """A future for the result of a step. Cancelling it withdraws the step."""
+        if self._refusal is not None:
+            return self._refused()
+        position = self._next_position()
+        future = StepFuture(loop=self)
+        future.number = self._number = self._number + 1
+        future.request = request = StepRequest(position, name, call, self._now)
+        self._steps[position] = future
+        if self._new_steps is None:
+            self._new_steps = [request]
+        else:
+            self._new_steps.append(request)
+        return future
+
+    def request_timer(self, due_at: int, name: str) -> asyncio.Future[Any]:
+        """A future for (due_at, fired_at) of a timer. Cancelling it drops the timer."""
+        if self._refusal is not None:
+            return self._refused()
+        future = TimerFuture(loop=self)
+        future.number = self.next_number()
+        future.request = TimerRequest(self._next_position(), name, due_at, self._now)
+        self._keep_timer(future)
+        return future
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Args]], object],
+        *args: *Args,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self._call_at(self._now + _microseconds(delay), self.time() + delay, callback, args, context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Args]], object],
+        *args: *Args,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self._call_at(_microseconds(when), when, callback, args, context)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        future = WorkflowFuture(loop=self)
+        future.number = self._number = self._number + 1
+        return future
+
+    def next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def step_cancelled(self, future: StepFuture) -> None:
+        position = future.request.position
+        if self._steps.pop(position, None) is None:
+            return
+        if future.number > self._fresh:
+            self._withdrawn = True
+        elif self._steps_cancelled is None:
+            self._steps_cancelled = [position]
+        else:
+            self._steps_cancelled.append(position)
+
+    def timer_cancelled(self, timer: TimerFuture | DurableTimerHandle) -> None:
+        position = timer.request.position
+        if self._timers.pop(position, None) is None or timer.number > self._fresh:
+            return
+        if self._timers_dropped is None:
+            self._timers_dropped = [position]
+        else:
+            self._timers_dropped.append(position)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        if isinstance(handle, DurableTimerHandle):
+            self.timer_cancelled(handle)
+
+    def _commands(self) -> Commands:
+        """What was gathered since the last time."""
+        commands = Commands()
+        if self._new_steps is not None:
+            commands.steps = self._new_steps
+            self._new_steps = None
+            if self._withdrawn:
+                commands.steps = [request for request in commands.steps if request.position in self._steps]
+                self._withdrawn = False
+        if self._new_timers is not None:
+            commands.timers = [request for request in self._new_timers if request.position in self._timers]
+            self._new_timers = None
+        if self._steps_cancelled is not None:
+            commands.steps_cancelled = self._steps_cancelled
+            self._steps_cancelled = None
+        if self._timers_dropped is not None:
+            commands.timers_dropped = self._timers_dropped
+            self._timers_dropped = None
+        return commands
+
+    def _next_position(self) -> str:
+        task: Any = current_task(self)
+        try:
+            task.count = count = task.count + 1
+        except AttributeError:  # A plain callback, or a task that was not made by this loop.
+            self._callback_count += 1
+            return f"c.{self._callback_count}"
+        return f"{task.branch}{count}"
+
+    def _call_at(
+        self, due_at: int, when: float, callback: Callable[..., object], args: Any, context: Context | None
+    ) -> asyncio.TimerHandle:
+        if due_at <= self._now:
+            at_once = asyncio.TimerHandle(when, callback, args, self, context)
+            self._make_ready(at_once)
+            return at_once
+        handle = DurableTimerHandle(when, callback, args, self, context)
+        handle.number = self.next_number()
+        if self._refusal is not None:
+            self._raise_refusal()
+            handle.request = TimerRequest("", "timer", due_at, self._now)
+            return handle
+        handle.request = TimerRequest(self._next_position(), "timer", due_at, self._now)
+        if due_at < NEVER_US:
+            self._keep_timer(handle)
+        return handle
+
+    def _make_ready(self, handle: asyncio.Handle) -> None:
+        raise NotImplementedError
+
+    def _keep_timer(self, timer: TimerFuture | DurableTimerHandle) -> None:
+        self._timers[timer.request.position] = timer
+        if self._new_timers is None:
+            self._new_timers = [timer.request]
+        else:
+            self._new_timers.append(timer.request)
+
+    def _refused(self) -> asyncio.Future[Any]:
+        self._raise_refusal()
+        return self.create_future()
+
+    def _raise_refusal(self) -> None:
+        """Raise; but let code that catches all and tries again for ever wait, in the end, for what never comes."""
+        self._refusals += 1
+        if self._refusals <= REFUSALS_MAX:
+            raise ForbiddenInWorkflow(self._refusal or "", run_id=self.run_id)
+
+
+def _microseconds(seconds: float) -> int:
+    if abs(seconds) < NEVER_US / 1e6:
+        return round(seconds * 1e6)
+    if seconds != seconds:
+        raise ValueError("a timer needs a number of seconds, not NaN")
+    return NEVER_US if seconds > 0 else -NEVER_US

@@ -1,0 +1,134 @@
+"""What workflow code and steps can ask of where they run: `current_run`, `sleep`, `current_step`, `resource`."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from perdure.errors import Misuse, NotInStep, NotInWorkflow
+from perdure.models.functions.loop import WorkflowLoop, running_loop
+
+T = TypeVar("T")
+
+_SLEEP_MAX_S = 1000 * 366 * 24 * 3600  # A thousand years: Python has no later dates than 9999.
+
+
+def to_datetime(at: int) -> datetime:
+    """Microseconds since the epoch as an aware datetime."""
+    return datetime.fromtimestamp(at // 1_000_000, UTC) + timedelta(microseconds=at % 1_000_000)
+
+
+def from_datetime(when: datetime) -> int:
+    """An aware datetime as microseconds since the epoch."""
+    if when.tzinfo is None:
+        raise Misuse(f"{when.isoformat()} has no time zone; use datetime.now(UTC) or the like")
+    return (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+class TimeReached(Struct, frozen=True):
+    """What a timer gives: when it was due and when it fired."""
+
+    scheduled_at: datetime
+    fired_at: datetime
+
+
+class CurrentRun:
+    """The run that the calling workflow code belongs to. All it gives is the same in every replay."""
+
+    __slots__ = ("_loop", "attempt", "id", "random", "tags", "workflow")
+
+    def __init__(self, loop: WorkflowLoop, *, id: str, workflow: str, tags: dict[str, str], attempt: int) -> None:
+        self._loop = loop
+        self.id = id
+        self.workflow = workflow
+        self.tags = tags
+        self.attempt = attempt
+        self.random = random.Random(id)
+
+    def now(self) -> datetime:
+        """The time at which the run was last handed something: it stands still between steps."""
+        return to_datetime(self._loop.now())
+
+    def uuid4(self) -> uuid.UUID:
+        """A random id that replays the same."""
+        return uuid.UUID(int=self.random.getrandbits(128), version=4)
+
+
+def current_run() -> CurrentRun:
+    """The run this code belongs to. Raises NotInWorkflow outside workflow code, in steps too."""
+    loop = _require_loop("current_run")
+    if not isinstance(loop.about, CurrentRun):
+        loop.about = loop.about()  # Made when first asked for: seeding its randomness takes a while.
+    return loop.about
+
+
+async def sleep(duration: timedelta | float) -> TimeReached:
+    """Wait durably: the process may end meanwhile. Numbers are seconds."""
+    loop = _require_loop("sleep")
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if not seconds < _SLEEP_MAX_S:
+        raise Misuse(f"sleep({duration!r}) is longer than any run lives; at most {_SLEEP_MAX_S:,} seconds")
+    return await _wait_until(loop, loop.now() + max(0, round(seconds * 1_000_000)), "sleep")
+
+
+async def sleep_until(when: datetime) -> TimeReached:
+    """Wait durably until a point in time; one in the past is reached at once."""
+    loop = _require_loop("sleep_until")
+    return await _wait_until(loop, from_datetime(when), "sleep_until")
+
+
+async def _wait_until(loop: WorkflowLoop, due_at: int, name: str) -> TimeReached:
+    scheduled_at, fired_at = await loop.request_timer(due_at, name)
+    return TimeReached(to_datetime(scheduled_at), to_datetime(fired_at))
+
+
+def _require_loop(verb: str) -> WorkflowLoop:
+    loop = running_loop()
+    if loop is None:
+        where = "a step" if in_step.get(None) is not None else "code that no engine runs"
+        raise NotInWorkflow(f"{verb}() belongs into a workflow, but was called in {where}")
+    return loop
+
+
+class CurrentStep:
+    """The attempt of a step that the calling code belongs to."""
+
+    __slots__ = ("_resources", "attempt", "idempotency_key", "name", "position", "run_id")
+
+    def __init__(
+        self, *, run_id: str, position: str, name: str, attempt: int, resources: Callable[[type[Any]], Any]
+    ) -> None:
+        self.run_id = run_id
+        self.position = position
+        self.name = name
+        self.attempt = attempt
+        self.idempotency_key = f"{run_id}:{position}"
+        self._resources = resources
+
+    def resource(self, kind: type[T]) -> T:
+        found: T = self._resources(kind)
+        return found
+
+
+# What runs in a step's context can have it described; few steps ask.
+in_step: ContextVar[Callable[[], CurrentStep]] = ContextVar("perdure_step")
+
+
+def current_step() -> CurrentStep:
+    """The attempt this code belongs to: its run's id, its number, and a key that is the same in every attempt and after
+    every crash, for whoever must do the work only once. Raises NotInStep elsewhere."""
+    describe = in_step.get(None)
+    if describe is None or running_loop() is not None:
+        raise NotInStep("current_step() belongs into a step that an engine runs")
+    return describe()
+
+
+def resource(kind: type[T]) -> T:
+    """What the engine holds for this type (`Engine(resources={Pool: make_pool})`): a pool, a client."""
+    return current_step().resource(kind)

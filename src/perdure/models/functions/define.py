@@ -1,0 +1,365 @@
+"""How workflows and steps are defined: the decorators, and the typed calls they make.
+
+Calling a step or a workflow runs nothing: it gives a call, which is awaited, gathered, put into a task group, or (a
+workflow's) handed to `Engine.start`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Coroutine, Generator
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from perdure.errors import InvalidDefinition, Misuse
+from perdure.kernel.retry import Retry
+from perdure.models.functions.loop import running_loop
+from perdure.models.functions.values import Signature, local_names
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+Duration = timedelta | float
+
+_NAME_MAX_CHARS = 500
+
+_WORKFLOWS: weakref.WeakSet[Workflow[Any, Any]] = weakref.WeakSet()
+
+
+class StepCall(Coroutine[Any, Any, R_co]):
+    """A step with its arguments, to be awaited once. Outside a workflow it runs as the plain function that it is."""
+
+    __slots__ = ("_iterator", "_used", "args", "kwargs", "step")
+
+    def __init__(self, step: Step[Any, R_co], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._used = False
+        self._iterator: Generator[Any, Any, R_co] | None = None
+        self.step = step
+        self.args = args
+        self.kwargs = kwargs
+
+    def __await__(self) -> Generator[Any, Any, R_co]:
+        if self._used:
+            raise Misuse(f"this call of step {self.step.name!r} was awaited before; call the step again")
+        self._used = True
+        loop = running_loop()
+        if loop is None:
+            return self.step.plain(self.args, self.kwargs).__await__()
+        self.args, self.kwargs = self.step.signature.copy(self.args, self.kwargs)
+        return loop.request_step(self.step.name, self).__await__()
+
+    def send(self, value: Any) -> Any:
+        if self._iterator is None:
+            self._iterator = self.__await__()
+        try:
+            return self._iterator.send(value)
+        except StopIteration:
+            self._iterator = (
+                None  # It refers back to here through the future: without the cycle both are freed at once.
+            )
+            raise
+
+    def throw(self, *error: Any) -> Any:
+        if self._iterator is None:
+            self._used = True
+            raise error[1] if len(error) > 1 and error[1] is not None else error[0]
+        return self._iterator.throw(*error)
+
+    def close(self) -> None:
+        self._used = True
+        if self._iterator is not None:
+            self._iterator.close()
+
+    def __repr__(self) -> str:
+        return f"<call of step {self.step.name!r}>"
+
+    def __del__(self) -> None:
+        if not getattr(self, "_used", True):
+            warnings.warn(f"a call of step {self.step.name!r} was never awaited", RuntimeWarning, stacklevel=2)
+
+
+class Step(Generic[P, R]):
+    """A unit of side-effecting work. Its results and failures are journaled; it is tried again by its retry policy.
+
+    `timeout` bounds each attempt, `total_timeout` all of them with the pauses between, from when the workflow asked.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, Any],
+        *,
+        name: str,
+        retry: Retry,
+        timeout: Duration | None,
+        total_timeout: Duration | None,
+        signature: Signature,
+    ) -> None:
+        self.function = function
+        self.name = _checked_name(name, "step")
+        self.retry = retry
+        self.timeout_s = _seconds(timeout, "timeout", name)
+        self.total_timeout_s = _seconds(total_timeout, "total_timeout", name)
+        self.signature = signature
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__wrapped__ = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> StepCall[R]:
+        self.signature.check(args, kwargs)
+        return StepCall(self, args, kwargs)
+
+    def options(
+        self,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        total_timeout: Duration | None = None,
+    ) -> Step[P, R]:
+        """The same step with other options for the calls made from it."""
+        return Step(
+            self.function,
+            name=name or self.name,
+            retry=retry or self.retry,
+            timeout=self.timeout_s if timeout is None else timeout,
+            total_timeout=self.total_timeout_s if total_timeout is None else total_timeout,
+            signature=self.signature,
+        )
+
+    async def plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        """Run the function as it is: no journal, no retry."""
+        if self.is_async:
+            awaited: R = await self.function(*args, **kwargs)
+            return awaited
+        returned: R = await asyncio.to_thread(self.function, *args, **kwargs)
+        return returned
+
+    def __repr__(self) -> str:
+        return f"<step {self.name!r}>"
+
+
+class RunCall(Coroutine[Any, Any, R_co]):
+    """A workflow with its arguments, to be started once. Awaited outside an engine it runs as a plain coroutine."""
+
+    __slots__ = ("_coroutine", "args", "kwargs", "workflow")
+
+    def __init__(self, workflow: Workflow[Any, R_co], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._coroutine: Coroutine[Any, Any, R_co] | None = None
+        self.workflow = workflow
+        self.args = args
+        self.kwargs = kwargs
+
+    def _open(self) -> Coroutine[Any, Any, R_co]:
+        if running_loop() is not None:
+            raise Misuse(
+                f"workflow {self.workflow.name!r} was awaited inside a workflow: child runs are not there yet; "
+                "call its function's code directly, or start it with engine.start from outside"
+            )
+        if self._coroutine is None:
+            self._coroutine = self.workflow.function(*self.args, **self.kwargs)
+        return self._coroutine
+
+    def __await__(self) -> Generator[Any, Any, R_co]:
+        return self._open().__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._open().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._open().throw(*error)
+
+    def close(self) -> None:
+        if self._coroutine is not None:
+            self._coroutine.close()
+
+    def __repr__(self) -> str:
+        return f"<call of workflow {self.workflow.name!r}>"
+
+
+class Workflow(Generic[P, R]):
+    """A durable function: deterministic code between steps, which goes on after any crash where it was."""
+
+    def __init__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], *, name: str, version: str, signature: Signature
+    ) -> None:
+        self.function = function
+        self.name = _checked_name(name, "workflow")
+        self.version = version
+        self.signature = signature
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__wrapped__ = function
+        _WORKFLOWS.add(self)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> RunCall[R]:
+        self.signature.check(args, kwargs)
+        return RunCall(self, args, kwargs)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of its code. Taken when first asked for: what it calls may be defined further down in the module."""
+        return _fingerprint(self.function)
+
+    @property
+    def where(self) -> str:
+        code = self.function.__code__
+        return f"{code.co_filename}:{code.co_firstlineno}"
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name!r} at {self.where}>"
+
+
+def decorated_workflows() -> list[Workflow[Any, Any]]:
+    """All workflows that were defined and still exist."""
+    return sorted(_WORKFLOWS, key=lambda workflow: (workflow.name, workflow.where))
+
+
+class _StepDecorator(Protocol):
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
+
+
+class _WorkflowDecorator(Protocol):
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+
+
+@overload
+def step(function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+@overload
+def step(function: Callable[P, R], /) -> Step[P, R]: ...
+@overload
+def step(
+    *,
+    name: str | None = None,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+    total_timeout: Duration | None = None,
+) -> _StepDecorator: ...
+def step(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+    total_timeout: Duration | None = None,
+) -> Any:
+    """Make a function a step: async ones run on the process's loop, sync ones in a thread.
+
+    Without a retry policy it is tried three times in all; `Retry.never()` tries it once.
+    """
+
+    def decorate(function: Callable[..., Any], depth: int = 1) -> Step[Any, Any]:
+        _check_function(function, "step")
+        called = name or function.__qualname__
+        return Step(
+            function,
+            name=called,
+            retry=retry or Retry(),
+            timeout=timeout,
+            total_timeout=total_timeout,
+            signature=Signature(function, f"step {called!r}", local_names(function, depth)),
+        )
+
+    return decorate if function is None else decorate(function, 2)
+
+
+@overload
+def workflow(function: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+@overload
+def workflow(*, name: str | None = None, version: str = "") -> _WorkflowDecorator: ...
+def workflow(function: Callable[..., Any] | None = None, /, *, name: str | None = None, version: str = "") -> Any:
+    """Make an async function a durable workflow. Its name is its `__qualname__` unless given."""
+
+    def decorate(function: Callable[..., Any], depth: int = 1) -> Workflow[Any, Any]:
+        _check_function(function, "workflow")
+        called = name or function.__qualname__
+        if not inspect.iscoroutinefunction(function):
+            raise InvalidDefinition(f"workflow {called!r} must be an `async def`, since it awaits its steps")
+        signature = Signature(function, f"workflow {called!r}", local_names(function, depth))
+        return Workflow(function, name=called, version=version, signature=signature)
+
+    return decorate if function is None else decorate(function, 2)
+
+
+def _check_function(function: Any, what: str) -> None:
+    if isinstance(function, (staticmethod, classmethod)) or not inspect.isfunction(function):
+        raise InvalidDefinition(f"@{what} decorates functions, not {type(function).__qualname__} objects")
+    outer, _, _ = function.__qualname__.rpartition(".")
+    if outer and not outer.endswith("<locals>"):
+        raise InvalidDefinition(
+            f"@{what} cannot decorate the method {function.__qualname__!r}: there is no object to call it on after a "
+            "restart. Make it a function, and hand clients and pools in with Engine(resources=…) and resource(…)"
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidDefinition(f"@{what} cannot decorate the generator {function.__qualname__!r}: return one value")
+
+
+def _checked_name(name: Any, what: str) -> str:
+    """A name is a key in every store, for as long as there are runs that have it in their journals."""
+    if not isinstance(name, str) or not 0 < len(name) <= _NAME_MAX_CHARS:
+        raise InvalidDefinition(f"a {what}'s name is a text of 1 to {_NAME_MAX_CHARS} characters, not {name!r:.80}")
+    if "\0" in name or any("\ud800" <= char <= "\udfff" for char in name):
+        raise InvalidDefinition(f"a {what}'s name cannot contain NUL or lone surrogates: {name!r:.80}")
+    return name
+
+
+def _seconds(duration: Duration | None, what: str, name: str) -> float | None:
+    if duration is None:
+        return None
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+    if seconds <= 0:
+        raise InvalidDefinition(f"step {name!r}: {what} must be longer than nothing, not {seconds} s")
+    return seconds
+
+
+def _fingerprint(function: Callable[..., Any]) -> str:
+    """A hash of the function's code and of that of its own package's functions which it names, however deep."""
+    digest = hashlib.sha256()
+    package = (function.__module__ or "").partition(".")[0]
+    seen: set[int] = set()
+
+    def visit_function(function: Any) -> None:
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        visit(function.__code__, function.__globals__ | {name: _content(cell) for name, cell in cells})
+
+    def visit(code: types.CodeType, names: dict[str, Any]) -> None:
+        digest.update(code.co_code)
+        digest.update(repr([_stable(const) for const in code.co_consts if not inspect.iscode(const)]).encode())
+        digest.update(repr((code.co_names, code.co_varnames)).encode())
+        for const in code.co_consts:
+            if inspect.iscode(const):
+                visit(const, names)
+        for name in (*code.co_names, *code.co_freevars):
+            found = names.get(name)
+            called = inspect.unwrap(found) if callable(found) else None
+            if inspect.isfunction(called) and id(called) not in seen:
+                seen.add(id(called))
+                if (called.__module__ or "").partition(".")[0] == package:
+                    visit_function(called)
+
+    seen.add(id(function))
+    visit_function(function)
+    return digest.hexdigest()[:16]
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # Nothing was assigned to the name yet.
+        return None
+
+
+def _stable(const: object) -> object:
+    """A constant whose repr is the same in every process: sets of texts are iterated in another order in each."""
+    return sorted(map(repr, const)) if isinstance(const, frozenset) else const

@@ -1,0 +1,148 @@
+"""Catching what workflow code must not do: real I/O, threads, other loops' futures. The error says to use a step.
+
+Three nets. The loop refuses every method of an asyncio loop that needs the outside. An audit hook refuses the calls
+that Python announces, while a workflow's loop is activating in that very thread; what an import or a log handler does
+is left alone, as is reading files. Last, asyncio's errors about futures of another loop are translated. What none of
+them can see: traffic on a connection opened elsewhere, `from time import sleep` from before the first activation
+(until Python 3.13 announces it), and work done in C without an audit event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+from perdure.errors import ForbiddenInWorkflow
+
+_WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_AUDITED: Final = {
+    "_thread.start_new_thread": "starting a thread",
+    "_thread.start_joinable_thread": "starting a thread",
+    "os.exec": "os.exec",
+    "os.fork": "os.fork",
+    "os.forkpty": "os.forkpty",
+    "os.posix_spawn": "os.posix_spawn",
+    "os.spawn": "os.spawn",
+    "os.startfile": "os.startfile",
+    "os.system": "os.system",
+    "pty.spawn": "pty.spawn",
+    "socket.bind": "socket.bind",
+    "socket.connect": "socket.connect",
+    "socket.getaddrinfo": "socket.getaddrinfo",
+    "socket.gethostbyaddr": "socket.gethostbyaddr",
+    "socket.gethostbyname": "socket.gethostbyname",
+    "socket.sendmsg": "socket.sendmsg",
+    "socket.sendto": "socket.sendto",
+    "sqlite3.connect": "sqlite3.connect",
+    "subprocess.Popen": "subprocess",
+    "time.sleep": "time.sleep",
+}
+# Imports write byte code and run modules, log handlers open files and sockets: the workflow computes the same.
+_EXEMPT: Final = {"importlib._bootstrap", "importlib._bootstrap_external", "_frozen_importlib", "logging"}
+_OTHER_LOOP: Final = re.compile(
+    r"got Future (?P<future>.*) attached to a different loop"
+    r"|(?P<bound>.*) is bound to a different event loop"
+    r"|future belongs to a different loop"
+    r"|Task got bad yield: (?P<yielded>.*)",
+    re.DOTALL,
+)
+# Beyond the loop's own frames is the process, which may itself be running under an import.
+_BOUNDARY: Final = "perdure.models.functions.loop"
+
+
+class ForbiddingLoop(asyncio.AbstractEventLoop):
+    """An event loop all of whose methods refuse. Subclasses say which ones work, so that new ones are refused too."""
+
+
+def forbidden(what: str) -> ForbiddenInWorkflow:
+    """The error for `what`, in the words used everywhere."""
+    return ForbiddenInWorkflow(
+        f"{what} does not work in a workflow function, which must do the same again when it is replayed: "
+        "put this into a step (a function with @step), whose result is kept",
+        what=what,
+    )
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    def refuse(*_args: object, **_options: object) -> Any:
+        raise forbidden(f"loop.{name}()")
+
+    refuse.__name__ = name
+    return refuse
+
+
+for _name, _method in list(vars(asyncio.AbstractEventLoop).items()):
+    if not _name.startswith("_") and callable(_method):
+        setattr(ForbiddingLoop, _name, _refusing(_name))
+
+
+def foreign_await(error: BaseException) -> ForbiddenInWorkflow | None:
+    """ForbiddenInWorkflow for asyncio's complaint about something of another loop; None for any other error."""
+    if type(error) is not RuntimeError and type(error) is not ValueError:
+        return None
+    found = _OTHER_LOOP.search(str(error))
+    if found is None:
+        return None
+    awaited = found["future"] or found["bound"] or found["yielded"] or "a future"
+    translated = forbidden(f"waiting for what belongs to another event loop ({awaited})")
+    translated.__cause__ = error
+    return translated
+
+
+def in_workflow() -> bool:
+    """Whether this very thread is inside an activation."""
+    return isinstance(asyncio._get_running_loop(), ForbiddingLoop)
+
+
+@functools.cache
+def install() -> None:
+    """Set the audit hook, once; it costs the rest of the process a dictionary lookup per audited call."""
+    sys.addaudithook(_audit)
+    if sys.version_info < (3, 13):
+        time.sleep = _guarded(time.sleep, "time.sleep")
+    if sys.version_info < (3, 12):
+        start: Any = threading._start_new_thread  # type: ignore[attr-defined]
+        threading._start_new_thread = _guarded(start, "_thread.start_new_thread")  # type: ignore[attr-defined]
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if event == "open":
+        if not isinstance(args[2], int) or not args[2] & _WRITING or args[0] == os.devnull:
+            return
+        what = f"opening {args[0]!r} for writing"
+    elif event in _AUDITED:
+        what = _AUDITED[event]
+    else:
+        return
+    if in_workflow() and not _exempt(sys._getframe(1)):  # pyright: ignore[reportPrivateUsage]
+        raise forbidden(what)
+
+
+def _guarded(function: Callable[..., Any], event: str) -> Callable[..., Any]:
+    """`function`, announced as `event`, for Pythons that do not do so themselves."""
+
+    @functools.wraps(function)
+    def announced(*args: Any, **options: Any) -> Any:
+        _audit(event, ())
+        return function(*args, **options)
+
+    return announced
+
+
+def _exempt(frame: FrameType | None) -> bool:
+    while frame is not None:
+        module = frame.f_globals.get("__name__")
+        if module in _EXEMPT:
+            return True
+        if module == _BOUNDARY:
+            return False
+        frame = frame.f_back
+    return False

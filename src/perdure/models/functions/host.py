@@ -1,0 +1,434 @@
+"""The functions' part of an engine: keeps runs live, performs what the kernel decided for them, evicts and replays.
+
+Everything here happens in plain callbacks of the process's loop. Nothing is written here: progress becomes ops that are
+owed to the coordinator, and what they ask for waits at each run's gate until they are committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.json import decode as from_json
+from msgspec.json import encode as to_json
+
+from perdure.coordinator.timers import Timers
+from perdure.errors import PerdureError, StoreError
+from perdure.kernel.effects import Begin, Drop, Finish, Park, Proceed
+from perdure.kernel.ops import Advance, Op, SetHold
+from perdure.kernel.records import Failure, Hold, Run, Wait
+from perdure.models.functions.define import Workflow
+from perdure.models.functions.failures import to_failure
+from perdure.models.functions.loop import Livelock, StepRequest, TimerRequest
+from perdure.models.functions.runner import LiveRun, Mismatch, Released
+from perdure.models.functions.steps import Execution, StepRunner
+from perdure.ports import Clock, Codec, Store
+
+log = logging.getLogger("perdure")
+
+
+class FunctionHost:
+    """All function runs that this engine owns: live ones, and parked ones of which only timers are in memory."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        codec: Codec,
+        timers: Timers,
+        owe: Callable[[Op], None],
+        lookup: Callable[[str], Run | None],
+        workflows: Mapping[str, Workflow[Any, Any]],
+        resources: Callable[[type[Any]], Any],
+        live_runs_max: int,
+        callbacks_max: int,
+        payload_bytes_max: int,
+        threads_max: int,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._codec = codec
+        self._timers = timers
+        self._owe = owe
+        self._lookup = lookup
+        self._workflows = workflows
+        self._live_runs_max = live_runs_max
+        self._callbacks_max = callbacks_max
+        self._payload_bytes_max = payload_bytes_max
+        self._live: dict[str, LiveRun] = {}
+        self._parked: dict[str, Run] = {}
+        self._waking: dict[str, asyncio.Task[None]] = {}
+        self._active: set[Execution] = set()
+        self._draining = False
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._steps = StepRunner(
+            clock=clock,
+            resources=resources,
+            threads_max=threads_max,
+            finished=self._step_finished,
+            delayed=self._step_delayed,
+            paused=self._inactive,
+            again=self._attempt,
+        )
+
+    @property
+    def steps_running(self) -> int:
+        """Steps whose body runs now: those that pause between two attempts are not counted."""
+        return len(self._active)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is going on here that no timer is needed for."""
+        return bool(self._waking)
+
+    @property
+    def live_runs(self) -> int:
+        return len(self._live)
+
+    def proceed(self, run_id: str) -> None:
+        """A run's earliest advance that was not committed yet is: do what it asks for."""
+        live = self._live.get(run_id)
+        if live is not None and live.gate:
+            self._release(live, live.gate.popleft())
+
+    def perform(self, effect: Begin | Park | Proceed | Drop | Finish) -> None:
+        """Do what was decided and is now committed."""
+        match effect:
+            case Proceed(run_id=run_id):
+                self.proceed(run_id)
+            case Begin(run=run, input=input):
+                self._begin(run, input)
+            case Finish(run=run):
+                self._close(run.id)
+            case Drop(run_id=run_id):
+                self._close(run_id)
+            case Park(run=run, due_at=due_at):
+                self._park(run, due_at)
+
+    async def drain(self, grace_s: float) -> None:
+        """Start nothing new; wait until the steps that run have ended, or for the grace period."""
+        self._draining = True
+        if self._active:
+            self._drained.clear()
+            try:
+                await asyncio.wait_for(self._drained.wait(), grace_s)
+            except TimeoutError:
+                log.warning("%d steps did not end within %s s and will run again", len(self._active), grace_s)
+
+    def close(self) -> None:
+        """Close every run in memory. Writes nothing."""
+        self._draining = True
+        for run_id in [*self._live, *self._waking]:
+            self._close(run_id)
+        self._parked.clear()
+        self._steps.close()
+
+    # Coming to life.
+
+    def _begin(self, run: Run, input: str | None) -> None:
+        self._parked.pop(run.id, None)
+        if input is None:
+            self._wake(run)
+            return
+        live = self._new(run)
+        if live is None:
+            return
+        self._guarded(live, self._began, run, input)
+
+    def _new(self, run: Run) -> LiveRun | None:
+        workflow = self._workflows.get(run.workflow)
+        if workflow is None:
+            self._hold(run.id, run.claim, f"this engine has no workflow {run.workflow!r}")
+            return None
+        live = LiveRun(run, workflow, self._codec, self._payload_bytes_max, self._callbacks_max)
+        self._live[run.id] = live
+        if len(self._live) > self._live_runs_max:
+            self._evict(newest=live)
+        return live
+
+    def _began(self, live: LiveRun, run: Run, input: str) -> None:
+        commands = live.begin(input, run.started_at or run.created_at)
+        if commands.end is None and not commands.timers and not live.idle:
+            self._release(live, Released(commands))  # Only steps, and nothing before them that is not committed.
+        else:
+            self._progressed(live, live.advance(commands, self._now(live), "started"))
+
+    def _wake(self, run: Run) -> None:
+        """Bring a run back to life from its journal."""
+        if run.id in self._waking or run.id in self._live or self._draining:
+            return
+        task = asyncio.get_running_loop().create_task(self._load(run), name=f"perdure-wake-{run.id}")
+        self._waking[run.id] = task
+
+    async def _load(self, run: Run) -> None:
+        try:
+            input, entries = await self._store.journal(run.id)
+            loaded = await self._store.load([run.id])
+        except StoreError as error:
+            log.warning("run %s could not be read and is tried again: %s", run.id, error)
+            self._timers.arm(self._clock.now() + 1_000_000, lambda: self._wake_again(run))
+            self._waking.pop(run.id, None)
+            return
+        except PerdureError as error:
+            log.exception("run %s is held", run.id)
+            self._waking.pop(run.id, None)
+            self._hold(run.id, run.claim, f"its journal cannot be read: {error}")
+            return
+        waits = loaded[run.id].waits if run.id in loaded else ()
+        # Workflow code must not run inside this task.
+        asyncio.get_running_loop().call_soon(self._replay, asyncio.current_task(), run, input, entries, waits)
+
+    def _wake_again(self, run: Run) -> None:
+        now = self._lookup(run.id)
+        if now is not None and now.claim == run.claim:
+            self._wake(now)
+
+    def _replay(self, task: object, run: Run, input: str, entries: list[Any], waits: tuple[Wait, ...]) -> None:
+        if self._waking.get(run.id) is not task:  # It was dropped, and perhaps claimed again, in the meantime.
+            return
+        del self._waking[run.id]
+        if self._draining:
+            return
+        self._parked.pop(run.id, None)
+        live = self._new(run)
+        if live is not None:
+            self._guarded(live, self._replayed, run, input, entries, waits)
+
+    def _replayed(self, live: LiveRun, run: Run, input: str, entries: list[Any], waits: tuple[Wait, ...]) -> None:
+        commands = live.replay(input, entries, run.started_at or run.created_at)
+        stored = {wait.position: wait for wait in waits}
+        for request in list(live.requests.values()):
+            wait = stored.get(request.position)
+            if wait is not None and wait.kind == "retry" and wait.name == request.name:
+                live.retries[request.position] = wait
+                live.pausing.add(request.position)
+        known = {t.position: t for t in commands.timers if t.position in stored}
+        gone = tuple(p for p in stored if p not in known and p not in live.retries)
+        all_timers = list(commands.timers)
+        commands.timers = [t for t in all_timers if t.position not in known]
+        unchanged = commands.end is None and not commands.timers and not gone
+        if unchanged and live.idle == (run.status == "suspended") and not self._is_stuck(live):
+            commands.timers = all_timers
+            self._release(live, Released(commands))
+            return
+        advance = live.advance(commands, self._now(live), "recovered", dropped=gone)
+        live.gate[-1] = Released(commands, lambda: self._arm(live, list(known.values())))
+        self._progressed(live, advance)
+
+    def _evict(self, newest: LiveRun) -> None:
+        """Close the run that has been waiting longest; it comes back from its journal when its time has come."""
+        for run_id, live in self._live.items():
+            if live is newest:  # It has not even begun.
+                continue
+            if live.idle and not live.gate and not live.ended and (run := self._lookup(run_id)) is not None:
+                due_at = min((timer.due_at for timer in live.timers.values()), default=None)
+                self._close(run_id)
+                self._park(run, due_at)
+                return
+
+    def _park(self, run: Run, due_at: int | None) -> None:
+        """Keep of a waiting run only when to wake it."""
+        self._parked[run.id] = run
+        if due_at is not None:
+            self._timers.arm(due_at, lambda: self._wake_parked(run))
+
+    def _wake_parked(self, run: Run) -> None:
+        if self._parked.get(run.id) is run:
+            self._wake(self._lookup(run.id) or run)
+
+    # Going on.
+
+    def _guarded(self, live: LiveRun, activate: Callable[..., None], *args: Any) -> None:
+        """Activate a run; whatever is wrong with it concerns it alone."""
+        try:
+            activate(live, *args)
+        except Mismatch as mismatch:
+            self._hold(live.id, live.claim, f"the code does not fit the journal: {mismatch}", mismatch.details, live)
+        except Livelock as livelock:
+            self._hold(live.id, live.claim, str(livelock), live.loop.stack(), live)
+        except Exception as error:
+            log.exception("run %s is held", live.id)
+            self._hold(live.id, live.claim, f"engine bug: {error!r}", to_failure(error).stack, live)
+
+    def _progressed(self, live: LiveRun, advance: Advance) -> None:
+        self._owe(advance)
+        if advance.idle and self._is_stuck(live):
+            reason = "the workflow waits for something that can never happen: no step and no timer is outstanding"
+            self._hold(live.id, live.claim, reason, live.loop.stack(), live)
+
+    @staticmethod
+    def _is_stuck(live: LiveRun) -> bool:
+        return live.idle and not live.pausing and not live.loop.outstanding_timers
+
+    def _release(self, live: LiveRun, released: Released) -> None:
+        """The gate opens: what was asked for may touch the outside."""
+        commands = released.commands
+        if commands is not None:
+            for position in commands.steps_cancelled:
+                self._stop_step(live, position)
+            for position in commands.timers_dropped:
+                if (timer := live.timers.pop(position, None)) is not None:
+                    timer.cancel()
+            if commands.timers:
+                self._arm(live, commands.timers)
+            for request in commands.steps:
+                if live.requests.get(request.position) is request and not live.ended and not self._draining:
+                    self._start_step(live, request)
+        if released.then is not None:
+            released.then()
+
+    def _start_step(self, live: LiveRun, request: StepRequest) -> None:
+        execution = Execution(self._steps, live, request)
+        live.running[request.position] = execution
+        wait = live.retries.get(request.position)
+        if wait is None:
+            self._attempt(execution)
+        else:
+            execution.attempt = wait.attempts
+            execution.started_at = wait.since
+            if wait.failure is not None:
+                execution.history = list(from_json(wait.failure, type=Failure).history)
+            self._pause(execution, wait)
+
+    def _attempt(self, execution: Execution) -> None:
+        if execution.dropped or execution.live.ended or self._draining:
+            return
+        self._active.add(execution)
+        try:
+            execution.begin()
+        except Exception as error:  # noqa: BLE001 - it cannot even be called: that is how it failed
+            asyncio.get_running_loop().call_soon(self._step_finished, execution, None, error)
+
+    def _inactive(self, execution: Execution) -> None:
+        self._active.discard(execution)
+        if not self._active:
+            self._drained.set()
+
+    def _stop_step(self, live: LiveRun, position: str) -> None:
+        if (execution := live.running.pop(position, None)) is not None:
+            execution.drop()
+            self._inactive(execution)
+        if (timer := live.timers.pop(position, None)) is not None:
+            timer.cancel()
+
+    def _step_finished(self, execution: Execution, value: Any, error: BaseException | None) -> None:
+        live, request = execution.live, execution.request
+        self._inactive(execution)
+        if live.running.pop(request.position, None) is None or live.ended:
+            return
+        if live.requests.get(request.position) is not request:
+            return
+        self._touch(live)
+        self._guarded(live, self._go_on_after, execution, value, error)
+
+    def _go_on_after(self, live: LiveRun, execution: Execution, value: Any, error: BaseException | None) -> None:
+        advance = live.step_done(
+            execution.request,
+            value,
+            error,
+            history=execution.history,
+            started_at=execution.started_at,
+            attempts=execution.attempt or 1,
+            at=self._clock.now(),
+        )
+        self._progressed(live, advance)
+
+    def _step_delayed(self, execution: Execution, due_at: int, error: BaseException) -> None:
+        """A step pauses for longer than a second: make that durable, with the attempts made."""
+        live, request = execution.live, execution.request
+        self._inactive(execution)
+        if live.ended or live.requests.get(request.position) is not request:
+            return
+        wait = Wait(
+            run_id=live.id,
+            position=request.position,
+            kind="retry",
+            name=request.name,
+            due_at=due_at,
+            attempts=execution.attempt,
+            failure=to_json(to_failure(error, history=execution.history)).decode(),
+            since=execution.started_at,
+        )
+        live.retries[request.position] = wait
+        live.pausing.add(request.position)
+        live.gate.append(Released(None, lambda: self._pause(execution, wait)))
+        at = self._now(live)
+        self._owe(Advance(run_id=live.id, at=at, claim=live.claim, cause="step failed", waits=(wait,), idle=live.idle))
+
+    def _pause(self, execution: Execution, wait: Wait) -> None:
+        live = execution.live
+        if not execution.dropped and not live.ended:
+            live.timers[wait.position] = self._timers.arm(wait.due_at or 0, lambda: self._pause_over(execution))
+
+    def _pause_over(self, execution: Execution) -> None:
+        """The run may be suspended: it is running again before the step is.
+
+        The wait's row stays until the step ends, so that a crash does not forget the attempts made.
+        """
+        live, position = execution.live, execution.request.position
+        live.timers.pop(position, None)
+        if execution.dropped or live.ended or self._draining:
+            return
+        live.pausing.discard(position)
+        live.gate.append(Released(None, lambda: self._attempt(execution)))
+        self._owe(Advance(run_id=live.id, at=self._now(live), claim=live.claim, cause="retry due"))
+
+    def _arm(self, live: LiveRun, timers: Sequence[TimerRequest]) -> None:
+        for timer in timers:
+            if live.loop.pending(timer.position) is not None and not live.ended:
+                live.timers[timer.position] = self._timers.arm(timer.due_at, partial(self._timer_due, live, timer))
+
+    def _timer_due(self, live: LiveRun, timer: TimerRequest) -> None:
+        live.timers.pop(timer.position, None)
+        if live.ended or self._draining or live.loop.pending(timer.position) is None:
+            return
+        self._touch(live)
+        self._guarded(live, self._go_on_at, timer)
+
+    def _go_on_at(self, live: LiveRun, timer: TimerRequest) -> None:
+        self._progressed(live, live.timer_fired(timer, self._clock.now()))
+
+    def _now(self, live: LiveRun) -> int:
+        return max(self._clock.now(), live.loop.now())
+
+    def _touch(self, live: LiveRun) -> None:
+        """Move a run to the young end, so that eviction meets the longest waiting first."""
+        if len(self._live) * 2 > self._live_runs_max and live.id in self._live:
+            self._live[live.id] = self._live.pop(live.id)
+
+    # Ending.
+
+    def _hold(self, run_id: str, claim: int, reason: str, details: str = "", live: LiveRun | None = None) -> None:
+        if live is not None:
+            live.ended = True
+        workflow = live.workflow if live is not None else None
+        hold = Hold(
+            kind="blocked",
+            reason=reason,
+            details=details[:20_000],
+            fingerprint=workflow.fingerprint if workflow is not None else "",
+            at=self._clock.now(),
+        )
+        self._owe(SetHold(run_id=run_id, at=hold.at, hold=hold, claim=claim))
+
+    def _close(self, run_id: str) -> None:
+        self._parked.pop(run_id, None)
+        if (task := self._waking.pop(run_id, None)) is not None:
+            task.cancel()
+        live = self._live.pop(run_id, None)
+        if live is None:
+            return
+        for position in list(live.running):
+            self._stop_step(live, position)
+        for timer in live.timers.values():
+            timer.cancel()
+        live.timers.clear()
+        try:
+            live.close()
+        except PerdureError:
+            log.exception("run %s did not close cleanly", run_id)

@@ -1,0 +1,280 @@
+"""The deterministic event loop of one run of a workflow function, sans-IO: one completion in, commands out.
+
+An activation hands over exactly one completion (the start, a step's result, a due timer), runs the ready queue until
+it is empty and returns what the workflow now asks for. Time stands still in it. The same completions in the same order
+give the same commands, live and in replay; nothing here knows which of the two it is, nor of stores, JSON or
+decorators.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import (
+    _get_running_loop,  # pyright: ignore[reportPrivateUsage]
+    _set_running_loop,  # pyright: ignore[reportPrivateUsage]
+    iscoroutine,
+)
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from itertools import repeat
+from sys import set_asyncgen_hooks
+from typing import Any, Final, Unpack
+
+from perdure.errors import ForbiddenInWorkflow, InvariantViolated, PerdureError
+from perdure.models.functions import closing, forbidden, ordering
+from perdure.models.functions.asking import Args, AskingLoop
+from perdure.models.functions.commands import Commands, Completed, Outstanding, Raised, StepRequest, TimerRequest
+from perdure.models.functions.generators import wrap_hooks
+from perdure.models.functions.stacks import format_stacks
+from perdure.models.functions.tasks import ReadyHandle, TimerFuture, WorkflowTask
+
+__all__ = [
+    "Commands",
+    "Completed",
+    "Livelock",
+    "Outstanding",
+    "Raised",
+    "StepRequest",
+    "TimerRequest",
+    "WorkflowLoop",
+    "running_loop",
+]
+
+CLOSING_CALLBACKS_MAX: Final = 10_000
+
+
+class Livelock(PerdureError):
+    """An activation ran too many callbacks without going idle. The loop can only be closed. `stack` shows the tasks."""
+
+    run_id: str
+    stack: str
+
+
+class _MainEnded(BaseException):
+    """Leaves the ready queue as it is when the main task has ended."""
+
+
+def running_loop() -> WorkflowLoop | None:
+    """The loop that is now activating in this thread, if it is a workflow's."""
+    loop = _get_running_loop()
+    return loop if type(loop) is WorkflowLoop else None
+
+
+class WorkflowLoop(AskingLoop):
+    """One live run. Activations come from plain callbacks of the process's loop, never from inside a task.
+
+    They raise Livelock and engine bugs, nothing else: whatever workflow code raises ends up in `Commands.end`.
+    """
+
+    __slots__ = ("_callbacks_max", "_context", "_fatal", "_main", "_ready", "_tasks")
+
+    def __init__(self, *, run_id: str, callbacks_max: int = 100_000) -> None:
+        super().__init__(run_id)
+        self._callbacks_max = callbacks_max
+        # A context of its own: what the process has in its context variables just now, a replay would not find again.
+        self._context = Context()
+        self._main: WorkflowTask | None = None
+        self._tasks: dict[int, WorkflowTask] = {}  # The unfinished ones but for the main one, in the order of creation.
+        self._ready: deque[asyncio.Handle] | None = None  # Only during an activation: an empty deque takes 600 bytes.
+        self._fatal: BaseException | None = None
+
+    def begin(self, coroutine_function: Callable[[], Coroutine[Any, Any, Any]], at: int) -> Commands:
+        """The first activation: make the main task and run until it waits for something."""
+        if self._main is not None:
+            raise InvariantViolated(f"run {self.run_id}: its loop has begun before", run_id=self.run_id)
+        forbidden.install()
+        self._prepare(at).append(ReadyHandle(self._start, (coroutine_function,), self, self._context))
+        return self._activate()
+
+    def complete_step(self, position: str, at: int, value: Any = None, error: BaseException | None = None) -> Commands:
+        """Hand over a step's result or error. LookupError if no step is outstanding at `position`."""
+        future = self._steps.pop(position)
+        self._prepare(at)
+        if error is None:
+            future.set_result(value)
+        else:
+            if isinstance(error, StopIteration):  # It cannot be thrown into a coroutine.
+                error, cause = RuntimeError("the step raised StopIteration"), error
+                error.__cause__ = cause
+            future.set_exception(error)
+        return self._activate()
+
+    def fire_timer(self, position: str, at: int) -> Commands:
+        """Hand over a due timer. LookupError if none is outstanding at `position`."""
+        timer = self._timers.pop(position)
+        ready = self._prepare(at)
+        if isinstance(timer, TimerFuture):
+            timer.set_result((timer.request.due_at, at))
+        else:
+            ready.append(timer)
+        return self._activate()
+
+    def stack(self) -> str:
+        """Where every unfinished task stands, and for what it waits."""
+        return format_stacks(self._unfinished())
+
+    def close(self) -> None:
+        """End all tasks in the order of their creation: `finally` blocks run, but every request in them raises.
+
+        Idempotent. What workflow code raises meanwhile is logged at debug; no command counts; nothing is left behind.
+        """
+        if self.closed:
+            return
+        if isinstance(_get_running_loop(), WorkflowLoop):
+            raise InvariantViolated(f"run {self.run_id} was closed inside an activation", run_id=self.run_id)
+        self.closed = True
+        self._refusal = "the run is being closed: nothing can be asked for in its clean-up"
+        if self._ready is None:
+            self._ready = deque()
+        previous = _get_running_loop()
+        wrapped = wrap_hooks()
+        _set_running_loop(self)
+        try:
+            closing.close_tasks(self._unfinished, self._drain_closing, self.run_id)
+            self.close_generators()
+        finally:
+            _set_running_loop(previous)
+            if wrapped is not None and previous is None:
+                set_asyncgen_hooks(*wrapped)
+            self._ready = self._main = self._fatal = self._exception_handler = None
+            self._tasks.clear()
+            self._steps.clear()
+            self._timers.clear()
+            self._commands()
+
+    def call_soon(
+        self, callback: Callable[[Unpack[Args]], object], *args: *Args, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = ReadyHandle(callback, args, self, context)
+        if self._ready is not None:
+            self._ready.append(handle)
+        else:
+            self._make_ready(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[Unpack[Args]], object], *args: *Args, context: Context | None = None
+    ) -> asyncio.Handle:
+        if _get_running_loop() is not self:
+            raise forbidden.forbidden("loop.call_soon_threadsafe() from another thread")
+        return self.call_soon(callback, *args, context=context)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
+        if not iscoroutine(coro):
+            raise TypeError(f"a coroutine was expected, got {coro!r}")
+        if self._refusal is not None:
+            coro.close()
+            raise ForbiddenInWorkflow(self._refusal, run_id=self.run_id)
+        position = self._next_position()
+        number = self.next_number()
+        task = WorkflowTask(coro, self, number, position + ".", position if name is None else name, context)
+        self._tasks[number] = task
+        task.add_done_callback(self._task_ended, context=self._context)
+        return task
+
+    def _start(self, coroutine_function: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        try:
+            coroutine = coroutine_function()
+            if not iscoroutine(coroutine):
+                raise TypeError(f"a workflow function must be async, but it gave {coroutine!r}")
+        except BaseException as error:  # noqa: BLE001 - it is the workflow's, and ends the run
+            self._fatal = error
+            raise _MainEnded from None
+        self._main = WorkflowTask(coroutine, self, self.next_number(), "", "main", self._context)
+        self._main.add_done_callback(self._main_ended, context=self._context)
+
+    def _prepare(self, at: int) -> deque[asyncio.Handle]:
+        if self._ready is not None or self.closed:
+            raise InvariantViolated(f"run {self.run_id}: its loop has ended or is activating", run_id=self.run_id)
+        self._now = at
+        self._fresh = self._number
+        ready: deque[asyncio.Handle] = deque()
+        self._ready = ready
+        return ready
+
+    def _activate(self) -> Commands:
+        previous = _get_running_loop()
+        if type(previous) is WorkflowLoop:
+            raise InvariantViolated(f"run {self.run_id} was activated inside another's activation", run_id=self.run_id)
+        wrapped = wrap_hooks()
+        _set_running_loop(self)
+        try:
+            self._drain(self._callbacks_max)
+        finally:
+            _set_running_loop(previous)
+            if wrapped is not None and previous is None:
+                set_asyncgen_hooks(*wrapped)
+        if self._fatal is not None or self._main is None or self._main.done():
+            return Commands(end=self._end())
+        self._ready = None
+        return self._commands()
+
+    def _drain(self, callbacks_max: int) -> None:
+        ready = self._ready
+        assert ready is not None
+        budget = repeat(None, callbacks_max)
+        handle: Any = None
+        while True:
+            try:
+                for _ in budget:
+                    if not ready:
+                        return
+                    handle = ready.popleft()
+                    if not handle._cancelled:
+                        handle._context.run(handle._callback, *handle._args)
+                break
+            except _MainEnded:
+                return
+            except (KeyboardInterrupt, SystemExit) as error:
+                self._fatal = error
+                return
+            except BaseException as error:  # noqa: BLE001 - as asyncio does
+                message = f"exception in callback {handle!r}"
+                self.call_exception_handler({"message": message, "exception": error, "handle": handle})
+            finally:
+                handle = None  # Tracebacks of workflow code have this frame: they would keep what they belong to.
+        if ready:
+            stack = self.stack()
+            raise Livelock(
+                f"run {self.run_id} ran {callbacks_max} callbacks without waiting for anything; it stands at\n{stack}",
+                run_id=self.run_id,
+                stack=stack,
+            )
+
+    def _drain_closing(self) -> None:
+        try:
+            self._drain(CLOSING_CALLBACKS_MAX)
+        except Livelock as error:
+            closing.logger.debug("%s", error)
+
+    def _end(self) -> Completed | Raised:
+        if self._fatal is not None or self._main is None:
+            return Raised(self._fatal or InvariantViolated("a run ended without a main task", run_id=self.run_id))
+        try:
+            error = self._main.exception()
+        except asyncio.CancelledError as cancelled:
+            return Raised(cancelled)
+        if error is not None:
+            return Raised(forbidden.foreign_await(error) or error)
+        return Completed(self._main.result())
+
+    def _unfinished(self) -> list[WorkflowTask]:
+        tasks = [task for task in self._tasks.values() if not task.done()]
+        return tasks if self._main is None or self._main.done() else [self._main, *tasks]
+
+    def _task_ended(self, task: WorkflowTask) -> None:
+        del self._tasks[task.number]
+
+    def _main_ended(self, _task: WorkflowTask) -> None:
+        if not self.closed:
+            raise _MainEnded
+
+    def _make_ready(self, handle: asyncio.Handle) -> None:
+        if self._ready is not None:
+            self._ready.append(handle)
+        elif not self.closed:
+            raise forbidden.forbidden("waking a workflow from outside (another thread, or a callback of another loop)")
+
+
+ordering.install()

@@ -1,0 +1,54 @@
+"""Where asyncio itself would go by addresses or by its version: made the same for every replay, on workflows' loops.
+
+`wait` and `as_completed` begin with `set(arguments)`, which for coroutines is an order by address. Replacing the
+functions would miss every `from asyncio import as_completed` that ran before; so the name `set` inside asyncio.tasks is
+what is replaced. Elsewhere than on a workflow's loop it gives a plain set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.tasks
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from perdure.models.functions.forbidden import in_workflow
+
+
+def install() -> None:
+    """Called once, when the loop's module is imported."""
+    asyncio.tasks.set = _set  # type: ignore[attr-defined]
+    asyncio.tasks._GatheringFuture.__hash__ = _gathering_hash  # type: ignore[attr-defined]
+    if sys.version_info < (3, 12):
+        _wait_for.__doc__ = asyncio.wait_for.__doc__
+        asyncio.wait_for = asyncio.tasks.wait_for = _wait_for
+
+
+def _set(items: Iterable[Any] = ()) -> Any:
+    # An empty one is about to be filled with tasks and futures, which have an order of their own.
+    if items and in_workflow():
+        return dict.fromkeys(items)
+    return set(items)
+
+
+def _gathering_hash(gathering: asyncio.Future[Any]) -> int:
+    """What `gather` returns is made by a class of asyncio's own; it gets its number when it is first put into a set."""
+    numbered = getattr(gathering.get_loop(), "next_number", None)
+    if numbered is None:
+        return object.__hash__(gathering)
+    number: int | None = getattr(gathering, "number", None)
+    if number is None:
+        number = gathering.number = numbered()  # type: ignore[attr-defined]
+    return number
+
+
+_original_wait_for = asyncio.wait_for
+
+
+async def _wait_for(fut: Any, timeout: float | None) -> Any:
+    # Python 3.11 makes a task of the coroutine, later ones do not. A run must survive the upgrade: all do the latter.
+    if not in_workflow() or timeout is None or timeout <= 0:
+        return await _original_wait_for(fut, timeout)
+    async with asyncio.timeout(timeout):
+        return await fut

@@ -1,0 +1,278 @@
+"""A live run of a durable function: its loop, what it has asked for, and the journal it is replayed from. Does no I/O.
+
+Live and replay take the same path, one completion at a time: `step_done` and `timer_fired` build the entry, hand the
+loop what was decoded from it, and give back the op; `replay` hands over what the journal has.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.json import decode as from_json
+from msgspec.json import encode as to_json
+
+from perdure.errors import ForbiddenInWorkflow, PerdureError, UnstorableValue
+from perdure.kernel.ops import Advance, End
+from perdure.kernel.records import Attempt, Entry, Failure, Outcome, Run, Wait
+from perdure.kernel.status import Status
+from perdure.models.functions.context import CurrentRun
+from perdure.models.functions.define import StepCall, Workflow
+from perdure.models.functions.failures import entry_of, rebuild, to_failure
+from perdure.models.functions.loop import Commands, Completed, StepRequest, TimerRequest, WorkflowLoop
+from perdure.models.functions.values import to_text
+from perdure.ports import Codec
+
+
+class Mismatch(PerdureError):
+    """The code does not fit the journal. `details` shows both."""
+
+    details: str
+
+
+class Fired(Struct, frozen=True):
+    """A timer entry's value: when it was due and when it fired, in microseconds."""
+
+    due: int
+    fired: int
+
+
+class Released(Struct):
+    """What an advance asks for once it is committed."""
+
+    commands: Commands | None = None
+    then: Callable[[], None] | None = None
+
+
+class LiveRun:
+    """One run in memory. `requests` are its steps in flight by position; `retries` the stored waits of
+    those tried before, `pausing` those of them that wait for their next attempt now; `gate` what to do, per advance
+    that is not committed yet."""
+
+    __slots__ = (
+        "_codec", "_payload_max", "claim", "ended", "gate", "id", "loop", "pausing", "requests", "retries", "running",
+        "seq", "timers", "workflow",
+    )  # fmt: skip
+
+    def __init__(
+        self, run: Run, workflow: Workflow[Any, Any], codec: Codec, payload_max: int, callbacks_max: int
+    ) -> None:
+        self.id = run.id
+        self.claim = run.claim
+        self.workflow = workflow
+        self.loop = WorkflowLoop(run_id=run.id, callbacks_max=callbacks_max)
+        self.loop.about = lambda: CurrentRun(
+            self.loop, id=run.id, workflow=run.workflow, tags=dict(run.tags), attempt=run.attempt
+        )
+        self.requests: dict[str, StepRequest] = {}
+        self.running: dict[str, Any] = {}  # position -> its execution, for the step runner
+        self.retries: dict[str, Wait] = {}
+        self.pausing: set[str] = set()
+        self.timers: dict[str, Any] = {}  # position -> its armed timer
+        self.gate: deque[Released] = deque()
+        self.seq = 0
+        self.ended = False
+        self._codec = codec
+        self._payload_max = payload_max
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs: all that is asked for is durable."""
+        return len(self.requests) == len(self.pausing)
+
+    def begin(self, input: str, at: int) -> Commands:
+        """The first activation. Raises UnstorableValue if the input does not fit the code any more."""
+        args, kwargs = self.workflow.signature.read(self._codec.decode(input))
+        function = self.workflow.function
+        return self._took(self.loop.begin(lambda: function(*args, **kwargs), at))
+
+    def replay(self, input: str, entries: Sequence[Entry], created_at: int) -> Commands:
+        """Bring a new loop to where the journal ends; what is asked for from there on. Raises Mismatch."""
+        total = _Outstanding()
+        try:
+            commands = total.add(self.begin(input, created_at))
+        except UnstorableValue as error:
+            raise Mismatch(str(error), details=str(error)) from error
+        for entry in entries:
+            if commands.end is not None:
+                raise Mismatch(
+                    f"the code ends after {self.seq} of {len(entries)} journal entries",
+                    details=_diff(entries, self.seq, "the end of the workflow"),
+                )
+            commands = total.add(self._hand_over(entry, entries))
+        return total.commands(self, commands)
+
+    def _hand_over(self, entry: Entry, entries: Sequence[Entry]) -> Commands:
+        asked = self.loop.pending(entry.position)
+        if asked is None or asked != (entry.kind, entry.name):
+            now = f"{asked[0]} {asked[1]!r}" if asked else "nothing"
+            raise Mismatch(
+                f"at position {entry.position} the journal has {entry.kind} {entry.name!r}, the code asks for {now}",
+                details=_diff(entries, self.seq, f"{now} at {entry.position}; open: {self._open()}"),
+            )
+        self.seq = entry.seq
+        if entry.kind == "timer":
+            return self._took(self.loop.fire_timer(entry.position, entry.at))
+        request = self.requests.pop(entry.position)
+        if entry.failure is not None:
+            failure = from_json(entry.failure, type=Failure)
+            error = rebuild(failure, run_id=self.id, position=entry.position, seq=entry.seq)
+            return self._took(self.loop.complete_step(entry.position, entry.at, error=error))
+        call: StepCall[Any] = request.call
+        try:
+            value = call.step.signature.result.read(
+                self._codec.decode(entry.value or ""), f"the journal's value of {entry.name!r}"
+            )
+        except UnstorableValue as error:
+            raise Mismatch(str(error), details=_diff(entries, entry.seq - 1, str(error))) from error
+        return self._took(self.loop.complete_step(entry.position, entry.at, value=value))
+
+    def step_done(
+        self, request: StepRequest, value: Any, error: BaseException | None, *, history: list[Attempt], started_at: int,
+        attempts: int, at: int,
+    ) -> Advance:  # fmt: skip
+        """A step came to its end: journal it, go on, and say what is to be written."""
+        position, call = request.position, request.call
+        at = max(at, self.loop.now())
+        self.seq += 1
+        del self.requests[position]
+        dropped = (position,) if self.retries.pop(position, None) is not None else ()
+        text = failed = None
+        if error is None:
+            try:
+                text = to_text(value, f"the result of step {request.name!r}", self._payload_max)
+                value = call.step.signature.result.read(text, f"the result of step {request.name!r}")
+                text = self._codec.encode(text)
+            except UnstorableValue as unstorable:
+                error, text = unstorable, None
+        if error is not None:
+            failure = to_failure(error, entry=self.seq, history=history)
+            failed = to_json(failure).decode()
+            error = rebuild(failure, run_id=self.id, position=position, seq=self.seq)
+        entry = Entry(
+            run_id=self.id,
+            seq=self.seq,
+            position=position,
+            kind="step",
+            name=request.name,
+            value=text,
+            failure=failed,
+            attempts=attempts,
+            started_at=started_at,
+            at=at,
+        )
+        commands = self._took(self.loop.complete_step(position, at, value=value, error=error))
+        return self.advance(commands, at, "step finished", (entry,), dropped)
+
+    def timer_fired(self, timer: TimerRequest, at: int) -> Advance:
+        """A timer is due: journal it, go on, and say what is to be written."""
+        at = max(at, self.loop.now())
+        self.seq += 1
+        entry = Entry(
+            run_id=self.id,
+            seq=self.seq,
+            position=timer.position,
+            kind="timer",
+            name=timer.name,
+            value=to_json(Fired(timer.due_at, at)).decode(),
+            started_at=timer.since,
+            at=at,
+        )
+        commands = self._took(self.loop.fire_timer(timer.position, at))
+        return self.advance(commands, at, "timer fired", (entry,), (timer.position,))
+
+    def advance(
+        self, commands: Commands, at: int, cause: str, entries: tuple[Entry, ...] = (), dropped: tuple[str, ...] = ()
+    ) -> Advance:
+        """The op that makes these commands durable; they are released from the gate once it is committed."""
+        self.gate.append(Released(commands))
+        waits: tuple[Wait, ...] = ()
+        if commands.timers:
+            waits = tuple(
+                Wait(run_id=self.id, position=t.position, kind="timer", name=t.name, due_at=t.due_at, since=t.since)
+                for t in commands.timers
+            )
+        if commands.timers_dropped:
+            dropped += tuple(commands.timers_dropped)
+        for position in commands.steps_cancelled:
+            self.pausing.discard(position)
+            if self.retries.pop(position, None) is not None:
+                dropped += (position,)
+        end = None
+        if commands.end is not None:
+            self.ended = True
+            end = self._end(commands.end)
+        return Advance(
+            run_id=self.id,
+            at=at,
+            claim=self.claim,
+            cause=cause if end is None else "ended",
+            entries=entries,
+            waits=waits,
+            waits_dropped=dropped,
+            idle=end is None and self.idle,
+            end=end,
+        )
+
+    def _end(self, end: Any) -> End:
+        if isinstance(end, Completed):
+            try:
+                what = f"the result of workflow {self.workflow.name!r}"
+                text = to_text(end.value, what, self._payload_max)
+                self.workflow.signature.result.read(text, what)
+                return End(status=Status.SUCCEEDED, outcome=Outcome(output=self._codec.encode(text)))
+            except UnstorableValue as unstorable:
+                error: BaseException = unstorable
+        else:
+            error = end.error
+        failure = to_failure(error, entry=entry_of(error))
+        return End(status=Status.FAILED, outcome=Outcome(failure=to_json(failure).decode()))
+
+    def _took(self, commands: Commands) -> Commands:
+        """Keep track of which steps are asked for."""
+        for request in commands.steps:
+            self.requests[request.position] = request
+        for position in commands.steps_cancelled:
+            self.requests.pop(position, None)
+        return commands
+
+    def _open(self) -> str:
+        return ", ".join(f"{r.name!r} at {r.position}" for r in self.requests.values()) or "nothing"
+
+    def close(self) -> None:
+        self.ended = True
+        self.loop.close()
+        self.loop.about = None  # It refers back to here.
+
+
+class _Outstanding:
+    """What several activations in a row ask for, taken together."""
+
+    def __init__(self) -> None:
+        self._timers: dict[str, Any] = {}
+
+    def add(self, commands: Commands) -> Commands:
+        for timer in commands.timers:
+            self._timers[timer.position] = timer
+        for position in commands.timers_dropped:
+            self._timers.pop(position, None)
+        return commands
+
+    def commands(self, live: LiveRun, last: Commands) -> Commands:
+        total = Commands()
+        total.steps = list(live.requests.values())
+        total.timers = [t for p, t in self._timers.items() if live.loop.pending(p) is not None]
+        total.end = last.end
+        return total
+
+
+def _diff(entries: Sequence[Entry], at: int, now: str) -> str:
+    """The journal around entry number `at` + 1, and what the code does there instead."""
+    lines = [f"  {e.seq:>4}  {e.position:<8} {e.kind} {e.name}" for e in entries[max(0, at - 3) : at]]
+    lines += [f"- {e.seq:>4}  {e.position:<8} {e.kind} {e.name}" for e in entries[at : at + 3]]
+    return "\n".join([*lines, f"+ now: {now}"])
+
+
+__all__ = ["Fired", "ForbiddenInWorkflow", "LiveRun", "Mismatch", "Released"]

@@ -1,0 +1,52 @@
+"""What steps share while their engine runs: pools, clients. Acquired at its start, released in reverse at its end."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+from perdure.errors import Misuse
+
+
+class Resources:
+    """Objects by type. A factory returns the object, an awaitable of it, or a context manager, async or not, for it."""
+
+    def __init__(self, factories: Mapping[type[Any], Callable[[], Any]]) -> None:
+        self._factories = factories
+        self._held: dict[type[Any], Any] = {}
+        self._stack = AsyncExitStack()
+
+    async def acquire(self) -> None:
+        """Make all of them, in order. If one fails, those made before are released again."""
+        try:
+            for kind, factory in self._factories.items():
+                self._held[kind] = await self._make(factory)
+        except BaseException:
+            await self.release()
+            raise
+
+    async def _make(self, factory: Callable[[], Any]) -> Any:
+        made = factory()
+        if inspect.isawaitable(made):
+            made = await made
+        if hasattr(made, "__aenter__"):
+            return await self._stack.enter_async_context(made)
+        if hasattr(made, "__enter__"):
+            return self._stack.enter_context(made)
+        return made
+
+    def get(self, kind: type[Any]) -> Any:
+        try:
+            return self._held[kind]
+        except KeyError:
+            known = ", ".join(sorted(k.__qualname__ for k in self._held)) or "none"
+            raise Misuse(
+                f"this engine has no resource {kind.__qualname__}; it has {known}. "
+                f"Give it with Engine(resources={{{kind.__qualname__}: factory}})"
+            ) from None
+
+    async def release(self) -> None:
+        self._held.clear()
+        await self._stack.aclose()

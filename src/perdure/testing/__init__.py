@@ -1,0 +1,26 @@
+"""Tools for tests, for users as for Perdure itself. Nothing in the library imports them.
+
+`Environment` is an engine on virtual time that can be killed and restarted; `run_with_crashes` kills a scenario at each
+of its commits; `check_store` looks for anything that must never be stored. `perdure.testing.conformance` has the tests
+that every store must pass.
+"""
+
+from perdure.testing.clock import VirtualClock
+from perdure.testing.crashes import CrashReport, run_with_crashes
+from perdure.testing.environment import Environment
+from perdure.testing.faults import CRASH_POINTS, Fault, FaultyStore, Point
+from perdure.testing.invariants import check_store
+from perdure.testing.proxy import StoreProxy
+
+__all__ = [
+    "CRASH_POINTS",
+    "CrashReport",
+    "Environment",
+    "Fault",
+    "FaultyStore",
+    "Point",
+    "StoreProxy",
+    "VirtualClock",
+    "check_store",
+    "run_with_crashes",
+]

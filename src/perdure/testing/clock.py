@@ -1,0 +1,264 @@
+"""Virtual time: a clock that stands still until it is moved, and the pilot that moves it when all else is done."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+from perdure.errors import Misuse, NotInStep
+from perdure.models.functions.context import current_step, from_datetime, to_datetime
+
+__all__ = ["Pilot", "VirtualClock", "VirtualTimer"]
+
+EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
+
+# Code that is ready to go on needs a few turns of the loop to get to its next call of the engine. This many in a row in
+# which nothing was asked of the engine, its store or its clock mean that everybody waits.
+_CALM_TURNS = 25
+_PATIENCE_S = 0.05
+_JUMPS_MAX = 10_000
+
+
+class VirtualTimer:
+    """A callback at a point of virtual time. Cancel is idempotent."""
+
+    __slots__ = ("_callback", "_changed", "when")
+
+    def __init__(self, when: int, callback: Callable[[], object], changed: Callable[[], object]) -> None:
+        self.when = when
+        self._callback: Callable[[], object] | None = callback
+        self._changed = changed
+
+    @property
+    def cancelled(self) -> bool:
+        return self._callback is None
+
+    def cancel(self) -> None:
+        self._callback = None
+        self._changed()
+
+    def fire(self) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
+
+
+class VirtualClock:
+    """The engine's clock in tests. It starts at the first second of 2030 unless told otherwise.
+
+    `changed` is called whenever a timer comes or goes.
+    """
+
+    def __init__(self, start: datetime = EPOCH, changed: Callable[[], object] = lambda: None) -> None:
+        self.changed = changed
+        self._now = from_datetime(start)
+        self._timers: list[tuple[int, int, VirtualTimer]] = []
+        self._numbers = count()
+        self._sleeping_steps = 0
+
+    def now(self) -> int:
+        return self._now
+
+    @property
+    def time(self) -> datetime:
+        """Now, for people."""
+        return to_datetime(self._now)
+
+    def call_at(self, when: int, callback: Callable[[], object]) -> VirtualTimer:
+        timer = VirtualTimer(when, callback, self._tell)
+        if when <= self._now:
+            asyncio.get_running_loop().call_soon(timer.fire)
+        else:
+            heapq.heappush(self._timers, (when, next(self._numbers), timer))
+        self.changed()
+        return timer
+
+    async def sleep(self, duration: timedelta | float) -> None:
+        """Take virtual time, in a test or in a step's body. Numbers are seconds.
+
+        A step that sleeps like this does not keep the clock from jumping; one that does anything else does.
+        """
+        seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+        await self.sleep_until(self._now + round(seconds * 1_000_000))
+
+    async def sleep_until(self, when: int | datetime) -> None:
+        """Like sleep, until a point in time; numbers are microseconds since the epoch. What is past takes no time."""
+        due = from_datetime(when) if isinstance(when, datetime) else when
+        if due <= self._now:
+            return
+        is_step = False
+        with suppress(NotInStep):
+            is_step = bool(current_step())
+        reached = asyncio.Event()
+        timer = self.call_at(due, reached.set)
+        self._sleeping_steps += is_step
+        try:
+            await reached.wait()
+        finally:
+            self._sleeping_steps -= is_step
+            timer.cancel()
+
+    @property
+    def sleeping_steps(self) -> int:
+        """Steps that only wait for virtual time."""
+        return self._sleeping_steps
+
+    @property
+    def next_at(self) -> int | None:
+        """When the next timer is due; None if there is none."""
+        timers = self._timers
+        while timers and timers[0][2].cancelled:
+            heapq.heappop(timers)
+        return timers[0][0] if timers else None
+
+    def move_to(self, when: int) -> None:
+        """Let it be `when`, and everything due by then fire, the earliest first. Time never goes back."""
+        if when < self._now:
+            raise Misuse(f"virtual time is {self.time} and cannot go back to {to_datetime(when)}")
+        self._now = when
+        loop = asyncio.get_running_loop()
+        while (due := self.next_at) is not None and due <= when:
+            # Each in a callback of its own, so that one that raises takes no other with it.
+            loop.call_soon(heapq.heappop(self._timers)[2].fire)
+
+    def _tell(self) -> None:
+        self.changed()
+
+
+class Pilot:
+    """Moves a VirtualClock on to its next timer when only time can make something happen.
+
+    `is_quiet` says that nothing is being worked on; `in_flight` how many requests to the store are under way. While
+    something else runs, a step that hangs for instance, the clock jumps only after `autojump_s` of real time in which
+    nothing happened. With `autojump_s` None it moves only when told to, by `advance`. Nothing here polls while the loop
+    is busy: `touch` is called when something happened, and starts one short look.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        *,
+        autojump_s: float | None,
+        is_quiet: Callable[[], bool],
+        in_flight: Callable[[], int],
+    ) -> None:
+        self.jumps = 0
+        self.paused = False
+        self._clock = clock
+        self._autojumps = autojump_s is not None
+        self._patience_s = _PATIENCE_S if autojump_s is None else autojump_s
+        self._is_quiet = is_quiet
+        self._in_flight = in_flight
+        self._loop = asyncio.get_running_loop()
+        self._turns_left = 0
+        self._looking = False
+        self._later: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._target: int | None = None
+        self._until_target: list[asyncio.Future[None]] = []
+        self._until_quiet: list[asyncio.Future[None]] = []
+        self._until_settled: list[asyncio.Future[None]] = []
+        self._jumps_max = 0
+        clock.changed = self.touch
+
+    def touch(self) -> None:
+        """Something happened: wait for calm from here on."""
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        self._turns_left = _CALM_TURNS
+        if not self._looking and not self._closed:
+            self._looking = True
+            self._loop.call_soon(self._turn)
+
+    def close(self) -> None:
+        """Move nothing any more; whoever waits is let go."""
+        self._closed = True
+        if self._later is not None:
+            self._later.cancel()
+        for waiting in (self._until_target, self._until_quiet, self._until_settled):
+            _release(waiting)
+
+    async def quiet(self) -> None:
+        """Wait until only time or a caller can make something happen."""
+        await self._wait_in(self._until_quiet)
+
+    async def settle(self) -> None:
+        """Wait until all timers have fired and only a caller can make something happen. Raises Misuse if never."""
+        self._jumps_max = self.jumps + _JUMPS_MAX
+        await self._wait_in(self._until_settled)
+
+    async def advance(self, microseconds: int) -> None:
+        """Let this much time pass, stopping at every timer on the way until all that it set off is done."""
+        if self._target is not None:
+            raise Misuse("the clock is being advanced already")
+        self._target = self._clock.now() + microseconds
+        try:
+            await self._wait_in(self._until_target)
+        finally:
+            self._target = None
+
+    async def _wait_in(self, waiting: list[asyncio.Future[None]]) -> None:
+        future = self._loop.create_future()
+        waiting.append(future)
+        self.touch()
+        await future
+
+    def _turn(self) -> None:
+        if self._closed:
+            return
+        if self._turns_left:
+            self._turns_left -= 1
+            self._loop.call_soon(self._turn)
+            return
+        self._looking = False
+        self._look(waited=False)
+
+    def _look(self, *, waited: bool) -> None:
+        if self._in_flight() or self.paused or self._closed:
+            return  # The end of it is a touch.
+        is_quiet = self._is_quiet()
+        if is_quiet and self._until_quiet:
+            _release(self._until_quiet)
+            self.touch()  # Who waited for this is to act before time goes on.
+            return
+        if is_quiet or waited:
+            self._go_on(is_quiet)
+        if not is_quiet and not self._looking:
+            self._later = self._loop.call_later(self._patience_s, lambda: self._look(waited=True))
+
+    def _go_on(self, is_quiet: bool) -> None:
+        due = self._clock.next_at
+        if self._target is not None:
+            if due is None or due > self._target:
+                self._clock.move_to(self._target)
+                _release(self._until_target)
+            else:
+                self._jump(due)
+        elif due is not None and self._autojumps:
+            self._jump(due)
+            if self._until_settled and self.jumps >= self._jumps_max:
+                error = Misuse(f"nothing settled in {_JUMPS_MAX} jumps of the clock; it is {self._clock.time} now")
+                _release(self._until_settled, error)
+        elif is_quiet:
+            _release(self._until_settled)
+
+    def _jump(self, due: int) -> None:
+        self.jumps += 1
+        self._clock.move_to(due)
+        self.touch()
+
+
+def _release(waiting: list[asyncio.Future[None]], error: Exception | None = None) -> None:
+    for future in waiting:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+    waiting.clear()

@@ -1,0 +1,222 @@
+"""An engine on virtual time whose process can be killed and started again inside one test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, TypeVar
+
+from perdure.engine import Engine
+from perdure.errors import Misuse
+from perdure.models.functions.define import Workflow
+from perdure.ports import Store
+from perdure.storage import open_store
+from perdure.storage.memory import MemoryDatabase, MemoryStore
+from perdure.testing.clock import Pilot, VirtualClock
+from perdure.testing.faults import Fault, FaultyStore
+from perdure.testing.invariants import check_store
+from perdure.testing.proxy import StoreProxy
+
+T = TypeVar("T")
+
+# Where the data lies: None for a new store in memory, a URL, or a function that makes stores on the same data.
+StoreSource = None | str | Callable[[], Store]
+
+
+class WatchedStore(StoreProxy):
+    """Knows how many requests are under way, and tells when one has ended."""
+
+    def __init__(self, inner: Store, ended: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.in_flight = 0
+        self._ended = ended
+
+    async def _through(self, request: Coroutine[Any, Any, T]) -> T:
+        self.in_flight += 1
+        try:
+            return await request
+        finally:
+            self.in_flight -= 1
+            self._ended()
+
+
+class Environment:
+    """`async with Environment(workflows=[checkout]) as env:` gives `env.engine` on `env.clock`, which is virtual.
+
+    When nothing is left to do but to wait, the clock jumps to the next timer: a run that sleeps for a month ends in
+    milliseconds. A test that wants to stop the time before that passes `autojump_s=None` and calls `advance`. While a
+    step's body runs, the clock jumps only after `autojump_s` of real time without any progress, so that a step that
+    hangs runs into its timeout; a body that does `await resource(VirtualClock).sleep(…)` takes virtual time at once.
+
+    `restart` kills the engine as a crash of its process would, and opens another on the same data. With a `fault` the
+    engine dies by itself; `survive` then restarts it. Other options are the Engine's.
+    """
+
+    def __init__(
+        self,
+        workflows: Iterable[Workflow[Any, Any]] | None = None,
+        store: StoreSource = None,
+        *,
+        clock: VirtualClock | None = None,
+        autojump_s: float | None = 0.05,
+        fault: Fault | None = None,
+        watch: Callable[[Store], Store] | None = None,
+        **options: Any,
+    ) -> None:
+        self.clock = clock or VirtualClock()
+        self.fault = fault
+        self.engine: Engine
+        self.restarts = 0
+        self._workflows = list(workflows) if workflows is not None else None
+        self._make = _maker(store)
+        self._autojump_s = autojump_s
+        self._watch = watch
+        resources = {VirtualClock: lambda: self.clock, **options.pop("resources", {})}
+        self._options: dict[str, Any] = {"recover_every_s": None, "resources": resources, **options}
+        self._store: WatchedStore | None = None
+        self._is_killed = False
+        self._death = asyncio.Event()  # by the fault
+        self._pilot: Pilot
+
+    async def __aenter__(self) -> Environment:
+        self._pilot = Pilot(
+            self.clock,
+            autojump_s=self._autojump_s,
+            is_quiet=self._is_quiet,
+            in_flight=lambda: self._store.in_flight if self._store is not None else 0,
+        )
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pilot.close()
+        if not self.is_dead:
+            await self.engine.shutdown(grace=0)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the engine was killed, by its fault or by hand, and nobody has restarted it."""
+        return self._is_killed
+
+    def kill(self) -> None:
+        """Kill the engine as a crash of its process would: nothing more is written, nothing is tidied up."""
+        if not self._is_killed:
+            self._is_killed = True
+            self.engine.kill()
+
+    async def death(self) -> None:
+        """Wait until the fault kills the engine."""
+        await self._death.wait()
+
+    async def restart(self) -> None:
+        """Kill the engine, unless it is dead already, and open another on the same data. No virtual time passes."""
+        self.kill()
+        self.restarts += 1
+        await self._open()
+
+    async def quiet(self) -> None:
+        """Wait until only time or a caller can make something happen."""
+        await self._pilot.quiet()
+
+    async def settle(self) -> None:
+        """Wait until nothing more happens: every timer has fired, and all that they set off is done.
+
+        With `autojump_s=None` no time passes, and timers stay. Raises Misuse if things never come to rest.
+        """
+        await self._pilot.settle()
+
+    async def advance(self, duration: timedelta | float) -> None:
+        """Let time pass, stopping at every timer on the way until all that it set off is done. Numbers are seconds."""
+        seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+        if seconds < 0:
+            raise Misuse(f"time cannot go back by {-seconds} s")
+        await self._pilot.advance(round(seconds * 1_000_000))
+
+    async def check(self) -> int:
+        """Check all that is stored, as `check_store` does; how many runs there are. A dead engine's data will do."""
+        store = self._make()
+        await store.open()
+        try:
+            return await check_store(store)
+        finally:
+            await store.close()
+
+    async def survive(self, scenario: Callable[[Environment], Awaitable[T]]) -> T:
+        """Run a scenario to its end, however often the engine dies: it is restarted, and the scenario begins anew.
+
+        So a scenario is written as a program that may be started again: `start` with an id, and ask before you act.
+        """
+        while True:
+            running = asyncio.ensure_future(scenario(self))
+            dying = asyncio.ensure_future(self._death.wait())
+            try:
+                await asyncio.wait({running, dying}, return_when=asyncio.FIRST_COMPLETED)
+                if not self.is_dead:
+                    await asyncio.wait(
+                        {quiet := asyncio.ensure_future(self.quiet()), dying}, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    quiet.cancel()
+            finally:
+                for task in (running, dying):
+                    task.cancel()
+                await asyncio.wait({running, dying})
+            if not self.is_dead:
+                return running.result()
+            if not running.cancelled():
+                running.exception()  # It broke off with its engine.
+            await self.restart()
+
+    async def _open(self) -> None:
+        self._pilot.paused = True
+        self._is_killed = False
+        self._death.clear()
+        inner = self._make()
+        if self._watch is not None:
+            inner = self._watch(inner)
+        if self.fault is not None:
+            inner = FaultyStore(inner, self.fault, self._die)
+        self._store = WatchedStore(inner, self._pilot.touch)
+        self.engine = Engine(self._store, workflows=self._workflows, clock=self.clock, **self._options)
+        opening = asyncio.ensure_future(self.engine.open())
+        dying = asyncio.ensure_future(self._death.wait())
+        try:
+            await asyncio.wait({opening, dying}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            dying.cancel()
+            if not opening.done():
+                opening.cancel()
+            await asyncio.wait({opening, dying})
+            self._pilot.paused = False
+            self._pilot.touch()
+        if not self.is_dead:
+            opening.result()
+        else:
+            # It died while it recovered what the one before had left: that takes another restart.
+            with suppress(BaseException):
+                opening.result()
+
+    def _die(self) -> None:
+        self.kill()
+        self._death.set()
+
+    def _is_quiet(self) -> bool:
+        engine = self.engine
+        return engine.is_between_steps and engine.steps_running <= self.clock.sleeping_steps
+
+
+def _maker(source: StoreSource) -> Callable[[], Store]:
+    if source is None or source == "memory://":
+        database = MemoryDatabase()
+        return lambda: MemoryStore(database)
+    if isinstance(source, str):
+        url = source
+        return lambda: open_store(url)
+    return source
+
+
+__all__ = ["Environment", "StoreSource", "WatchedStore"]

@@ -1,0 +1,148 @@
+"""Crash injection: a store that dies, or fails, at a commit that was chosen or drawn by lot."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal, TypeVar, get_args
+
+from perdure.errors import CommitRefused, Misuse, OutcomeUnknown, StoreBroken, StoreBusy
+from perdure.kernel.batch import Batch
+from perdure.ports import Store
+from perdure.testing.proxy import StoreProxy
+
+log = logging.getLogger("perdure.testing")
+
+T = TypeVar("T")
+
+Point = Literal["before", "before_effects", "after_effects", "unknown", "unknown_lost", "busy", "refuse"]
+
+# A crash of the process around a commit, and the two ways in which its outcome can stay unknown.
+CRASH_POINTS: tuple[Point, ...] = ("before", "before_effects", "after_effects", "unknown", "unknown_lost")
+DEADLY: frozenset[Point] = frozenset({"before", "before_effects", "after_effects"})
+
+# What a commit sets off (a run goes on, a step's body starts) is under way after this many turns of the loop.
+_EFFECT_TURNS = 8
+
+
+class Fault:
+    """What goes wrong with a commit.
+
+    - "before": the process dies, and the commit never reaches the store
+    - "before_effects": it is committed, but the process dies before anybody is told
+    - "after_effects": it is committed and has its effects, then the process dies before anything else is committed
+    - "unknown": it is committed, but the store says that it does not know; "unknown_lost": it says so and it is not
+    - "busy": the store takes nothing, `times` times
+    - "refuse": the store refuses for good every batch for which `when` is true, since no other one gets the blame
+
+    It hits the `commit`-th batch (from 1), of those for which `when` is true if that is given; counting goes on across
+    restarts, and a batch that is sent again is the same batch.
+    """
+
+    def __init__(
+        self, point: Point, commit: int = 1, *, when: Callable[[Batch], bool] | None = None, times: int = 1
+    ) -> None:
+        if point not in get_args(Point):
+            raise Misuse(f"there is no fault {point!r}, only {', '.join(get_args(Point))}")
+        self.point = point
+        self.commit = commit
+        self.when = when
+        self.times = times
+        self.commits = 0  # batches that came by so far
+        self.struck = 0  # times that it struck
+        self._matching = 0
+        self._last: tuple[str, int] | None = None
+        self._is_hit = False
+
+    @classmethod
+    def random(cls, seed: int | None = None, *, points: Sequence[Point] = CRASH_POINTS, commits_max: int = 20) -> Fault:
+        """A fault drawn by lot. The seed is logged; the same seed gives the same fault."""
+        seed = random.randrange(2**32) if seed is None else seed
+        lot = random.Random(seed)
+        fault = cls(lot.choice(points), lot.randint(1, commits_max))
+        log.warning("%r, drawn with seed %d", fault, seed)
+        return fault
+
+    def strikes(self, batch: Batch) -> bool:
+        """Whether this batch is hit; counts it."""
+        is_wanted = self.when is None or self.when(batch)
+        key = (batch.engine_id, batch.number)
+        if key != self._last:
+            self._last = key
+            self.commits += 1
+            self._matching += is_wanted
+            self._is_hit = is_wanted and self._matching == self.commit
+        if self.point == "refuse":
+            hit = is_wanted
+        else:
+            hit = self._is_hit and self.struck < self.times
+        self.struck += hit
+        return hit
+
+    def __repr__(self) -> str:
+        which = "" if self.when is None else " of those wanted"
+        return f"<fault {self.point!r} at commit {self.commit}{which}>"
+
+
+class FaultyStore(StoreProxy):
+    """Hands everything through to `inner` until its fault strikes.
+
+    A deadly one calls `died`, in a plain callback, and answers nothing any more: `died` is to kill the engine
+    (`engine.kill`), which is then as dead as its process would be. `Environment(fault=…)` does all this.
+    """
+
+    def __init__(self, inner: Store, fault: Fault, died: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.fault = fault
+        self._died = died
+        self._is_dead = False
+        self._is_doomed = False
+
+    async def commit(self, batch: Batch) -> None:
+        if self._is_doomed:
+            await self._die()
+        if not self.fault.strikes(batch):
+            await super().commit(batch)
+            return
+        match self.fault.point:
+            case "before":
+                await self._die()
+            case "before_effects":
+                await super().commit(batch)
+                await self._die()
+            case "after_effects":
+                await super().commit(batch)
+                self._is_doomed = True
+                self._count_down(_EFFECT_TURNS)
+            case "unknown":
+                await super().commit(batch)
+                raise OutcomeUnknown("the connection was lost after the commit was sent, as asked")
+            case "unknown_lost":
+                raise OutcomeUnknown("the connection was lost before the commit was sent, as asked")
+            case "busy":
+                raise StoreBusy("the store is busy, as asked")
+            case _:
+                raise CommitRefused("the store refuses this batch, as asked")
+
+    async def _through(self, request: Coroutine[Any, Any, T]) -> T:
+        if self._is_dead:
+            request.close()
+            raise StoreBroken("the process that this store belongs to has died, as asked")
+        return await request
+
+    async def _die(self) -> None:
+        self._is_dead = True
+        asyncio.get_running_loop().call_soon(self._died)
+        await asyncio.get_running_loop().create_future()  # Who waits for an answer dies waiting.
+
+    def _count_down(self, turns: int) -> None:
+        loop = asyncio.get_running_loop()
+        if self._is_dead:
+            return
+        if turns:
+            loop.call_soon(self._count_down, turns - 1)
+        else:
+            self._is_dead = True
+            self._died()

@@ -1,0 +1,83 @@
+"""A store that hands everything through to another: the base of those that watch, count or break."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from perdure.kernel.batch import Batch
+from perdure.kernel.records import Audit, Engine, Entry, Mail, Run
+from perdure.ports import LoadedRun, RunFilter, Store, StoredRun
+
+T = TypeVar("T")
+
+
+class StoreProxy:
+    """Every request goes through `_through`, which a subclass may use to look at it, or to refuse it."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+
+    async def _through(self, request: Coroutine[Any, Any, T]) -> T:
+        return await request
+
+    async def open(self) -> None:
+        await self._through(self.inner.open())
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    def abandon(self) -> None:
+        self.inner.abandon()
+
+    async def enroll(self, *, engine_id: str, host: str, pid: int, workflows: Sequence[str], at: int) -> Engine:
+        return await self._through(
+            self.inner.enroll(engine_id=engine_id, host=host, pid=pid, workflows=workflows, at=at)
+        )
+
+    async def retire(self, engine_id: str) -> None:
+        await self._through(self.inner.retire(engine_id))
+
+    async def bury(self) -> builtins.list[str]:
+        return await self._through(self.inner.bury())
+
+    async def engines(self) -> builtins.list[Engine]:
+        return await self._through(self.inner.engines())
+
+    async def commit(self, batch: Batch) -> None:
+        await self._through(self.inner.commit(batch))
+
+    async def claim(
+        self, *, engine_id: str, epoch: int, fingerprints: Mapping[str, str], limit: int
+    ) -> builtins.list[LoadedRun]:
+        return await self._through(
+            self.inner.claim(engine_id=engine_id, epoch=epoch, fingerprints=fingerprints, limit=limit)
+        )
+
+    async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
+        return await self._through(self.inner.load(ids))
+
+    async def journal(self, run_id: str) -> tuple[str, builtins.list[Entry]]:
+        return await self._through(self.inner.journal(run_id))
+
+    async def archived(self, run_id: str) -> builtins.list[tuple[int, Entry]]:
+        return await self._through(self.inner.archived(run_id))
+
+    async def get(self, ids: Sequence[str]) -> dict[str, StoredRun]:
+        return await self._through(self.inner.get(ids))
+
+    async def list(self, wanted: RunFilter) -> builtins.list[Run]:
+        return await self._through(self.inner.list(wanted))
+
+    async def audit(self, run_id: str) -> builtins.list[Audit]:
+        return await self._through(self.inner.audit(run_id))
+
+    async def post(self, mail: Mail) -> int:
+        return await self._through(self.inner.post(mail))
+
+    async def mail(self, engine_id: str, limit: int) -> builtins.list[Mail]:
+        return await self._through(self.inner.mail(engine_id, limit))
+
+    async def collect(self, mail_id: int) -> str | None:
+        return await self._through(self.inner.collect(mail_id))

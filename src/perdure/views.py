@@ -1,0 +1,167 @@
+"""Reads shaped for people: runs with their payloads decoded, pages of runs, histories, reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from perdure.errors import Misuse
+from perdure.kernel.records import Audit, Entry, Failure, Hold, Run
+from perdure.ports import Codec, StoredRun
+
+
+class RunView(Struct, frozen=True, kw_only=True):
+    """A run as it is stored. Input, output and values are plain JSON values; listings leave payloads out (None)."""
+
+    id: str
+    workflow: str
+    workflow_version: str
+    model: str
+    status: str
+    version: int
+    attempt: int
+    owner: str | None
+    parent_id: str | None
+    tags: Mapping[str, str]
+    hold: Hold | None
+    deadline: datetime | None
+    recoveries: int
+    created_at: datetime
+    started_at: datetime | None
+    updated_at: datetime
+    completed_at: datetime | None
+    input: Any = None
+    output: Any = None
+    failure: Failure | None = None
+
+
+class EntryView(Struct, frozen=True, kw_only=True):
+    """One thing a run did."""
+
+    seq: int
+    position: str
+    kind: str
+    name: str
+    value: Any
+    failure: Failure | None
+    attempts: int
+    started_at: datetime
+    at: datetime
+    archived_attempt: int | None = None
+
+
+class AuditView(Struct, frozen=True, kw_only=True):
+    """One change of a run's status, hold, tags or deadline."""
+
+    version: int
+    was: str | None
+    became: str
+    cause: str
+    actor: str
+    details: str
+    at: datetime
+
+
+class History(Struct, frozen=True, kw_only=True):
+    """What a run did and how its status changed; `archived` has what retries set aside."""
+
+    journal: list[EntryView]
+    audit: list[AuditView]
+    archived: list[EntryView]
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """Some runs, newest first; `cursor` gets the next page, None: there is none."""
+
+    runs: list[RunView]
+    cursor: str | None
+
+
+def run_view(run: Run, stored: StoredRun | None = None, codec: Codec | None = None) -> RunView:
+    payloads: dict[str, Any] = {}
+    if stored is not None and codec is not None:
+        payloads = {
+            "input": _plain(stored.input, codec),
+            "output": _plain(stored.outcome.output, codec),
+            "failure": _failure(stored.outcome.failure),
+        }
+    return RunView(
+        id=run.id,
+        workflow=run.workflow,
+        workflow_version=run.workflow_version,
+        model=run.model,
+        status=run.status,
+        version=run.version,
+        attempt=run.attempt,
+        owner=run.owner,
+        parent_id=run.parent_id,
+        tags=run.tags,
+        hold=run.hold,
+        deadline=_when(run.deadline),
+        recoveries=run.recoveries,
+        created_at=_at(run.created_at),
+        started_at=_when(run.started_at),
+        updated_at=_at(run.updated_at),
+        completed_at=_when(run.completed_at),
+        **payloads,
+    )
+
+
+def entry_view(entry: Entry, codec: Codec, attempt: int | None = None) -> EntryView:
+    # Timers' values are the engine's own and never went through the codec.
+    plain = msgspec.json.decode(entry.value or "null") if entry.kind == "timer" else _plain(entry.value, codec)
+    return EntryView(
+        seq=entry.seq,
+        position=entry.position,
+        kind=entry.kind,
+        name=entry.name,
+        value=plain,
+        failure=_failure(entry.failure),
+        attempts=entry.attempts,
+        started_at=_at(entry.started_at),
+        at=_at(entry.at),
+        archived_attempt=attempt,
+    )
+
+
+def audit_view(audit: Audit) -> AuditView:
+    return AuditView(
+        version=audit.version,
+        was=audit.was,
+        became=audit.became,
+        cause=audit.cause,
+        actor=audit.actor,
+        details=audit.details,
+        at=_at(audit.at),
+    )
+
+
+def to_cursor(run: Run) -> str:
+    return f"{run.created_at}:{run.id}"
+
+
+def from_cursor(cursor: str) -> tuple[int, str]:
+    at, _, run_id = cursor.partition(":")
+    if not run_id or not at.isascii() or not at.isdigit() or len(at) > 18:
+        raise Misuse(f"{cursor!r} is not a cursor: use the one that the page before gave")
+    return int(at), run_id
+
+
+def _plain(text: str | None, codec: Codec) -> Any:
+    return None if text is None else msgspec.json.decode(codec.decode(text))
+
+
+def _failure(text: str | None) -> Failure | None:
+    return None if text is None else msgspec.json.decode(text, type=Failure)
+
+
+def _at(at: int) -> datetime:
+    return datetime.fromtimestamp(at // 1_000_000, UTC) + timedelta(microseconds=at % 1_000_000)
+
+
+def _when(at: int | None) -> datetime | None:
+    return None if at is None else _at(at)
