@@ -1,0 +1,90 @@
+"""The table: what was measured, beside the floor, with the targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from bench.figures import Figures, medians, paired
+
+Rounds = dict[str, list[Figures]]  # workload -> its figures, a set per round
+
+
+class Target(Struct, frozen=True):
+    """A bound, and whether it is the least or the most that is allowed."""
+
+    bound: float
+    least: bool = False
+
+    def met(self, value: float) -> bool:
+        return value >= self.bound if self.least else value <= self.bound
+
+
+class Row(Struct, frozen=True):
+    """One figure. `compared` judges its ratio to the floor, else the figure itself is judged."""
+
+    label: str
+    workload: str
+    figure: str
+    form: str
+    compared: bool = False
+    target: Target | None = None
+
+
+ROWS = [
+    Row("W1 steps/s, 100 in flight", "steps", "steps_per_s", "{:,.0f}", compared=True, target=Target(0.4, least=True)),
+    Row("W2 one-step run, p50", "steps", "latency_p50_ms", "{:.2f} ms", compared=True, target=Target(2.5)),
+    Row("W2 one-step run, p99", "steps", "latency_p99_ms", "{:.2f} ms", compared=True),
+    Row("W4 one-second timers, p50 late", "timers", "late_p50_ms", "{:.1f} ms"),
+    Row("W4 one-second timers, p99 late", "timers", "late_p99_ms", "{:.1f} ms", target=Target(60)),
+    Row("W9 launch to first result", "startup", "first_result_s", "{:.2f} s"),
+    Row("W9 import perdure", "startup", "import_s", "{:.2f} s"),
+]
+
+
+def summary(rounds: Rounds) -> dict[str, dict[str, float | bool]]:
+    """Per row its median, the floor's, the median of the ratios, and whether the target was met."""
+    rows: dict[str, dict[str, float | bool]] = {}
+    for row in ROWS:
+        found: dict[str, float | bool] = {"median": medians(rounds[row.workload])[row.figure]}
+        judged = found["median"]
+        if row.compared:
+            found["floor"] = medians(rounds["floor"])[row.figure]
+            found["ratio"] = judged = paired(rounds[row.workload], rounds["floor"], row.figure)
+        if row.target is not None:
+            found["met"] = row.target.met(judged)
+        rows[row.label] = found
+    return rows
+
+
+def table(rounds: Rounds, *, judged: bool) -> str:
+    """All rows as text; without `judged` the targets stand there, but not whether they were met."""
+    found = summary(rounds)
+    cells = [["", "perdure", "floor", "ratio", "target", ""]]
+    for row in ROWS:
+        figures = found[row.label]
+        cells.append(
+            [
+                row.label,
+                row.form.format(figures["median"]),
+                row.form.format(figures["floor"]) if row.compared else "",
+                f"{figures['ratio']:.2f}" if row.compared else "",
+                _target(row),
+                "" if row.target is None or not judged else "✓" if figures["met"] else "✗ missed",
+            ]
+        )
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    return "\n".join(_line(line, widths) for line in cells)
+
+
+def _target(row: Row) -> str:
+    if row.target is None:
+        return ""
+    bound = f"{row.target.bound:g}" if row.compared else row.form.format(row.target.bound)
+    return f"{'≥' if row.target.least else '≤'} {bound}"
+
+
+def _line(line: Sequence[str], widths: Sequence[int]) -> str:
+    sides: list[Callable[[str, int], str]] = [str.ljust, str.rjust, str.rjust, str.rjust, str.rjust, str.ljust]
+    return "  ".join(side(cell, width) for side, cell, width in zip(sides, line, widths, strict=True)).rstrip()

@@ -1,0 +1,54 @@
+"""The examples do what they promise."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def test_the_demo_survives_its_kill(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "shop" / "demo.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "killed process 1 with SIGKILL" in done.stdout
+    assert "✓ 24 of 24 orders completed" in done.stdout
+    assert "✓ 0 steps ran again after their entry was committed" in done.stdout
+    assert "What to try next" in done.stdout
+
+
+def test_hello_greets_once_however_often_it_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-u", str(EXAMPLES / "hello.py")]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "greeting ada\n"
+        wait_for_entry(tmp_path / "hello.db", "greet")
+        first.kill()
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    assert again.stdout == "hello ada, and welcome back\n"
+
+
+def wait_for_entry(store: Path, name: str) -> None:
+    """Ask the journal until it has the entry; the test's timeout ends this if it never comes."""
+    with closing(sqlite3.connect(store, timeout=10)) as connection:
+        while not connection.execute("select 1 from journal where name = ?", (name,)).fetchall():
+            pass
+
+
+def test_the_example_in_the_readme_is_hello() -> None:
+    code = (EXAMPLES / "hello.py").read_text()
+    readme = (ROOT / "README.md").read_text()
+    assert "".join(f"{line}\n" for line in code.splitlines() if line) in readme.replace("\n\n", "\n")
