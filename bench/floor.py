@@ -1,8 +1,8 @@
 """The limit of W1 and W2 on SQLite: the rows that the runs need, committed in groups with fsync on, and nothing else.
 
 In Perdure's own schema: per run one row at its start and one update at its end, per step one journal row, per change of
-status one audit row, per commit one update of the engine's row. A step begins when what is before it is committed, and the last step shares
-its commit with the end of the run. No workflow, no replay, no checks, no retries, no timers.
+status one audit row, per commit one update of the engine's row. A step begins when what is before it is committed, and
+the last step shares its commit with the end of the run. No workflow, no replay, no checks, no retries, no timers.
 """
 
 from __future__ import annotations

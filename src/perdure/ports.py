@@ -94,8 +94,8 @@ class Store(Protocol):
         """Take over up to `limit` active runs without a live owner whose workflow is a key of `fingerprints`
         (workflow name -> code fingerprint), oldest first.
 
-        Held runs are left alone, but for blocked ones whose hold has a fingerprint, and another than the one given here:
-        other code may fit. Each claimed run's `claim` grows by one. Raises Fenced.
+        Held runs are left alone, but for blocked ones whose hold has a fingerprint, and another than the one given
+        here: other code may fit. Each claimed run's `claim` grows by one. Raises Fenced.
         """
 
     async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:

@@ -183,7 +183,7 @@ async def test_what_is_not_a_called_workflow_cannot_be_started(source: StoreSour
 
 async def test_wrong_arguments_fail_where_the_call_is_written() -> None:
     with pytest.raises(InvalidArguments, match=r"workflow 'waiting'\(\).*too many positional arguments"):
-        waiting(1)  # type: ignore[call-arg, unused-awaitable]
+        waiting(1)  # type: ignore[call-arg]
     async with unharmed() as engine:
         with pytest.raises(InvalidArguments, match=r"the input of workflow 'steps'.*Expected `str`, got `int`.*names"):
             await engine.start(steps(5))  # type: ignore[arg-type]

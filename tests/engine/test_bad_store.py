@@ -1,6 +1,5 @@
 """Stores that are full, damaged, foreign, read-only or too new: what the engine's user is told, and what is left."""
 
-# ruff: noqa: ASYNC240 - a test has its event loop for itself
 from __future__ import annotations
 
 import asyncio
@@ -89,14 +88,6 @@ async def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "directory" in str(error)
 
 
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write everywhere")
-async def test_a_read_only_file_says_what_to_do(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    await make(path)
-    path.chmod(0o444)
-    assert "make the file and its directory writable" in str(await refused(path))
-
-
 @pytest.mark.parametrize(
     ("url", "hint"),
     [
@@ -147,7 +138,7 @@ async def full_while_a_step_runs(engine: Engine, store: SqliteStore) -> RunHandl
     await pages(store, lambda used: used)
     resends = engine.stats.resends
     engine._resources.get(Gate).set()
-    while engine.stats.resends == resends:  # noqa: ASYNC110 - nobody is told of it
+    while engine.stats.resends == resends:
         await asyncio.sleep(0)
     return run
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from perdure import Limits, step, workflow
 from perdure.errors import CommitRefused, EngineStopped
 from perdure.kernel.batch import Batch

@@ -1,4 +1,4 @@
-"""Drives a workflow's loop by hand: asks for steps by name, answers them by name, keeps all commands as plain tuples."""
+"""Drives a workflow's loop by hand: asks for steps and answers them by name, keeps all commands as plain tuples."""
 
 from __future__ import annotations
 

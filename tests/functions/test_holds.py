@@ -139,7 +139,7 @@ async def test_a_deadlock_is_held_with_its_stack_and_again_after_it_is_resumed(s
 async def test_a_loop_that_never_waits_is_held_and_others_go_on(source: StoreSource) -> None:
     @workflow
     async def busy() -> None:
-        while True:  # noqa: ASYNC110 - the point of it
+        while True:
             await asyncio.sleep(0)
 
     @workflow

@@ -8,6 +8,7 @@ import gc
 import math
 import sys
 import tracemalloc
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -123,8 +124,8 @@ def test_task_names_are_given_or_positions() -> None:
         main = asyncio.current_task()
         assert main is not None
         names.append(main.get_name())
-        for task in asyncio.create_task(step("a")), asyncio.create_task(step("b"), name="bee"):
-            names.append(task.get_name())
+        tasks = asyncio.create_task(step("a")), asyncio.create_task(step("b"), name="bee")
+        names.extend(task.get_name() for task in tasks)
 
     with Driver(program):
         assert names == ["main", "1", "bee"]
@@ -489,7 +490,7 @@ def test_the_stack_says_where_every_task_stands_and_for_what_it_waits() -> None:
 def test_the_process_loop_is_the_running_one_before_and_after() -> None:
     seen = []
 
-    async def numbers() -> Any:
+    async def numbers() -> AsyncIterator[int]:
         yield 1
         yield 2
 
@@ -539,7 +540,7 @@ def test_generators_of_the_process_go_to_the_hooks_of_its_loop() -> None:
     """The activation leaves its own hooks in place for the next one; they must pass on what is not a workflow's."""
     cleaned = []
 
-    async def numbers() -> Any:
+    async def numbers() -> AsyncIterator[int]:
         try:
             yield 1
         finally:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import subprocess
+import sys
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -201,12 +203,14 @@ def test_code_that_swallows_everything_and_goes_on_is_set_aside(what: str, caplo
             case _:
                 await asyncio.sleep(0)
 
+    is_over = False  # Without it, the interpreter's own attempt to close it at its exit would never end.
+
     async def program() -> None:
         await step("first")
-        while True:
+        while not is_over:
             try:
                 await wait()
-            except BaseException:  # noqa: BLE001, S110
+            except BaseException:  # noqa: BLE001
                 pass
 
     async def spin_later() -> None:
@@ -219,7 +223,29 @@ def test_code_that_swallows_everything_and_goes_on_is_set_aside(what: str, caplo
     else:
         run.complete("first")
     run.loop.close()
+    is_over = True
     assert "re-raise CancelledError" in caplog.text
+
+
+def test_code_that_was_set_aside_does_not_keep_the_process_from_ending() -> None:
+    """Python ends what is suspended when the process exits, too: without a loop, this one would never stop trying."""
+    program = """
+import asyncio, gc
+from tests.functions.loop_driver import Driver, step
+async def program():
+    while True:
+        try:
+            await step("a")
+            await asyncio.sleep(1)
+        except BaseException:
+            pass
+for _ in range(3):
+    run = Driver(program)
+    run.loop.close()
+    del run
+    gc.collect()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, stderr=subprocess.PIPE)
 
 
 def test_suspended_generators_are_closed_in_the_order_they_were_started() -> None:
@@ -249,15 +275,17 @@ def test_suspended_generators_are_closed_in_the_order_they_were_started() -> Non
 
 
 def test_a_generator_that_refuses_to_end_is_set_aside(caplog: pytest.LogCaptureFixture) -> None:
+    is_over = False  # As above.
+
     async def stubborn() -> AsyncIterator[int]:
-        while True:
+        while not is_over:
             try:
                 yield 1
             except BaseException:  # noqa: BLE001
-                while True:
+                while not is_over:
                     try:
                         await asyncio.Event().wait()
-                    except BaseException:  # noqa: BLE001, S110
+                    except BaseException:  # noqa: BLE001
                         pass
 
     async def program() -> None:
@@ -267,6 +295,7 @@ def test_a_generator_that_refuses_to_end_is_set_aside(caplog: pytest.LogCaptureF
 
     run = Driver(program)
     run.loop.close()
+    is_over = True
     assert "re-raise CancelledError" in caplog.text
 
 

@@ -154,7 +154,7 @@ def test_a_call_that_is_never_awaited_warns() -> None:
         return 1
 
     with pytest.warns(RuntimeWarning, match="work' was never awaited"):
-        work.__call__()  # type: ignore[unused-awaitable]
+        work.__call__()
 
 
 def test_a_call_of_the_wrong_shape_fails_where_it_is_written() -> None:
@@ -163,6 +163,6 @@ def test_a_call_of_the_wrong_shape_fails_where_it_is_written() -> None:
         return a + b
 
     with pytest.raises(TypeError, match=r"work'\(a: 'int', \*, b: 'int'\) -> 'int': missing a required .*'b'"):
-        work(1)  # type: ignore[call-arg, unused-awaitable]
+        work(1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'c'"):
-        work(1, b=2, c=3)  # type: ignore[call-arg, unused-awaitable]
+        work(1, b=2, c=3)  # type: ignore[call-arg]

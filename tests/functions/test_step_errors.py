@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -123,3 +123,18 @@ async def test_the_cause_of_an_error_comes_with_it() -> None:
     back = await raised_by(error)
     assert isinstance(back.__cause__, OSError)
     assert str(back.__cause__) == "inner"
+
+
+async def test_a_step_that_never_returns_may_say_so() -> None:
+    @step
+    async def refuse() -> NoReturn:
+        raise ValueError("no")
+
+    @workflow
+    async def flow() -> str:
+        with pytest.raises(ValueError, match="no"):
+            await refuse()
+        return "went on"
+
+    async with Environment([flow]) as env:
+        assert await env.engine.run(flow()) == "went on"

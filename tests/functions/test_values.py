@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple, NewType, NoReturn, TypedDict
+from typing import Any, Literal, NamedTuple, NewType, TypedDict
 
 import attrs
 import msgspec
@@ -335,21 +335,6 @@ async def test_arguments_of_the_wrong_type_are_refused_at_the_start(wrong: Any) 
         with pytest.raises(InvalidArguments, match=r"the input of workflow .*line"):
             await env.engine.start(flow(wrong))
         assert (await env.engine.runs()).runs == []
-
-
-async def test_a_step_that_never_returns_may_say_so() -> None:
-    @step
-    async def refuse() -> NoReturn:
-        raise ValueError("no")
-
-    @workflow
-    async def flow() -> str:
-        with pytest.raises(ValueError, match="no"):
-            await refuse()
-        return "went on"
-
-    async with Environment([flow]) as env:
-        assert await env.engine.run(flow()) == "went on"
 
 
 # Nothing leaks through mutable values.

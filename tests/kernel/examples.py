@@ -51,7 +51,8 @@ def a_wait(position: str = "1") -> Wait:
 
 
 def advance(**changes: Any) -> ops.Advance:
-    return ops.Advance(**{"run_id": "r-1", "at": NOW, "claim": 2, "cause": "step finished", **changes})
+    fields: dict[str, Any] = {"run_id": "r-1", "at": NOW, "claim": 2, "cause": "step finished"}
+    return ops.Advance(**fields | changes)
 
 
 def decided(run: Run | None, op: ops.Op, me: str = ME) -> Decision:

@@ -1,6 +1,5 @@
 """What only the SQLite store has: a file that can be damaged, full, foreign or too new, and processes that die."""
 
-# ruff: noqa: ASYNC240 - a test has its event loop for itself
 from __future__ import annotations
 
 import os

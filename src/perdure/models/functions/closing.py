@@ -6,7 +6,6 @@ Code that swallows its cancellation gets a few more, then GeneratorExit. What su
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
@@ -17,10 +16,6 @@ from perdure.models.functions.tasks import WorkflowTask
 logger: Final = logging.getLogger("perdure")
 
 ROUNDS_MAX: Final = 8
-
-# Python complains, on stderr, about a coroutine that is dropped while it refuses to end. It is code that catches
-# everything and goes on, so there is no other end to it than to stay here; the bound is on how much is kept.
-_unclosable: Final[deque[object]] = deque(maxlen=1_000)
 
 
 def close_tasks(tasks: Callable[[], list[WorkflowTask]], run: Callable[[], None], run_id: str) -> None:
@@ -49,7 +44,7 @@ def close_generator(generator: AsyncGenerator[Any, Any], run_id: str) -> None:
             closing.throw(ForbiddenInWorkflow("the clean-up of a dropped async generator cannot wait: use aclosing()"))
     except StopIteration:
         return
-    except BaseException:  # noqa: BLE001 - workflow code must not stop the closing
+    except BaseException:
         logger.debug("run %s: error while an async generator was closed", run_id, exc_info=True)
         return
     _set_aside(generator, run_id)
@@ -62,15 +57,22 @@ def _close(coroutine: Any, run_id: str) -> None:
         for one in left:
             try:
                 one.close()
-            except BaseException:  # noqa: BLE001 - workflow code must not stop the closing
+            except BaseException:
                 logger.debug("run %s: error while a task was closed", run_id, exc_info=True)
         left = [one for one in left if any(suspended(one))]
         if not left:
             return
-    _set_aside(left, run_id)
+    for one in left:
+        _set_aside(one, run_id)
 
 
-def _set_aside(things: object, run_id: str) -> None:
-    _unclosable.append(things)
+def _set_aside(thing: object, run_id: str) -> None:
+    """Keep it for ever. Python would end it once more when it is dropped, with no loop around that could stop it:
+
+    code that catches everything and tries again would then never give the thread back.
+    """
+    import ctypes  # It is slow to import, and this is rare.
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
     advice = "let workflow code re-raise CancelledError"
-    logger.warning("run %s: %r went on after its cancellation and GeneratorExit; %s", run_id, things, advice)
+    logger.warning("run %s: %r went on after its cancellation and GeneratorExit; %s", run_id, thing, advice)

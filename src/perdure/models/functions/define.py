@@ -61,15 +61,14 @@ class StepCall(Coroutine[Any, Any, R_co]):
         try:
             return self._iterator.send(value)
         except StopIteration:
-            self._iterator = (
-                None  # It refers back to here through the future: without the cycle both are freed at once.
-            )
+            self._iterator = None  # It refers back to here through the future: without the cycle both are freed now.
             raise
 
     def throw(self, *error: Any) -> Any:
         if self._iterator is None:
             self._used = True
-            raise error[1] if len(error) > 1 and error[1] is not None else error[0]
+            kind, value, *_ = (*error, None)  # Called with an exception, or with its type, itself and its traceback.
+            raise kind if value is None else value
         return self._iterator.throw(*error)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Runs steps: async ones as tasks of the process's loop, sync ones in threads; with timeouts and retries.
 
-A step's outcome goes to `finished`. Between attempts it is `paused` and then begun `again`; a pause longer than a second
-goes to `delayed`, which makes it durable. All are called in plain callbacks, never inside a task.
+A step's outcome goes to `finished`. Between attempts it is `paused` and then begun `again`; a pause longer than a
+second goes to `delayed`, which makes it durable. All are called in plain callbacks, never inside a task.
 """
 
 from __future__ import annotations

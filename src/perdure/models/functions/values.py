@@ -218,7 +218,7 @@ def local_names(function: Callable[..., Any], depth: int) -> Mapping[str, Any]:
     """For a function defined inside another one: what its annotations may name there."""
     if "<locals>" not in function.__qualname__:
         return {}
-    return dict(sys._getframe(depth + 1).f_locals)
+    return dict(sys._getframe(depth + 1).f_locals)  # pyright: ignore[reportPrivateUsage]
 
 
 def _culprit(value: Any, path: str = "$", depth: int = 0) -> str | None:
