@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, event, given, note, settings
+from hypothesis import HealthCheck, Phase, event, given, note, settings
 from hypothesis import strategies as st
 
 from perdure.testing import Fault, Point
@@ -165,10 +165,11 @@ random_programs = settings(
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    # Finding the smallest program that fails takes minutes: the soak does it.
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 
 
-@pytest.mark.timeout(1200)  # It takes seconds; finding the smallest program that fails takes minutes.
 @random_programs
 @given(program=programs, data=st.data())
 def test_a_program_interrupted_anywhere_comes_to_the_same_end_and_journal(
@@ -179,7 +180,7 @@ def test_a_program_interrupted_anywhere_comes_to_the_same_end_and_journal(
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@settings(random_programs, max_examples=2000)
+@settings(random_programs, max_examples=2000, phases=list(Phase))
 @given(program=programs, data=st.data())
 def test_many_programs_interrupted_anywhere_come_to_the_same_end_and_journal(
     program: Any, data: st.DataObject, elsewhere: Elsewhere

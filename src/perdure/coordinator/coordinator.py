@@ -194,6 +194,9 @@ class Coordinator:
                 await self._inbox.arrival()
                 items = self._inbox.take()
                 await self._settle(items)
+                await asyncio.sleep(
+                    0
+                )  # What was decided is done before more is decided: nobody overtakes a committed start.
                 if not len(self._inbox):
                     # Effects are performed in a callback of their own, so one more turn shows whether they owe new ops.
                     await asyncio.sleep(0)

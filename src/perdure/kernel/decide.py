@@ -166,7 +166,7 @@ def _advance(run: Run | None, op: ops.Advance, me: str) -> Decision:
             row=True,
             outcome=op.end.outcome,
             entries=op.entries,
-            waits_cleared=True,
+            waits_cleared=op.end.has_waited,
             audit=audit + more,
             effects=(Finish(run, op.end.outcome),),
             reply=True,

@@ -47,10 +47,14 @@ class Start(Op, frozen=True, kw_only=True, gc=False):
 
 
 class End(Struct, frozen=True, kw_only=True, gc=False):
-    """How a run's code ended: `succeeded` with an output or `failed` with a failure."""
+    """How a run's code ended: `succeeded` with an output or `failed` with a failure.
+
+    Unless it `has_waited` for something durable in its life, there is nothing of that kind to clear.
+    """
 
     status: Status
     outcome: Outcome
+    has_waited: bool = True
 
 
 class Advance(Op, frozen=True, kw_only=True, gc=False):

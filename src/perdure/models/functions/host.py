@@ -354,6 +354,7 @@ class FunctionHost:
             failure=to_json(to_failure(error, history=execution.history)).decode(),
             since=execution.started_at,
         )
+        live.has_waited = True
         live.retries[request.position] = wait
         live.pausing.add(request.position)
         live.gate.append(Released(None, lambda: self._pause(execution, wait)))

@@ -52,8 +52,8 @@ class LiveRun:
     that is not committed yet."""
 
     __slots__ = (
-        "_codec", "_payload_max", "claim", "ended", "gate", "id", "loop", "pausing", "requests", "retries", "running",
-        "seq", "timers", "workflow",
+        "_codec", "_payload_max", "claim", "ended", "gate", "has_waited", "id", "loop", "pausing", "requests", "retries",
+        "running", "seq", "timers", "workflow",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +75,7 @@ class LiveRun:
         self.gate: deque[Released] = deque()
         self.seq = 0
         self.ended = False
+        self.has_waited = False
         self._codec = codec
         self._payload_max = payload_max
 
@@ -92,6 +93,7 @@ class LiveRun:
     def replay(self, input: str, entries: Sequence[Entry], created_at: int) -> Commands:
         """Bring a new loop to where the journal ends; what is asked for from there on. Raises Mismatch."""
         total = _Outstanding()
+        self.has_waited = True
         try:
             commands = total.add(self.begin(input, created_at))
         except UnstorableValue as error:
@@ -191,6 +193,7 @@ class LiveRun:
         self.gate.append(Released(commands))
         waits: tuple[Wait, ...] = ()
         if commands.timers:
+            self.has_waited = True
             waits = tuple(
                 Wait(run_id=self.id, position=t.position, kind="timer", name=t.name, due_at=t.due_at, since=t.since)
                 for t in commands.timers
@@ -223,13 +226,15 @@ class LiveRun:
                 what = f"the result of workflow {self.workflow.name!r}"
                 text = to_text(end.value, what, self._payload_max)
                 self.workflow.signature.result.read(text, what)
-                return End(status=Status.SUCCEEDED, outcome=Outcome(output=self._codec.encode(text)))
+                outcome = Outcome(output=self._codec.encode(text))
+                return End(status=Status.SUCCEEDED, outcome=outcome, has_waited=self.has_waited)
             except UnstorableValue as unstorable:
                 error: BaseException = unstorable
         else:
             error = end.error
         failure = to_failure(error, entry=entry_of(error))
-        return End(status=Status.FAILED, outcome=Outcome(failure=to_json(failure).decode()))
+        outcome = Outcome(failure=to_json(failure).decode())
+        return End(status=Status.FAILED, outcome=outcome, has_waited=self.has_waited)
 
     def _took(self, commands: Commands) -> Commands:
         """Keep track of which steps are asked for."""

@@ -1,4 +1,4 @@
-"""Runs steps: async ones as tasks of the process's loop, sync ones in threads; with timeouts and retries.
+"""Runs steps: async ones on the process's loop (see carriers.py), sync ones in threads; with timeouts and retries.
 
 A step's outcome goes to `finished`. Between attempts it is `paused` and then begun `again`; a pause longer than a
 second goes to `delayed`, which makes it durable. All are called in plain callbacks, never inside a task.
@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
 from perdure.errors import StepFailed, StepTimedOut
 from perdure.kernel.records import Attempt
+from perdure.models.functions.carriers import Carriers
 from perdure.models.functions.context import CurrentStep, in_step
 from perdure.models.functions.define import Step, StepCall
 from perdure.models.functions.failures import message_of, type_name
@@ -33,7 +34,7 @@ class Execution:
     """A step in flight: its attempts so far and the one that runs now."""
 
     __slots__ = (
-        "_runner", "_timed_out", "_timeout", "attempt", "deadline", "dropped", "history", "live",
+        "_runner", "_timed_out", "_timeout", "attempt", "context", "coroutine", "deadline", "dropped", "history", "live",
         "request", "started_at", "step", "task",
     )  # fmt: skip
 
@@ -47,6 +48,8 @@ class Execution:
         self.history: list[Attempt] = []
         self.started_at = 0
         self.task: asyncio.Future[Any] | None = None
+        self.coroutine: Coroutine[Any, Any, Any] | None = None
+        self.context: Context | None = None
         self.dropped = False
         self._timeout: TimerHandle | None = None
         self._timed_out: StepTimedOut | None = None
@@ -64,18 +67,18 @@ class Execution:
         context = copy_context()
         # The number is this attempt's: a thread that was given up may still ask when the next one runs.
         context.run(in_step.set, partial(self._describe, self.attempt))
-        loop = runner.loop
         if self.deadline is not None and now >= self.deadline:
-            loop.call_soon(self._failed, self._overall_timeout())
+            runner.loop.call_soon(self._failed, self._overall_timeout())
             return
         if step.is_async:
-            self.task = loop.create_task(step.function(*call.args, **call.kwargs), context=context)
+            self.coroutine = step.function(*call.args, **call.kwargs)
+            self.context = context
+            runner.carriers.give(self)
         else:
             function = partial(_without_stop_iteration, step.function, *call.args, **call.kwargs)
-            self.task = loop.run_in_executor(runner.threads, context.run, function)
-        self.task.add_done_callback(self._done)
-        if step.timeout_s is not None or self.deadline is not None:
-            self._arm_timeout(now)
+            self.task = runner.loop.run_in_executor(runner.threads, context.run, function)
+            self.task.add_done_callback(self._thread_ended)
+            self.suspended()
 
     def _describe(self, attempt: int) -> CurrentStep:
         return CurrentStep(
@@ -93,6 +96,11 @@ class Execution:
             self._timeout.cancel()
         if self.task is not None and not self.task.done():
             self.task.cancel()
+
+    def suspended(self) -> None:
+        """It takes its time, so time is bounded."""
+        if self.step.timeout_s is not None or self.deadline is not None:
+            self._arm_timeout(self._runner.clock.now())
 
     def _arm_timeout(self, now: int) -> None:
         step = self.step
@@ -118,31 +126,32 @@ class Execution:
             task.cancel()
             return
         log.warning("%s; its thread is still busy and keeps its place until it ends", error)
-        task.remove_done_callback(self._done)
+        task.remove_done_callback(self._thread_ended)
         task.add_done_callback(_consume)
         self._failed(error)
 
-    def _done(self, task: asyncio.Future[Any]) -> None:
-        self.task = None  # The task's context refers back to here: without the cycle both are freed at once.
+    def _thread_ended(self, future: asyncio.Future[Any]) -> None:
+        if future.cancelled():
+            self.ended(None, asyncio.CancelledError())
+        elif (error := future.exception()) is not None:
+            self.ended(None, error)
+        else:
+            self.ended(future.result(), None)
+
+    def ended(self, value: Any, error: BaseException | None) -> None:
+        """An attempt came to its end."""
+        self.task = None
         if self._timeout is not None:
             self._timeout.cancel()
             self._timeout = None
         if self.dropped:
-            _consume(task)
             return
-        if task.cancelled():
-            self._failed(self._timed_out or self._cancelled_inside())
-            return
-        error = task.exception()
-        if isinstance(error, asyncio.CancelledError):  # From a thread: in the workflow it would mean another thing.
-            error = self._cancelled_inside()
         if error is None:
-            self._runner.finished(self, task.result(), None)
-        else:
-            self._failed(self._timed_out or error)
-
-    def _cancelled_inside(self) -> StepFailed:
-        return StepFailed(f"step {self.step.name!r} was cancelled from inside")
+            self._runner.finished(self, value, None)
+            return
+        if isinstance(error, asyncio.CancelledError):  # In the workflow it would mean another thing.
+            error = StepFailed(f"step {self.step.name!r} was cancelled from inside")
+        self._failed(self._timed_out or error)
 
     def _failed(self, error: BaseException) -> None:
         if self.dropped:
@@ -211,8 +220,10 @@ class StepRunner:
         self.paused = paused
         self.again = again
         self.loop = asyncio.get_running_loop()
+        self.carriers = Carriers(Execution.ended)
         self.threads = ThreadPoolExecutor(threads_max, thread_name_prefix="perdure-step")
 
     def close(self) -> None:
         """Start nothing more; threads that still run are left to end."""
+        self.carriers.close()
         self.threads.shutdown(wait=False, cancel_futures=True)

@@ -12,8 +12,9 @@ from perdure.errors import InvariantViolated
 _GROUP = re.compile(r"\(\?(?:, \?)*\)")
 _FRAGMENT = re.compile(r"\{(\w+)\}")
 
-# Few widths, so that few statements are ever prepared. The widest has 256 * 25 variables; SQLite allows 32,766.
-_WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+# A batch is cut into pieces of these many rows, so that few statements are ever prepared and a hundred rows take four
+# executions. The widest has 128 * 25 variables; SQLite allows 32,766.
+_WIDTHS = (128, 32, 8, 1)
 
 Execution = tuple[str, list[object]]
 
@@ -37,32 +38,30 @@ QUERIES: Final = load_queries((resources.files("perdure.storage.sqlite") / "quer
 class WideStatement:
     """A statement with one group of question marks, which is repeated to take many rows in one execution.
 
-    sqlite3 lets go of the GIL and takes it back for every execution, and executemany executes row by row. On two quiet
-    cores with a busy main thread, 100 journal rows took 8.9 ms through executemany and 1.4 ms this way; with other load
-    on the cores there was no difference. Updating 100 runs took 2.4 and 1.6 ms with nothing else running. Rows of nulls
-    fill up to the next width, so that up to 256 rows take one execution.
+    sqlite3 lets go of the GIL and takes it back for every execution, and executemany executes row by row: with a busy
+    main thread, 100 journal rows took 8.9 ms that way and 1.4 ms this way. Where nothing else is busy both take the
+    same; filling up to the next width with rows of nulls, to need one execution only, took a third more.
     """
 
-    __slots__ = ("_columns", "_sql")
+    __slots__ = ("_sql",)
 
     def __init__(self, sql: str) -> None:
         groups = _GROUP.findall(sql)
         if len(groups) != 1:
             raise InvariantViolated(f"a statement for many rows has one group of question marks, not {len(groups)}")
-        self._columns = groups[0].count("?")
         self._sql = {width: sql.replace(groups[0], ", ".join(groups * width)) for width in _WIDTHS}
 
     def executions(self, rows: Sequence[tuple[object, ...]]) -> list[Execution]:
         """What to execute for all rows, in order; nothing for none."""
         found: list[Execution] = []
-        for start in range(0, len(rows), _WIDTHS[-1]):
-            piece = rows[start : start + _WIDTHS[-1]]
-            width = _WIDTHS[(len(piece) - 1).bit_length()]
-            variables: list[object] = []
-            for row in piece:
-                variables += row
-            variables += [None] * (self._columns * (width - len(piece)))
-            found.append((self._sql[width], variables))
+        start = 0
+        for width in _WIDTHS:
+            while len(rows) - start >= width:
+                variables: list[object] = []
+                for row in rows[start : start + width]:
+                    variables += row
+                found.append((self._sql[width], variables))
+                start += width
         return found
 
 

@@ -57,7 +57,7 @@ insert into runs (
     attempt, recoveries, started_at, updated_at, completed_at,
     spilled, input, output, failure
 )
-select * from (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) where column1 is not null
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 on conflict (id) do nothing
 
 -- name: update_runs
@@ -130,12 +130,12 @@ delete from journal where run_id = ? and seq >= ?
 -- name: insert_journal
 -- Append entries.
 insert into journal (run_id, seq, position, kind, name, value, failure, attempts, started_at, at, spilled)
-select * from (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) where column1 is not null
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_payloads
 -- Large payloads, after the rows they belong to.
 insert or replace into payloads (run_id, slot, data)
-select * from (values (?, ?, ?)) where column1 is not null
+values (?, ?, ?)
 
 -- name: clear_waits
 -- All waits of runs.
@@ -148,12 +148,12 @@ delete from waits where (run_id, position) in (values (?, ?))
 -- name: put_waits
 -- New waits, or new states of old ones.
 insert or replace into waits (run_id, position, kind, name, due_at, attempts, failure, since)
-select * from (values (?, ?, ?, ?, ?, ?, ?, ?)) where column1 is not null
+values (?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_audit
 -- Append audit rows.
 insert into audit (run_id, seq, version, was, became, cause, actor, details, at)
-select * from (values (?, ?, ?, ?, ?, ?, ?, ?, ?)) where column1 is not null
+values (?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: reply_mail
 -- Answers, for mail that is still there.
