@@ -93,11 +93,16 @@ async def run_with_fault(program: Node, fault: Fault) -> Trace:
 
 
 async def crash_at(program: Node, fault: Fault, url: str) -> int:
-    """Run until the fault strikes, and leave it at that; when that was."""
+    """Run until the fault strikes, and leave it at that; when that was.
+
+    On a file the program may take fewer commits than in memory, and come to its end before the fault does.
+    """
     async with environment(Ledger(), fault=fault, store=url) as env:
         running = asyncio.ensure_future(execute(env, program))
-        await env.death()
-        await asyncio.wait({running})
+        dying = asyncio.ensure_future(env.death())
+        await asyncio.wait({running, dying}, return_when=asyncio.FIRST_COMPLETED)
+        dying.cancel()
+        await asyncio.wait({running, dying})
         running.exception()
         return env.clock.now()
 

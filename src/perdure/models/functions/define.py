@@ -36,24 +36,25 @@ _WORKFLOWS: weakref.WeakSet[Workflow[Any, Any]] = weakref.WeakSet()
 class StepCall(Coroutine[Any, Any, R_co]):
     """A step with its arguments, to be awaited once. Outside a workflow it runs as the plain function that it is."""
 
-    __slots__ = ("_iterator", "_used", "args", "kwargs", "step")
+    __slots__ = ("_iterator", "args", "kwargs", "step")
 
     def __init__(self, step: Step[Any, R_co], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._used = False
         self._iterator: Generator[Any, Any, R_co] | None = None
         self.step = step
         self.args = args
         self.kwargs = kwargs
 
     def __await__(self) -> Generator[Any, Any, R_co]:
-        if self._used:
-            raise Misuse(f"this call of step {self.step.name!r} was awaited before; call the step again")
-        self._used = True
+        step = self.step
+        self._use()
         loop = running_loop()
         if loop is None:
-            return self.step.plain(self.args, self.kwargs).__await__()
-        self.args, self.kwargs = self.step.signature.copy(self.args, self.kwargs)
-        return loop.request_step(self.step.name, self).__await__()
+            return step.plain(self.args, self.kwargs).__await__()
+        self.args, self.kwargs = step.signature.copy(self.args, self.kwargs)
+        return loop.request_step(step.name, self).__await__()
+
+    def _use(self) -> None:
+        raise Misuse(f"this call of step {self.step.name!r} was awaited before; call the step again")
 
     def send(self, value: Any) -> Any:
         if self._iterator is None:
@@ -66,22 +67,32 @@ class StepCall(Coroutine[Any, Any, R_co]):
 
     def throw(self, *error: Any) -> Any:
         if self._iterator is None:
-            self._used = True
+            self.close()
             kind, value, *_ = (*error, None)  # Called with an exception, or with its type, itself and its traceback.
             raise kind if value is None else value
         return self._iterator.throw(*error)
 
     def close(self) -> None:
-        self._used = True
         if self._iterator is not None:
             self._iterator.close()
 
     def __repr__(self) -> str:
         return f"<call of step {self.step.name!r}>"
 
+
+class NewStepCall(StepCall[R_co]):
+    """A call that nobody has awaited yet. Its warning, should it be dropped, costs nothing once it is a StepCall."""
+
+    __slots__ = ()
+
+    def _use(self) -> None:
+        self.__class__ = StepCall  # type: ignore[assignment]
+
+    def close(self) -> None:
+        self._use()
+
     def __del__(self) -> None:
-        if not getattr(self, "_used", True):
-            warnings.warn(f"a call of step {self.step.name!r} was never awaited", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"a call of step {self.step.name!r} was never awaited", RuntimeWarning, stacklevel=2)
 
 
 class Step(Generic[P, R]):
@@ -113,7 +124,7 @@ class Step(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> StepCall[R]:
         self.signature.check(args, kwargs)
-        return StepCall(self, args, kwargs)
+        return NewStepCall(self, args, kwargs)
 
     def options(
         self,

@@ -22,8 +22,8 @@ from perdure.kernel.ops import Advance, Op, SetHold
 from perdure.kernel.records import Failure, Hold, Run, Wait
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.failures import to_failure
-from perdure.models.functions.loop import Livelock, StepRequest, TimerRequest
-from perdure.models.functions.runner import LiveRun, Mismatch, Released
+from perdure.models.functions.loop import Commands, Livelock, TimerRequest
+from perdure.models.functions.runner import LiveRun, Mismatch
 from perdure.models.functions.steps import Execution, StepRunner
 from perdure.ports import Clock, Codec, Store
 
@@ -93,8 +93,13 @@ class FunctionHost:
     def proceed(self, run_id: str) -> None:
         """A run's earliest advance that was not committed yet is: do what it asks for."""
         live = self._live.get(run_id)
-        if live is not None and live.gate:
-            self._release(live, live.gate.popleft())
+        if live is None or not live.gate:
+            return
+        released = live.gate.popleft()
+        if type(released) is Commands:
+            self._release(live, released)
+        else:
+            released()
 
     def perform(self, effect: Begin | Park | Proceed | Drop | Finish) -> None:
         """Do what was decided and is now committed."""
@@ -154,7 +159,7 @@ class FunctionHost:
     def _began(self, live: LiveRun, run: Run, input: str) -> None:
         commands = live.begin(input, run.started_at or run.created_at)
         if commands.end is None and not commands.timers and not live.idle:
-            self._release(live, Released(commands))  # Only steps, and nothing before them that is not committed.
+            self._release(live, commands)  # Only steps, and nothing before them that is not committed.
         else:
             self._progressed(live, live.advance(commands, self._now(live), "started"))
 
@@ -214,10 +219,10 @@ class FunctionHost:
         unchanged = commands.end is None and not commands.timers and not gone
         if unchanged and live.idle == (run.status == "suspended") and not self._is_stuck(live):
             commands.timers = all_timers
-            self._release(live, Released(commands))
+            self._release(live, commands)
             return
         advance = live.advance(commands, self._now(live), "recovered", dropped=gone)
-        live.gate[-1] = Released(commands, lambda: self._arm(live, list(known.values())))
+        live.gate[-1] = lambda: (self._release(live, commands), self._arm(live, list(known.values())))
         self._progressed(live, advance)
 
     def _evict(self, newest: LiveRun) -> None:
@@ -265,35 +270,26 @@ class FunctionHost:
     def _is_stuck(live: LiveRun) -> bool:
         return live.idle and not live.pausing and not live.loop.outstanding_timers
 
-    def _release(self, live: LiveRun, released: Released) -> None:
+    def _release(self, live: LiveRun, commands: Commands) -> None:
         """The gate opens: what was asked for may touch the outside."""
-        commands = released.commands
-        if commands is not None:
-            for position in commands.steps_cancelled:
-                self._stop_step(live, position)
-            for position in commands.timers_dropped:
-                if (timer := live.timers.pop(position, None)) is not None:
-                    timer.cancel()
-            if commands.timers:
-                self._arm(live, commands.timers)
-            for request in commands.steps:
-                if live.requests.get(request.position) is request and not live.ended and not self._draining:
-                    self._start_step(live, request)
-        if released.then is not None:
-            released.then()
-
-    def _start_step(self, live: LiveRun, request: StepRequest) -> None:
-        execution = Execution(self._steps, live, request)
-        live.running[request.position] = execution
-        wait = live.retries.get(request.position)
-        if wait is None:
-            self._attempt(execution)
-        else:
-            execution.attempt = wait.attempts
-            execution.started_at = wait.since
-            if wait.failure is not None:
-                execution.history = list(from_json(wait.failure, type=Failure).history)
-            self._pause(execution, wait)
+        for position in commands.steps_cancelled:
+            self._stop_step(live, position)
+        for position in commands.timers_dropped:
+            if (timer := live.timers.pop(position, None)) is not None:
+                timer.cancel()
+        if commands.timers:
+            self._arm(live, commands.timers)
+        for request in commands.steps:
+            position = request.position
+            if live.requests.get(position) is not request or live.ended or self._draining:
+                continue
+            live.running[position] = execution = Execution(self._steps, live, request)
+            wait = live.retries.get(position)
+            if wait is None:
+                self._attempt(execution)
+            else:
+                execution.resume_from(wait)
+                self._pause(execution, wait)
 
     def _attempt(self, execution: Execution) -> None:
         if execution.dropped or execution.live.ended or self._draining:
@@ -321,12 +317,11 @@ class FunctionHost:
         self._inactive(execution)
         if live.running.pop(request.position, None) is None or live.ended:
             return
-        if live.requests.get(request.position) is not request:
-            return
-        self._touch(live)
-        self._guarded(live, self._go_on_after, execution, value, error)
+        if live.requests.get(request.position) is request:
+            self._guarded(live, self._go_on_after, execution, value, error)
 
     def _go_on_after(self, live: LiveRun, execution: Execution, value: Any, error: BaseException | None) -> None:
+        self._touch(live)
         advance = live.step_done(
             execution.request,
             value,
@@ -357,7 +352,7 @@ class FunctionHost:
         live.has_waited = True
         live.retries[request.position] = wait
         live.pausing.add(request.position)
-        live.gate.append(Released(None, lambda: self._pause(execution, wait)))
+        live.gate.append(lambda: self._pause(execution, wait))
         at = self._now(live)
         self._owe(Advance(run_id=live.id, at=at, claim=live.claim, cause="step failed", waits=(wait,), idle=live.idle))
 
@@ -376,7 +371,7 @@ class FunctionHost:
         if execution.dropped or live.ended or self._draining:
             return
         live.pausing.discard(position)
-        live.gate.append(Released(None, lambda: self._attempt(execution)))
+        live.gate.append(lambda: self._attempt(execution))
         self._owe(Advance(run_id=live.id, at=self._now(live), claim=live.claim, cause="retry due"))
 
     def _arm(self, live: LiveRun, timers: Sequence[TimerRequest]) -> None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
 
-from perdure.errors import ForbiddenInWorkflow, PerdureError, UnstorableValue
+from perdure.errors import PerdureError, UnstorableValue
 from perdure.kernel.ops import Advance, End
 from perdure.kernel.records import Attempt, Entry, Failure, Outcome, Run, Wait
 from perdure.kernel.status import Status
@@ -37,13 +37,6 @@ class Fired(Struct, frozen=True):
 
     due: int
     fired: int
-
-
-class Released(Struct):
-    """What an advance asks for once it is committed."""
-
-    commands: Commands | None = None
-    then: Callable[[], None] | None = None
 
 
 class LiveRun:
@@ -72,7 +65,7 @@ class LiveRun:
         self.retries: dict[str, Wait] = {}
         self.pausing: set[str] = set()
         self.timers: dict[str, Any] = {}  # position -> its armed timer
-        self.gate: deque[Released] = deque()
+        self.gate: deque[Commands | Callable[[], None]] = deque()
         self.seq = 0
         self.ended = False
         self.has_waited = False
@@ -190,7 +183,14 @@ class LiveRun:
         self, commands: Commands, at: int, cause: str, entries: tuple[Entry, ...] = (), dropped: tuple[str, ...] = ()
     ) -> Advance:
         """The op that makes these commands durable; they are released from the gate once it is committed."""
-        self.gate.append(Released(commands))
+        self.gate.append(commands)
+        # The hot path: it goes on with steps and nothing else.
+        if (
+            commands.end is None
+            and len(self.requests) > len(self.pausing)
+            and not (commands.timers or commands.timers_dropped or commands.steps_cancelled)
+        ):
+            return Advance(run_id=self.id, at=at, claim=self.claim, cause=cause, entries=entries, waits_dropped=dropped)
         waits: tuple[Wait, ...] = ()
         if commands.timers:
             self.has_waited = True
@@ -240,8 +240,9 @@ class LiveRun:
         """Keep track of which steps are asked for."""
         for request in commands.steps:
             self.requests[request.position] = request
-        for position in commands.steps_cancelled:
-            self.requests.pop(position, None)
+        if commands.steps_cancelled:
+            for position in commands.steps_cancelled:
+                self.requests.pop(position, None)
         return commands
 
     def _open(self) -> str:
@@ -281,4 +282,4 @@ def _diff(entries: Sequence[Entry], at: int, now: str) -> str:
     return "\n".join([*lines, f"+ now: {now}"])
 
 
-__all__ = ["Fired", "ForbiddenInWorkflow", "LiveRun", "Mismatch", "Released"]
+__all__ = ["Fired", "LiveRun", "Mismatch"]

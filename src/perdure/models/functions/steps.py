@@ -15,8 +15,10 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
+from msgspec.json import decode as from_json
+
 from perdure.errors import StepFailed, StepTimedOut
-from perdure.kernel.records import Attempt
+from perdure.kernel.records import Attempt, Failure, Wait
 from perdure.models.functions.carriers import Carriers
 from perdure.models.functions.context import CurrentStep, in_step
 from perdure.models.functions.define import Step, StepCall
@@ -55,6 +57,13 @@ class Execution:
         self._timed_out: StepTimedOut | None = None
         total = self.step.total_timeout_s
         self.deadline = None if total is None else request.emitted_at + round(total * 1_000_000)
+
+    def resume_from(self, wait: Wait) -> None:
+        """Take over what the store knows of earlier attempts."""
+        self.attempt = wait.attempts
+        self.started_at = wait.since
+        if wait.failure is not None:
+            self.history = list(from_json(wait.failure, type=Failure).history)
 
     def begin(self) -> None:
         """Start the next attempt."""
