@@ -38,7 +38,7 @@ from perdure.models.functions.context import from_datetime
 from perdure.models.functions.define import RunCall, StepCall, Workflow, decorated_workflows
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.host import FunctionHost
-from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
+from perdure.models.functions.values import PAYLOAD_MAX_BYTES, UNSTORABLE_TEXT, Reader
 from perdure.ports import Clock, Codec, PlainCodec, RunFilter, Store, SystemClock, new_id
 from perdure.resources import Resources
 from perdure.storage import open_store
@@ -333,9 +333,16 @@ class Engine:
             await self._check_same(started.run, workflow.name, input)
         return RunHandle(self, started.run.id, workflow.signature.result)
 
-    async def run(self, call: RunCall[R], *, id: str | None = None, tags: Mapping[str, str] | None = None) -> R:
-        """Start a run and wait for its result."""
-        return await (await self.start(call, id=id, tags=tags)).result()
+    async def run(
+        self,
+        call: RunCall[R],
+        *,
+        id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        deadline: datetime | timedelta | None = None,
+    ) -> R:
+        """Start a run and wait for its result. As `start`, and raises what `RunHandle.result` does."""
+        return await (await self.start(call, id=id, tags=tags, deadline=deadline)).result()
 
     def handle(self, id: str) -> RunHandle[Any]:
         """A handle of a run known by its id. Asks nobody whether it exists."""
@@ -650,7 +657,7 @@ def _checked(text: object, what: str, chars_max: int = _TEXT_MAX_CHARS) -> str:
     """Text that every store can hold as a key."""
     if not isinstance(text, str) or not 0 < len(text) <= chars_max:
         raise InvalidArguments(f"{what} is a text of 1 to {chars_max} characters, not {text!r:.80}")
-    if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+    if UNSTORABLE_TEXT.search(text) is not None:
         raise InvalidArguments(f"{what} cannot contain NUL or lone surrogates: {text!r:.80}")
     return text
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from perdure import current_run, workflow
 from perdure.errors import (
     ConcurrentModification,
     DeadlineExceeded,
@@ -19,7 +18,6 @@ from perdure.errors import (
 )
 from perdure.ports import StoredRun
 from perdure.storage.memory import MemoryStore
-from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 from tests.engine.world import World, environment, steps, waiting
 
@@ -160,15 +158,6 @@ async def test_runs_get_ids_that_sort_by_age(source: StoreSource) -> None:
             await env.advance(1)
         assert ids == sorted(ids)
         assert {one[14] for one in ids} == {"7"}
-
-
-async def test_tags_are_there_for_the_workflow() -> None:
-    @workflow
-    async def ask() -> dict[str, str]:
-        return current_run().tags
-
-    async with Environment([ask]) as env:
-        assert await env.engine.run(ask(), tags={"tenant": "acme"}) == {"tenant": "acme"}
 
 
 # Updating.

@@ -1,8 +1,8 @@
 """Tasks that carry async steps: a step that waits for something has a task of its own, one that does not needs none.
 
 A carrier runs the steps that were given to it one after the other, each in its own context, for as long as they end
-without waiting. The first that waits keeps the carrier, and a new one takes the rest. So `asyncio.current_task()` is always
-a task, which nobody shares while a step is suspended, and a hundred steps that have their answer at hand cost one task.
+without waiting. The first that waits keeps the carrier, and a new one takes the rest. So `asyncio.current_task()` is
+always a task, which nobody shares while a step is suspended, and a hundred steps that need not wait cost one task.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 
 class Cargo(Protocol):
-    """An async step to be run: its coroutine, the context to run it in, and, once it waits, the task that it waits in."""
+    """An async step to be run: its coroutine, the context to run it in, and, once it waits, the task it waits in."""
 
     coroutine: Coroutine[Any, Any, Any] | None
     context: Context | None

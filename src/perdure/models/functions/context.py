@@ -39,16 +39,17 @@ class TimeReached(Struct, frozen=True):
 
 
 class CurrentRun:
-    """The run that the calling workflow code belongs to. All it gives is the same in every replay."""
+    """The run that the calling workflow code belongs to.
 
-    __slots__ = ("_loop", "attempt", "id", "random", "tags", "workflow")
+    All it gives is the same in every replay: so no tags or attempts, which people change meanwhile.
+    """
 
-    def __init__(self, loop: WorkflowLoop, *, id: str, workflow: str, tags: dict[str, str], attempt: int) -> None:
+    __slots__ = ("_loop", "id", "random", "workflow")
+
+    def __init__(self, loop: WorkflowLoop, *, id: str, workflow: str) -> None:
         self._loop = loop
         self.id = id
         self.workflow = workflow
-        self.tags = tags
-        self.attempt = attempt
         self.random = random.Random(id)
 
     def now(self) -> datetime:

@@ -20,7 +20,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 from perdure.errors import InvalidDefinition, Misuse
 from perdure.kernel.retry import Retry
 from perdure.models.functions.loop import running_loop
-from perdure.models.functions.values import Signature, local_names
+from perdure.models.functions.values import UNSTORABLE_TEXT, Signature, local_names
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -319,7 +319,7 @@ def _checked_name(name: Any, what: str) -> str:
     """A name is a key in every store, for as long as there are runs that have it in their journals."""
     if not isinstance(name, str) or not 0 < len(name) <= _NAME_MAX_CHARS:
         raise InvalidDefinition(f"a {what}'s name is a text of 1 to {_NAME_MAX_CHARS} characters, not {name!r:.80}")
-    if "\0" in name or any("\ud800" <= char <= "\udfff" for char in name):
+    if UNSTORABLE_TEXT.search(name) is not None:
         raise InvalidDefinition(f"a {what}'s name cannot contain NUL or lone surrogates: {name!r:.80}")
     return name
 

@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
 
 from perdure.coordinator.timers import Timers
 from perdure.errors import PerdureError, StoreError
 from perdure.kernel.effects import Begin, Drop, Finish, Park, Proceed
 from perdure.kernel.ops import Advance, Op, SetHold
-from perdure.kernel.records import Failure, Hold, Run, Wait
+from perdure.kernel.records import Hold, Run, Wait
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.loop import Commands, Livelock, TimerRequest
@@ -96,7 +95,7 @@ class FunctionHost:
         if live is None or not live.gate:
             return
         released = live.gate.popleft()
-        if type(released) is Commands:
+        if isinstance(released, Commands):
             self._release(live, released)
         else:
             released()
@@ -222,7 +221,12 @@ class FunctionHost:
             self._release(live, commands)
             return
         advance = live.advance(commands, self._now(live), "recovered", dropped=gone)
-        live.gate[-1] = lambda: (self._release(live, commands), self._arm(live, list(known.values())))
+
+        def release() -> None:
+            self._release(live, commands)
+            self._arm(live, list(known.values()))
+
+        live.gate[-1] = release
         self._progressed(live, advance)
 
     def _evict(self, newest: LiveRun) -> None:
@@ -255,7 +259,8 @@ class FunctionHost:
         except Mismatch as mismatch:
             self._hold(live.id, live.claim, f"the code does not fit the journal: {mismatch}", mismatch.details, live)
         except Livelock as livelock:
-            self._hold(live.id, live.claim, str(livelock), live.loop.stack(), live)
+            reason = str(livelock).partition("; it stands at")[0]
+            self._hold(live.id, live.claim, reason, livelock.stack, live)
         except Exception as error:
             log.exception("run %s is held", live.id)
             self._hold(live.id, live.claim, f"engine bug: {error!r}", to_failure(error).stack, live)

@@ -45,8 +45,8 @@ class LiveRun:
     that is not committed yet."""
 
     __slots__ = (
-        "_codec", "_payload_max", "claim", "ended", "gate", "has_waited", "id", "loop", "pausing", "requests", "retries",
-        "running", "seq", "timers", "workflow",
+        "_codec", "_payload_max", "claim", "ended", "gate", "has_waited", "id", "loop", "pausing", "requests",
+        "retries", "running", "seq", "timers", "workflow",
     )  # fmt: skip
 
     def __init__(
@@ -57,9 +57,7 @@ class LiveRun:
         self.workflow = workflow
         # What it refuses is not spelt out method by method, so checkers take it for abstract.
         self.loop = WorkflowLoop(run_id=run.id, callbacks_max=callbacks_max)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
-        self.loop.about = lambda: CurrentRun(
-            self.loop, id=run.id, workflow=run.workflow, tags=dict(run.tags), attempt=run.attempt
-        )
+        self.loop.about = lambda: CurrentRun(self.loop, id=run.id, workflow=run.workflow)
         self.requests: dict[str, StepRequest] = {}
         self.running: dict[str, Any] = {}  # position -> its execution, for the step runner
         self.retries: dict[str, Wait] = {}
@@ -138,8 +136,9 @@ class LiveRun:
         text = failed = None
         if error is None:
             try:
-                text = to_text(value, f"the result of step {request.name!r}", self._payload_max)
-                value = call.step.signature.result.read(text, f"the result of step {request.name!r}")
+                signature = call.step.signature
+                text = to_text(value, signature.about_result, self._payload_max)
+                value = signature.result.read(text, signature.about_result)
                 text = self._codec.encode(text)
             except UnstorableValue as unstorable:
                 error, text = unstorable, None
@@ -223,9 +222,9 @@ class LiveRun:
     def _end(self, end: Any) -> End:
         if isinstance(end, Completed):
             try:
-                what = f"the result of workflow {self.workflow.name!r}"
-                text = to_text(end.value, what, self._payload_max)
-                self.workflow.signature.result.read(text, what)
+                signature = self.workflow.signature
+                text = to_text(end.value, signature.about_result, self._payload_max)
+                signature.result.read(text, signature.about_result)
                 outcome = Outcome(output=self._codec.encode(text))
                 return End(status=Status.SUCCEEDED, outcome=outcome, has_waited=self.has_waited)
             except UnstorableValue as unstorable:

@@ -36,8 +36,8 @@ class Execution:
     """A step in flight: its attempts so far and the one that runs now."""
 
     __slots__ = (
-        "_runner", "_timed_out", "_timeout", "attempt", "context", "coroutine", "deadline", "dropped", "history", "live",
-        "request", "started_at", "step", "task",
+        "_runner", "_timed_out", "_timeout", "attempt", "context", "coroutine", "deadline", "dropped", "history",
+        "live", "request", "started_at", "step", "task",
     )  # fmt: skip
 
     def __init__(self, runner: StepRunner, live: LiveRun, request: StepRequest) -> None:

@@ -16,12 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 
 PAYLOAD_MAX_BYTES = 2 * 1024 * 1024
 _LONG_NUMBER_DIGITS = 300
 _LONG_NUMBER = re.compile(rb"[0-9]{300}")
+UNSTORABLE_TEXT = re.compile("[\0\ud800-\udfff]")  # in keys and names: NUL and lone surrogates
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _IMMUTABLE = frozenset({str, int, float, bool, type(None), bytes})
 
@@ -106,6 +108,8 @@ class Signature:
 
     def __init__(self, function: Callable[..., Any], what: str, local_names: Mapping[str, Any]) -> None:
         self.what = what
+        self.about_input = f"the input of {what}"
+        self.about_result = f"the result of {what}"
         self._function = function
         self._local_names = local_names
         self._signature = inspect.signature(function)
@@ -132,7 +136,7 @@ class Signature:
 
     def write(self, args: tuple[Any, ...], kwargs: dict[str, Any], payload_max: int) -> str:
         """The arguments by name, as a JSON object, checked against the annotations."""
-        text = to_text(self._bind(args, kwargs), f"the input of {self.what}", payload_max)
+        text = to_text(self._bind(args, kwargs), self.about_input, payload_max)
         try:
             self.read(text)
         except UnstorableValue as error:
@@ -141,7 +145,14 @@ class Signature:
 
     def read(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to call the function with. Raises UnstorableValue if the text does not fit it any more."""
-        given = self._resolve()[1].read(text, f"the input of {self.what}")
+        given = self._resolve()[1].read(text, self.about_input)
+        if self._most >= 0:
+            values = astuple(given)
+            for value in values:
+                if value is msgspec.UNSET:
+                    break
+            else:
+                return values, {}
         args: tuple[Any, ...] = ()
         kwargs: dict[str, Any] = {}
         for parameter in self._parameters:
