@@ -180,11 +180,11 @@ class Coordinator:
     def owe(self, op: Op) -> None:
         """An op that the engine itself owes: never refused, no reply."""
         if self._worker is not None:
-            self._put(Item(op, None, outside=False))
+            self._put(Item(op, None, False))
 
     def _put(self, item: Item) -> None:
         self._idle.clear()
-        self._inbox.put((item,))
+        self._inbox.put(item)
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
@@ -194,9 +194,7 @@ class Coordinator:
                 await self._inbox.arrival()
                 items = self._inbox.take()
                 await self._settle(items)
-                await asyncio.sleep(
-                    0
-                )  # What was decided is done before more is decided: nobody overtakes a committed start.
+                await asyncio.sleep(0)  # What was committed is done before more is decided.
                 if not len(self._inbox):
                     # Effects are performed in a callback of their own, so one more turn shows whether they owe new ops.
                     await asyncio.sleep(0)
@@ -245,13 +243,13 @@ class Coordinator:
                 self._forget(conflict.run_ids)
                 await asyncio.sleep(0)  # Then they are dropped, and what they still did is in the inbox.
                 items = self._without_progress(items, conflict.run_ids)
-                self._inbox.put(self._without_progress(self._inbox.empty(), conflict.run_ids))
+                self._inbox.put_back(self._without_progress(self._inbox.empty(), conflict.run_ids))
                 await self._reload(conflict.run_ids)
             except CommitRefused as refusal:
                 return await self._isolate(items, refusal)
             except StoreUnavailable as error:
                 items = [item for item in items if not self._refuse_outside(item, error)]
-                self._inbox.put([item for item in self._inbox.empty() if not self._refuse_outside(item, error)])
+                self._inbox.put_back([item for item in self._inbox.empty() if not self._refuse_outside(item, error)])
             except Fenced as fenced:
                 await self._rejoin(fenced)
                 items = [item for item in items if item.outside]
@@ -389,7 +387,7 @@ class Coordinator:
         """Declared dead: nothing in memory counts any more. Register anew; what callers asked for is decided again."""
         log.warning("%s; dropping %d runs and registering anew", fenced, len(self._runs))
         self._forget(list(self._runs))
-        self._inbox.put([item for item in self._inbox.empty() if item.outside])
+        self._inbox.put_back([item for item in self._inbox.empty() if item.outside])
         while True:
             try:
                 await self._patiently(self._join)

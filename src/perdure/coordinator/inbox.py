@@ -13,13 +13,12 @@ from perdure.kernel.ops import Op, Retry
 class Item:
     """An op in the queue and whoever waits for its reply."""
 
-    __slots__ = ("op", "outside", "reply", "size")
+    __slots__ = ("op", "outside", "reply")
 
     def __init__(self, op: Op, reply: asyncio.Future[Any] | None, outside: bool) -> None:
         self.op = op
         self.reply = reply
         self.outside = outside
-        self.size = op.payload_bytes
 
     def answer(self, value: Any) -> None:
         if self.reply is not None and not self.reply.done():
@@ -55,14 +54,15 @@ class Inbox:
         """Let the next caller in."""
         self._outside.release()
 
-    def put(self, items: Sequence[Item]) -> None:
-        self._items.extend(items)
-        self._wake()
+    def put(self, item: Item) -> None:
+        self._items.append(item)
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_result(None)
 
-    def put_first(self, items: Sequence[Item]) -> None:
-        """Ops that must be looked at before all others; the order among them is kept."""
-        self._items.extendleft(reversed(items))
-        self._wake()
+    def put_back(self, items: Sequence[Item]) -> None:
+        """Those of what `empty` gave that are still to be done."""
+        for item in items:
+            self.put(item)
 
     def take(self) -> list[Item]:
         """The ops of the next batch: all that wait, up to the bounds.
@@ -74,7 +74,7 @@ class Inbox:
         queue = self._items
         while queue and len(taken) < self._batch_ops_max:
             item = queue[0]
-            size += item.size
+            size += item.op.payload_bytes
             if taken and (size > self._batch_bytes_max or type(item.op) is Retry):
                 break
             taken.append(queue.popleft())
@@ -93,7 +93,3 @@ class Inbox:
                 await self._awaited
             finally:
                 self._awaited = None
-
-    def _wake(self) -> None:
-        if self._awaited is not None and not self._awaited.done():
-            self._awaited.set_result(None)

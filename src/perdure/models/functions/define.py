@@ -45,15 +45,6 @@ class StepCall(Coroutine[Any, Any, R_co]):
         self.kwargs = kwargs
 
     def __await__(self) -> Generator[Any, Any, R_co]:
-        step = self.step
-        self._use()
-        loop = running_loop()
-        if loop is None:
-            return step.plain(self.args, self.kwargs).__await__()
-        self.args, self.kwargs = step.signature.copy(self.args, self.kwargs)
-        return loop.request_step(step.name, self).__await__()
-
-    def _use(self) -> None:
         raise Misuse(f"this call of step {self.step.name!r} was awaited before; call the step again")
 
     def send(self, value: Any) -> Any:
@@ -85,11 +76,16 @@ class NewStepCall(StepCall[R_co]):
 
     __slots__ = ()
 
-    def _use(self) -> None:
+    def __await__(self) -> Generator[Any, Any, R_co]:
         self.__class__ = StepCall  # type: ignore[assignment]
+        step, loop = self.step, running_loop()
+        if loop is None:
+            return step.plain(self.args, self.kwargs).__await__()
+        self.args, self.kwargs = step.signature.copy(self.args, self.kwargs)
+        return loop.request_step(step.name, self).__await__()
 
     def close(self) -> None:
-        self._use()
+        self.__class__ = StepCall  # type: ignore[assignment]
 
     def __del__(self) -> None:
         warnings.warn(f"a call of step {self.step.name!r} was never awaited", RuntimeWarning, stacklevel=2)
@@ -123,7 +119,9 @@ class Step(Generic[P, R]):
         self.__wrapped__ = function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> StepCall[R]:
-        self.signature.check(args, kwargs)
+        signature = self.signature
+        if kwargs or not signature.least <= len(args) <= signature.most:
+            signature.check(args, kwargs)
         return NewStepCall(self, args, kwargs)
 
     def options(

@@ -256,13 +256,16 @@ class FunctionHost:
         """Activate a run; whatever is wrong with it concerns it alone."""
         try:
             activate(live, *args)
-        except Mismatch as mismatch:
-            self._hold(live.id, live.claim, f"the code does not fit the journal: {mismatch}", mismatch.details, live)
-        except Livelock as livelock:
-            reason = str(livelock).partition("; it stands at")[0]
-            self._hold(live.id, live.claim, reason, livelock.stack, live)
-        except Exception as error:
-            log.exception("run %s is held", live.id)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+            self._set_aside(live, error)
+
+    def _set_aside(self, live: LiveRun, error: Exception) -> None:
+        if isinstance(error, Mismatch):
+            self._hold(live.id, live.claim, f"the code does not fit the journal: {error}", error.details, live)
+        elif isinstance(error, Livelock):
+            self._hold(live.id, live.claim, str(error).partition("; it stands at")[0], error.stack, live)
+        else:
+            log.error("run %s is held", live.id, exc_info=error)
             self._hold(live.id, live.claim, f"engine bug: {error!r}", to_failure(error).stack, live)
 
     def _progressed(self, live: LiveRun, advance: Advance) -> None:
@@ -322,21 +325,23 @@ class FunctionHost:
         self._inactive(execution)
         if live.running.pop(request.position, None) is None or live.ended:
             return
-        if live.requests.get(request.position) is request:
-            self._guarded(live, self._go_on_after, execution, value, error)
-
-    def _go_on_after(self, live: LiveRun, execution: Execution, value: Any, error: BaseException | None) -> None:
+        if live.requests.get(request.position) is not request:
+            return
         self._touch(live)
-        advance = live.step_done(
-            execution.request,
-            value,
-            error,
-            history=execution.history,
-            started_at=execution.started_at,
-            attempts=execution.attempt or 1,
-            at=self._clock.now(),
-        )
-        self._progressed(live, advance)
+        try:
+            advance = live.step_done(
+                request,
+                value,
+                error,
+                history=execution.history,
+                started_at=execution.started_at,
+                attempts=execution.attempt or 1,
+                at=self._clock.now(),
+            )
+        except Exception as trouble:  # noqa: BLE001 - as in _guarded, without a call more on the hot path
+            self._set_aside(live, trouble)
+        else:
+            self._progressed(live, advance)
 
     def _step_delayed(self, execution: Execution, due_at: int, error: BaseException) -> None:
         """A step pauses for longer than a second: make that durable, with the attempts made."""

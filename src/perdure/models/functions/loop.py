@@ -125,6 +125,17 @@ class WorkflowLoop(AskingLoop):
             raise InvariantViolated(f"run {self.run_id} was closed inside an activation", run_id=self.run_id)
         self.closed = True
         self._refusal = "the run is being closed: nothing can be asked for in its clean-up"
+        try:
+            if self._generators or self._orphans or self._unfinished():
+                self._close_all()
+        finally:
+            self._ready = self._main = self._fatal = self._exception_handler = None
+            self._tasks.clear()
+            self._steps.clear()
+            self._timers.clear()
+            self._commands()
+
+    def _close_all(self) -> None:
         if self._ready is None:
             self._ready = deque()
         previous = _get_running_loop()
@@ -137,11 +148,6 @@ class WorkflowLoop(AskingLoop):
             _set_running_loop(previous)
             if wrapped is not None and previous is None:
                 set_asyncgen_hooks(*wrapped)
-            self._ready = self._main = self._fatal = self._exception_handler = None
-            self._tasks.clear()
-            self._steps.clear()
-            self._timers.clear()
-            self._commands()
 
     def call_soon(
         self, callback: Callable[[Unpack[Args]], object], *args: *Args, context: Context | None = None

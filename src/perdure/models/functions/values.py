@@ -116,18 +116,18 @@ class Signature:
         self._parameters = list(self._signature.parameters.values())
         self._names = [p.name for p in self._parameters]
         plain = all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY) for p in self._parameters)
-        self._most = len(self._parameters) if plain else -1
-        self._least = sum(p.default is p.empty for p in self._parameters)
+        self.most = len(self._parameters) if plain else -1
+        self.least = sum(p.default is p.empty for p in self._parameters)
         self._readers: tuple[Reader, Reader] | None = None
 
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise InvalidArguments unless the function can be called like this."""
-        if kwargs or not self._least <= len(args) <= self._most:
+        if kwargs or not self.least <= len(args) <= self.most:
             self._bind(args, kwargs)
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The given arguments by parameter name."""
-        if not kwargs and self._least <= len(args) <= self._most:
+        if not kwargs and self.least <= len(args) <= self.most:
             return dict(zip(self._names, args, strict=False))
         try:
             return self._signature.bind(*args, **kwargs).arguments
@@ -146,7 +146,7 @@ class Signature:
     def read(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to call the function with. Raises UnstorableValue if the text does not fit it any more."""
         given = self._resolve()[1].read(text, self.about_input)
-        if self._most >= 0:
+        if self.most >= 0:
             values = astuple(given)
             for value in values:
                 if value is msgspec.UNSET:
