@@ -204,6 +204,7 @@ class Coordinator:
         except asyncio.CancelledError:
             for item in items:
                 item.refuse(EngineStopped("the engine was stopped while this was committed; it may have been written"))
+            self.kill()  # Whoever cancels all tasks of a loop cancels this one too: nobody is to wait for it then.
             raise
         except BaseException as error:  # noqa: BLE001 - whatever it is, everybody who waits must hear of it
             self._fail(error, items)

@@ -229,6 +229,8 @@ class LiveRun:
                 return End(status=Status.SUCCEEDED, outcome=outcome, has_waited=self.has_waited)
             except UnstorableValue as unstorable:
                 error: BaseException = unstorable
+        elif isinstance(end.error, KeyboardInterrupt):
+            raise end.error  # Somebody stops the process while this run's code runs: that is no end of the run.
         else:
             error = end.error
         failure = to_failure(error, entry=entry_of(error))
