@@ -118,16 +118,17 @@ class CurrentStep:
 
 
 # What runs in a step's context can have it described; few steps ask.
-in_step: ContextVar[Callable[[], CurrentStep]] = ContextVar("perdure_step")
+in_step: ContextVar[tuple[Callable[[int], CurrentStep], int]] = ContextVar("perdure_step")
 
 
 def current_step() -> CurrentStep:
     """The attempt this code belongs to: its run's id, its number, and a key that is the same in every attempt and after
     every crash, for whoever must do the work only once. Raises NotInStep elsewhere."""
-    describe = in_step.get(None)
-    if describe is None or running_loop() is not None:
+    found = in_step.get(None)
+    if found is None or running_loop() is not None:
         raise NotInStep("current_step() belongs into a step that an engine runs")
-    return describe()
+    describe, attempt = found
+    return describe(attempt)
 
 
 def resource(kind: type[T]) -> T:

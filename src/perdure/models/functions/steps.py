@@ -75,7 +75,7 @@ class Execution:
         self._timed_out = None
         context = copy_context()
         # The number is this attempt's: a thread that was given up may still ask when the next one runs.
-        context.run(in_step.set, partial(self._describe, self.attempt))
+        context.run(in_step.set, (self.describe, self.attempt))
         if self.deadline is not None and now >= self.deadline:
             runner.loop.call_soon(self._failed, self._overall_timeout())
             return
@@ -89,7 +89,7 @@ class Execution:
             self.task.add_done_callback(self._thread_ended)
             self.suspended()
 
-    def _describe(self, attempt: int) -> CurrentStep:
+    def describe(self, attempt: int) -> CurrentStep:
         return CurrentStep(
             run_id=self.live.id,
             position=self.request.position,
