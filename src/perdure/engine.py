@@ -30,7 +30,7 @@ from perdure.errors import (
 from perdure.handles import RunHandle
 from perdure.kernel import ops
 from perdure.kernel.decide import Started
-from perdure.kernel.effects import Begin, Drop, Effect, Finish, Proceed, Rearm
+from perdure.kernel.effects import Begin, Drop, Effect, Finish, Park, Proceed, Rearm
 from perdure.kernel.records import Engine as EngineRow
 from perdure.kernel.records import Failure, Hold, Outcome, Run
 from perdure.kernel.status import FINISHED, Status
@@ -613,14 +613,14 @@ class Engine:
     def _perform(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             try:
-                if type(effect) is Proceed:  # By far the most of them.
+                if isinstance(effect, Proceed):  # By far the most of them.
                     self._functions.proceed(effect.run_id)
                 else:
                     self._perform_one(effect)
             except Exception:
                 log.exception("an effect could not be performed: %r", effect)
 
-    def _perform_one(self, effect: Effect) -> None:
+    def _perform_one(self, effect: Begin | Park | Drop | Finish | Rearm) -> None:
         if isinstance(effect, Rearm):
             self._arm_deadline(effect.run)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from perdure.errors import Misuse
 from perdure.kernel.records import Audit, Entry, Failure, Hold, Run
+from perdure.models.functions.context import to_datetime
 from perdure.ports import Codec, StoredRun
 
 
@@ -103,9 +104,9 @@ def run_view(run: Run, stored: StoredRun | None = None, codec: Codec | None = No
         hold=run.hold,
         deadline=_when(run.deadline),
         recoveries=run.recoveries,
-        created_at=_at(run.created_at),
+        created_at=to_datetime(run.created_at),
         started_at=_when(run.started_at),
-        updated_at=_at(run.updated_at),
+        updated_at=to_datetime(run.updated_at),
         completed_at=_when(run.completed_at),
         **payloads,
     )
@@ -122,8 +123,8 @@ def entry_view(entry: Entry, codec: Codec, attempt: int | None = None) -> EntryV
         value=plain,
         failure=_failure(entry.failure),
         attempts=entry.attempts,
-        started_at=_at(entry.started_at),
-        at=_at(entry.at),
+        started_at=to_datetime(entry.started_at),
+        at=to_datetime(entry.at),
         archived_attempt=attempt,
     )
 
@@ -136,7 +137,7 @@ def audit_view(audit: Audit) -> AuditView:
         cause=audit.cause,
         actor=audit.actor,
         details=audit.details,
-        at=_at(audit.at),
+        at=to_datetime(audit.at),
     )
 
 
@@ -159,9 +160,5 @@ def _failure(text: str | None) -> Failure | None:
     return None if text is None else msgspec.json.decode(text, type=Failure)
 
 
-def _at(at: int) -> datetime:
-    return datetime.fromtimestamp(at // 1_000_000, UTC) + timedelta(microseconds=at % 1_000_000)
-
-
 def _when(at: int | None) -> datetime | None:
-    return None if at is None else _at(at)
+    return None if at is None else to_datetime(at)

@@ -384,6 +384,23 @@ async def test_a_store_that_is_away_for_very_long_does_not_wear_the_coordinator_
         assert len((await b.store.journal("a"))[1]) == 1
 
 
+async def test_what_the_engine_insists_on_outlasts_a_store_that_is_away() -> None:
+    async with bench(IMPATIENT) as b:
+        b.store.script = [StoreBusy("later")] * 100
+        waiting = asyncio.ensure_future(b.coordinator.insist([start("a"), start("b")]))
+        with pytest.raises(StoreUnavailable):
+            await b.coordinator.submit(start("c"))
+        assert [reply.created for reply in await waiting] == [True, True]
+
+
+async def test_what_the_engine_insisted_on_is_told_that_it_was_declared_dead() -> None:
+    async with bench() as b:
+        b.store.script = [Fenced("dead")]
+        (reply,) = await b.coordinator.insist([start("a")])
+        assert isinstance(reply, Fenced)
+        assert isinstance(await b.coordinator.submit(start("a")), Started)
+
+
 async def test_reads_are_tried_again_too() -> None:
     async with bench() as b:
         b.store.reads = [StoreBusy("later"), StoreBusy("later")]

@@ -177,6 +177,16 @@ class Coordinator:
         """Like submit for several ops in a row, which share commits where bounds allow. Errors stand as replies."""
         return await asyncio.gather(*[self.submit(op) for op in ops], return_exceptions=True)
 
+    async def insist(self, ops: Sequence[Op]) -> list[Any]:
+        """Like submit_batch for ops that the engine itself owes: never refused for want of room or of a store."""
+        if self._worker is None:
+            raise self._stopped or EngineStopped("the engine was stopped")
+        loop = asyncio.get_running_loop()
+        replies: list[asyncio.Future[Any]] = [loop.create_future() for _ in ops]
+        for op, reply in zip(ops, replies, strict=True):
+            self._put(Item(op, reply, outside=False))
+        return await asyncio.gather(*replies, return_exceptions=True)
+
     def owe(self, op: Op) -> None:
         """An op that the engine itself owes: never refused, no reply."""
         if self._worker is not None:
@@ -253,7 +263,7 @@ class Coordinator:
                 self._inbox.put_back([item for item in self._inbox.empty() if not self._refuse_outside(item, error)])
             except Fenced as fenced:
                 await self._rejoin(fenced)
-                items = [item for item in items if item.outside]
+                items = self._from_outside(items, fenced)
             else:
                 return self._conclude(assembly, decided)
 
@@ -384,11 +394,19 @@ class Coordinator:
             self._inbox.settled(item)
         return item.outside
 
+    @staticmethod
+    def _from_outside(items: list[Item], fenced: Fenced) -> list[Item]:
+        """What callers asked for; what the engine owed to runs that it no longer has is pointless now."""
+        for item in items:
+            if not item.outside:
+                item.refuse(fenced)
+        return [item for item in items if item.outside]
+
     async def _rejoin(self, fenced: Fenced) -> None:
         """Declared dead: nothing in memory counts any more. Register anew; what callers asked for is decided again."""
         log.warning("%s; dropping %d runs and registering anew", fenced, len(self._runs))
         self._forget(list(self._runs))
-        self._inbox.put_back([item for item in self._inbox.empty() if item.outside])
+        self._inbox.put_back(self._from_outside(self._inbox.empty(), fenced))
         while True:
             try:
                 await self._patiently(self._join)

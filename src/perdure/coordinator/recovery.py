@@ -69,7 +69,7 @@ class Recovery:
             async for claimed in self._claim():
                 suspects += [one for one in claimed if one.run.recoveries >= _SUSPECT_AFTER]
                 others = [one for one in claimed if one.run.recoveries < _SUSPECT_AFTER]
-                replies = await self._coordinator.submit_batch([self._take(one) for one in others])
+                replies = await self._coordinator.insist([self._take(one) for one in others])
                 for one, reply in zip(others, replies, strict=True):
                     if one.run.status is Status.SUSPENDED:
                         waiting += 1
@@ -77,7 +77,7 @@ class Recovery:
                         resumed += 1
             poison = [one for one in suspects if one.orphaned and one.run.recoveries >= self._recoveries_max]
             if poison:
-                replies = await self._coordinator.submit_batch([self._take(one) for one in poison])
+                replies = await self._coordinator.insist([self._take(one) for one in poison])
                 held += replies.count(False)
                 suspects = [one for one in suspects if one not in poison]
             if suspects:
@@ -112,7 +112,7 @@ class Recovery:
         """Go on with runs that were there at several deaths of their process, group by group: if it dies again, those
         not taken up yet are not counted."""
         for group in _groups(suspects):
-            await self._coordinator.submit_batch([self._take(one) for one in group])
+            await self._coordinator.insist([self._take(one) for one in group])
             for _ in range(_SUSPECT_POLLS):
                 if not any(self._is_suspect(one.run.id) for one in group):
                     break

@@ -16,7 +16,7 @@ from msgspec.json import encode as to_json
 
 from perdure.coordinator.timers import Timers
 from perdure.errors import PerdureError, StoreError
-from perdure.kernel.effects import Begin, Drop, Finish, Park, Proceed
+from perdure.kernel.effects import Begin, Drop, Finish, Park
 from perdure.kernel.ops import Advance, Op, SetHold
 from perdure.kernel.records import Hold, Run, Wait
 from perdure.models.functions.define import Workflow
@@ -100,11 +100,9 @@ class FunctionHost:
         else:
             released()
 
-    def perform(self, effect: Begin | Park | Proceed | Drop | Finish) -> None:
+    def perform(self, effect: Begin | Park | Drop | Finish) -> None:
         """Do what was decided and is now committed."""
         match effect:
-            case Proceed(run_id=run_id):
-                self.proceed(run_id)
             case Begin(run=run, input=input):
                 self._begin(run, input)
             case Finish(run=run):
