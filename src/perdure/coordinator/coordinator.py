@@ -99,6 +99,7 @@ class Coordinator:
         self._number = 0
         self._worker: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
+        self._is_idle = False  # The same without a call.
         self._stopped: BaseException | None = EngineStopped(
             "the engine has not been started: use `async with Engine(…)`"
         )
@@ -111,12 +112,16 @@ class Coordinator:
     @property
     def idle(self) -> bool:
         """Nothing is queued and nothing is being committed."""
-        return self._idle.is_set()
+        return self._is_idle
+
+    def _rest(self) -> None:
+        self._is_idle = True
+        self._idle.set()
 
     async def start(self) -> None:
         await self._join()
         self._stopped = None
-        self._idle.set()
+        self._rest()
         self._worker = asyncio.get_running_loop().create_task(self._work(), name="perdure-coordinator")
 
     async def _join(self) -> None:
@@ -139,7 +144,7 @@ class Coordinator:
         for item in self._inbox.empty():
             item.refuse(EngineStopped("the engine was stopped before this was committed; nothing was written"))
         self._inbox.leave()
-        self._idle.set()
+        self._rest()
 
     def loaded(self, run_id: str) -> Run | None:
         """A run of this engine as last committed. Eventually consistent, asks nobody."""
@@ -165,12 +170,12 @@ class Coordinator:
 
     async def submit(self, op: Op) -> Any:
         """Have an op decided and committed; its reply. Waits while the inbox is full."""
-        await self._inbox.room()
+        await self._inbox.enter()
         if self._stopped is not None:
             self._inbox.leave()  # Who waits behind is to hear of it too.
             raise self._stopped
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._put(Item(op, reply, outside=True))
+        self._put(Item(op, reply, True))
         return await reply
 
     async def submit_batch(self, ops: Sequence[Op]) -> list[Any]:
@@ -184,7 +189,7 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         replies: list[asyncio.Future[Any]] = [loop.create_future() for _ in ops]
         for op, reply in zip(ops, replies, strict=True):
-            self._put(Item(op, reply, outside=False))
+            self._put(Item(op, reply, False))
         return await asyncio.gather(*replies, return_exceptions=True)
 
     def owe(self, op: Op) -> None:
@@ -193,7 +198,9 @@ class Coordinator:
             self._put(Item(op, None, False))
 
     def _put(self, item: Item) -> None:
-        self._idle.clear()
+        if self._is_idle:
+            self._is_idle = False
+            self._idle.clear()
         self._inbox.put(item)
 
     async def _work(self) -> None:
@@ -221,7 +228,7 @@ class Coordinator:
 
     def _check_idle(self) -> None:
         if not len(self._inbox):
-            self._idle.set()
+            self._rest()
 
     def _fail(self, error: BaseException, items: list[Item]) -> None:
         log.error("the engine stops: %s", error, exc_info=not isinstance(error, StoreError))
@@ -231,7 +238,7 @@ class Coordinator:
         for item in [*items, *self._inbox.empty()]:
             item.refuse(stopped)
         self._inbox.leave()
-        self._idle.set()
+        self._rest()
         self._worker = None
         self._broken(stopped)
 
@@ -304,7 +311,7 @@ class Coordinator:
                 decided.append((item, bug))
                 if self._runs.pop(op.run_id, None) is not None:
                     hold = Hold(kind="blocked", reason=f"engine bug: {bug}", at=op.at)
-                    self._put(Item(SetHold(run_id=op.run_id, at=op.at, hold=hold), None, outside=False))
+                    self._put(Item(SetHold(run_id=op.run_id, at=op.at, hold=hold), None, False))
             except PerdureError as error:
                 decided.append((item, error))
             else:
@@ -354,14 +361,15 @@ class Coordinator:
         op = item.op
         log.error("the store refused an op for run %s: %s", op.run_id, refusal)
         item.refuse(refusal)
-        self._inbox.settled(item)
+        if item.outside:
+            self._inbox.leave()
         if isinstance(op, Advance):
             # The run cannot go on from here, and trying again would only fail again: it waits for a person.
             self._forget({op.run_id})
             hold = Hold(
                 kind="blocked", reason=f"the store refused what it did at entry {_entry(op)}: {refusal}", at=op.at
             )
-            await self._settle([Item(SetHold(run_id=op.run_id, at=op.at, hold=hold), None, outside=False)])
+            await self._settle([Item(SetHold(run_id=op.run_id, at=op.at, hold=hold), None, False)])
 
     def _forget(self, run_ids: Iterable[str]) -> None:
         """What is in memory of these runs is not what is stored: drop it, and all that ran ahead with it."""
@@ -375,7 +383,8 @@ class Coordinator:
         for item in items:
             if type(item.op) is Advance and item.op.run_id in run_ids:
                 item.answer(False)
-                self._inbox.settled(item)
+                if item.outside:
+                    self._inbox.leave()
             else:
                 kept.append(item)
         return kept
@@ -391,7 +400,7 @@ class Coordinator:
     def _refuse_outside(self, item: Item, error: PerdureError) -> bool:
         if item.outside:
             item.refuse(error)
-            self._inbox.settled(item)
+            self._inbox.leave()
         return item.outside
 
     @staticmethod
@@ -429,10 +438,12 @@ class Coordinator:
         for item, decision in decided:
             if isinstance(decision, Decision):
                 effects += decision.effects
-                item.answer(decision.reply)
+                if item.reply is not None:
+                    item.answer(decision.reply)
             else:
                 item.refuse(decision)
-            self._inbox.settled(item)
+            if item.outside:
+                self._inbox.leave()
         if effects:
             self._effects(effects)
 

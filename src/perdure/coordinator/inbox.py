@@ -7,18 +7,17 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from perdure.kernel.ops import Op, Retry
 
 
-class Item:
+class Item(Struct, eq=False):
     """An op in the queue and whoever waits for its reply."""
 
-    __slots__ = ("op", "outside", "reply")
-
-    def __init__(self, op: Op, reply: asyncio.Future[Any] | None, outside: bool) -> None:
-        self.op = op
-        self.reply = reply
-        self.outside = outside
+    op: Op
+    reply: asyncio.Future[Any] | None
+    outside: bool
 
     def answer(self, value: Any) -> None:
         if self.reply is not None and not self.reply.done():
@@ -30,11 +29,12 @@ class Item:
 
 
 class Inbox:
-    """First in, first out. `room` waits until fewer than `outside_max` ops from outside are unanswered."""
+    """First in, first out. `enter` waits until fewer than `outside_max` ops from outside are unanswered."""
 
     def __init__(self, *, outside_max: int, batch_ops_max: int, batch_bytes_max: int) -> None:
         self._items: deque[Item] = deque()
-        self._outside = asyncio.Semaphore(outside_max)
+        self._room = outside_max
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._batch_ops_max = batch_ops_max
         self._batch_bytes_max = batch_bytes_max
         self._awaited: asyncio.Future[None] | None = None
@@ -42,17 +42,28 @@ class Inbox:
     def __len__(self) -> int:
         return len(self._items)
 
-    async def room(self) -> None:
-        await self._outside.acquire()
-
-    def settled(self, item: Item) -> None:
-        """An op from outside has been answered: there is room for another."""
-        if item.outside:
-            self.leave()
+    async def enter(self) -> None:
+        """Wait until there is room for an op from outside, in the order of coming, and take it."""
+        if self._room:
+            self._room -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.leave()  # Its turn had come, and now is the next one's.
+            raise
 
     def leave(self) -> None:
-        """Let the next caller in."""
-        self._outside.release()
+        """An op from outside has been answered: let the next caller in."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._room += 1
 
     def put(self, item: Item) -> None:
         self._items.append(item)

@@ -8,8 +8,8 @@ order.
 from __future__ import annotations
 
 import asyncio
+import sys
 import zlib
-from asyncio import current_task
 from collections.abc import Callable
 from contextvars import Context
 from typing import Any, Final, Literal, TypeVarTuple, Unpack
@@ -24,6 +24,11 @@ NEVER_US: Final = 253_402_300_800_000_000
 REFUSALS_MAX: Final = 1_000
 
 Args = TypeVarTuple("Args")
+
+# Before 3.12 `current_task` is a Python function around this dict.
+_task_of: Final[Callable[[Any], Any]] = (
+    asyncio.current_task if sys.version_info >= (3, 12) else vars(asyncio.tasks)["_current_tasks"].get
+)
 
 
 class AskingLoop(GeneratorLoop):
@@ -181,7 +186,7 @@ class AskingLoop(GeneratorLoop):
         return commands
 
     def _next_position(self) -> str:
-        task: Any = current_task(self)
+        task: Any = _task_of(self)
         try:
             task.count = count = task.count + 1
         except AttributeError:  # A plain callback, or a task that was not made by this loop.

@@ -308,7 +308,7 @@ class FunctionHost:
 
     def _inactive(self, execution: Execution) -> None:
         self._active.discard(execution)
-        if not self._active:
+        if self._draining and not self._active:
             self._drained.set()
 
     def _stop_step(self, live: LiveRun, position: str) -> None:
@@ -325,7 +325,8 @@ class FunctionHost:
             return
         if live.requests.get(request.position) is not request:
             return
-        self._touch(live)
+        if len(self._live) * 2 > self._live_runs_max:
+            self._touch(live)
         try:
             advance = live.step_done(
                 request,
@@ -391,7 +392,8 @@ class FunctionHost:
         live.timers.pop(timer.position, None)
         if live.ended or self._draining or live.loop.pending(timer.position) is None:
             return
-        self._touch(live)
+        if len(self._live) * 2 > self._live_runs_max:
+            self._touch(live)
         self._guarded(live, self._go_on_at, timer)
 
     def _go_on_at(self, live: LiveRun, timer: TimerRequest) -> None:
@@ -402,7 +404,7 @@ class FunctionHost:
 
     def _touch(self, live: LiveRun) -> None:
         """Move a run to the young end, so that eviction meets the longest waiting first."""
-        if len(self._live) * 2 > self._live_runs_max and live.id in self._live:
+        if live.id in self._live:
             self._live[live.id] = self._live.pop(live.id)
 
     # Ending.

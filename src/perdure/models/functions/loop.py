@@ -18,14 +18,14 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from itertools import repeat
-from sys import set_asyncgen_hooks
+from sys import get_asyncgen_hooks, set_asyncgen_hooks
 from typing import Any, Final, Unpack
 
 from perdure.errors import ForbiddenInWorkflow, InvariantViolated, PerdureError
 from perdure.models.functions import closing, forbidden, ordering
 from perdure.models.functions.asking import Args, AskingLoop
 from perdure.models.functions.commands import Commands, Completed, Outstanding, Raised, StepRequest, TimerRequest
-from perdure.models.functions.generators import wrap_hooks
+from perdure.models.functions.generators import StartHook, wrap_hooks
 from perdure.models.functions.stacks import format_stacks
 from perdure.models.functions.tasks import ReadyHandle, TimerFuture, WorkflowTask
 
@@ -203,7 +203,7 @@ class WorkflowLoop(AskingLoop):
         previous = _get_running_loop()
         if type(previous) is WorkflowLoop:
             raise InvariantViolated(f"run {self.run_id} was activated inside another's activation", run_id=self.run_id)
-        wrapped = wrap_hooks()
+        wrapped = None if type(get_asyncgen_hooks()[0]) is StartHook else wrap_hooks()
         _set_running_loop(self)
         try:
             self._drain(self._callbacks_max)

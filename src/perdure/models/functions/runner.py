@@ -23,7 +23,7 @@ from perdure.models.functions.define import StepCall, Workflow
 from perdure.models.functions.failures import entry_of, rebuild, to_failure
 from perdure.models.functions.loop import Commands, Completed, StepRequest, TimerRequest, WorkflowLoop
 from perdure.models.functions.values import to_text
-from perdure.ports import Codec
+from perdure.ports import Codec, PlainCodec
 
 
 class Mismatch(PerdureError):
@@ -45,8 +45,8 @@ class LiveRun:
     that is not committed yet."""
 
     __slots__ = (
-        "_codec", "_payload_max", "claim", "ended", "gate", "has_waited", "id", "loop", "pausing", "requests",
-        "retries", "running", "seq", "timers", "workflow",
+        "_codec", "_encode", "_payload_max", "claim", "ended", "gate", "has_waited", "id", "loop", "pausing",
+        "requests", "retries", "running", "seq", "timers", "workflow",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +68,7 @@ class LiveRun:
         self.ended = False
         self.has_waited = False
         self._codec = codec
+        self._encode = None if type(codec) is PlainCodec else codec.encode
         self._payload_max = payload_max
 
     @property
@@ -139,7 +140,8 @@ class LiveRun:
                 signature = call.step.signature
                 text = to_text(value, signature.about_result, self._payload_max)
                 value = signature.result.read(text, signature.about_result)
-                text = self._codec.encode(text)
+                if self._encode is not None:
+                    text = self._encode(text)
             except UnstorableValue as unstorable:
                 error, text = unstorable, None
         if error is not None:

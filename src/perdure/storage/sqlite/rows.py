@@ -76,7 +76,7 @@ def _changing(run: Run) -> Row:
     hold = run.hold
     return (
         run.workflow_version,
-        run.status.value,
+        run.status._value_,
         run.version,
         run.revision,
         run.owner,
