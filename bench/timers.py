@@ -11,7 +11,7 @@ from msgspec.json import decode
 
 from bench.figures import Figures, percentile
 from perdure import Engine, sleep, workflow
-from perdure.kernel.batch import Batch
+from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Entry
 from perdure.storage.sqlite import SqliteStore
 
@@ -30,9 +30,10 @@ class WatchedStore(SqliteStore):
         super().__init__(path)
         self._done: list[tuple[int, list[Entry]]] = []
 
-    async def commit(self, batch: Batch) -> None:
-        await super().commit(batch)
+    async def commit(self, batch: Batch) -> Committed:
+        committed = await super().commit(batch)
         self._done.append((time.time_ns() // 1000, batch.journal))
+        return committed
 
     def lateness_ms(self) -> list[float]:
         return [

@@ -24,7 +24,7 @@ LINES_MAX = 700
 ROWS = (
     ("http", "dashboard", "cli"),
     ("facade",),
-    ("engine", "client", "handles", "resources", "views"),
+    ("engine", "client", "handles", "registry", "resources", "sending", "views"),
     ("models",),
     ("coordinator",),
     ("ports",),

@@ -3,7 +3,9 @@
 from perdure.coordinator.coordinator import Limits
 from perdure.engine import Engine
 from perdure.handles import RunHandle
+from perdure.kernel.delivery import Delivered, Queued, TargetFinished, TargetNotFound
 from perdure.kernel.retry import Retry
+from perdure.models.functions.children import ChildHandle, run_of, start
 from perdure.models.functions.context import (
     CurrentRun,
     CurrentStep,
@@ -15,24 +17,43 @@ from perdure.models.functions.context import (
     sleep_until,
 )
 from perdure.models.functions.define import RunCall, Step, StepCall, Workflow, step, workflow
+from perdure.models.functions.events import Event, NamedEvent
+from perdure.models.functions.waiting import RunEnded, event, first, receive, timer, timer_at
+from perdure.sending import To
 
 __all__ = [
+    "ChildHandle",
     "CurrentRun",
     "CurrentStep",
+    "Delivered",
     "Engine",
+    "Event",
     "Limits",
+    "NamedEvent",
+    "Queued",
     "Retry",
     "RunCall",
+    "RunEnded",
     "RunHandle",
     "Step",
     "StepCall",
+    "TargetFinished",
+    "TargetNotFound",
     "TimeReached",
+    "To",
     "Workflow",
     "current_run",
     "current_step",
+    "event",
+    "first",
+    "receive",
     "resource",
+    "run_of",
     "sleep",
     "sleep_until",
+    "start",
     "step",
+    "timer",
+    "timer_at",
     "workflow",
 ]

@@ -15,10 +15,10 @@ import msgspec
 
 from perdure.coordinator.coordinator import Coordinator, Limits, Stats
 from perdure.coordinator.recovery import Recovery, RecoveryReport
+from perdure.coordinator.sweep import Sweeper
 from perdure.coordinator.timers import Timer, Timers, pause
 from perdure.errors import (
     DeadlineExceeded,
-    DuplicateWorkflow,
     EngineStopped,
     InvalidArguments,
     Misuse,
@@ -30,17 +30,20 @@ from perdure.errors import (
 from perdure.handles import RunHandle
 from perdure.kernel import ops
 from perdure.kernel.decide import Started
-from perdure.kernel.effects import Begin, Drop, Effect, Finish, Park, Proceed, Rearm
+from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Finish, Proceed, Rearm
 from perdure.kernel.records import Engine as EngineRow
 from perdure.kernel.records import Failure, Hold, Outcome, Run
 from perdure.kernel.status import FINISHED, Status
+from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
 from perdure.models.functions.context import from_datetime
-from perdure.models.functions.define import RunCall, StepCall, Workflow, decorated_workflows
+from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.host import FunctionHost
-from perdure.models.functions.values import PAYLOAD_MAX_BYTES, UNSTORABLE_TEXT, Reader
+from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
 from perdure.ports import Clock, Codec, PlainCodec, RunFilter, Store, SystemClock, new_id
+from perdure.registry import Registry
 from perdure.resources import Resources
+from perdure.sending import PENDING_MAX, RETENTION, Sending
 from perdure.storage import open_store
 from perdure.views import (
     History,
@@ -57,12 +60,10 @@ log = logging.getLogger("perdure")
 
 R = TypeVar("R")
 
-_TEXT_MAX_CHARS = 500
-_REASON_MAX_CHARS = 10_000
 _LATEST = from_datetime(datetime.max.replace(tzinfo=UTC))
 
 
-class Engine:
+class Engine(Sending):
     """Runs workflows on a store. Use it as an async context manager, one per process and store.
 
     `store` is a URL ("sqlite:///shop.db", "memory://") or a Store. `workflows` are those it can run; by default all
@@ -83,13 +84,13 @@ class Engine:
         payload_bytes_max: int = PAYLOAD_MAX_BYTES,
         threads_max: int = 32,
         recoveries_max: int = 5,
+        event_retention: timedelta = RETENTION,
+        events_pending_max: int = PENDING_MAX,
         recover_every_s: float | None = 5.0,
         grace_s: float = 10.0,
     ) -> None:
         self._store = open_store(store) if isinstance(store, str) else store
-        self._open_to_all = workflows is None
-        self._workflows: dict[str, Workflow[Any, Any]] = {}
-        self._given = list(workflows) if workflows is not None else None
+        self._workflows = Registry(workflows)
         self._resources = Resources(resources or {})
         self._clock = clock or SystemClock()
         self._codec = codec or PlainCodec()
@@ -99,6 +100,8 @@ class Engine:
         self._payload_bytes_max = payload_bytes_max
         self._threads_max = threads_max
         self._recoveries_max = recoveries_max
+        self._event_retention = event_retention
+        self._events_pending_max = events_pending_max
         self._recover_every_s = recover_every_s
         self._grace_s = grace_s
         self._waiters: dict[str, list[asyncio.Future[tuple[Run, Outcome] | None]]] = {}
@@ -109,6 +112,7 @@ class Engine:
         self._coordinator: Coordinator
         self._recovery: Recovery
         self._functions: FunctionHost
+        self._sweeper: Sweeper
         self._timers: Timers
 
     # Life.
@@ -126,8 +130,7 @@ class Engine:
         """Open the store, register, recover what is there to go on with. Raises StoreBroken, DuplicateWorkflow."""
         if self._state != "new":
             raise Misuse("an Engine is opened once; make a new one")
-        for workflow in self._given if self._given is not None else decorated_workflows():
-            self._register(workflow)
+        self._workflows.load()
         self._timers = Timers(self._clock)
         self._coordinator = Coordinator(
             self._store,
@@ -137,10 +140,21 @@ class Engine:
             fenced=lambda: self._background(self._recover_again()),
             broken=self._broke,
             now=self._clock.now,
+            workflows=self._workflows,
+        )
+        self._sweeper = Sweeper(
+            self._store,
+            self._clock,
+            self._timers,
+            workflows=lambda: sorted(self._workflows),
+            wake=lambda run_id: self._coordinator.owe(ops.Wake(run_id=run_id, at=self._clock.now())),
+            expire=self._expire,
+            background=self._background,
         )
         self._recovery = Recovery(
             self._store,
             self._coordinator,
+            self._sweeper,
             self._clock,
             recoveries_max=self._recoveries_max,
             fingerprints=lambda: {name: workflow.fingerprint for name, workflow in self._workflows.items()},
@@ -153,7 +167,10 @@ class Engine:
             codec=self._codec,
             timers=self._timers,
             owe=self._coordinator.owe,
+            submit=self._coordinator.submit,
             lookup=self._coordinator.loaded,
+            box=self._coordinator.box,
+            dropped=self._sweeper.left,
             workflows=self._workflows,
             resources=self._resources.get,
             live_runs_max=self._live_runs_max,
@@ -264,17 +281,6 @@ class Engine:
         error.__cause__ = self._stopped_by
         raise error
 
-    def _register(self, workflow: Workflow[Any, Any]) -> None:
-        if not isinstance(workflow, Workflow):
-            raise Misuse(f"workflows=[…] takes what @workflow made, not {workflow!r}")
-        known = self._workflows.get(workflow.name)
-        if known is not None and known is not workflow:
-            raise DuplicateWorkflow(
-                f"two workflows are named {workflow.name!r}: {known.where} and {workflow.where}; "
-                "give one of them another with @workflow(name=…), or say which to use with Engine(workflows=[…])"
-            )
-        self._workflows[workflow.name] = workflow
-
     @property
     def stats(self) -> Stats:
         """What this engine's coordinator has done so far."""
@@ -288,7 +294,7 @@ class Engine:
     @property
     def is_between_steps(self) -> bool:
         """Nothing is queued, committed or loaded: only a running step, time or a caller can make something happen."""
-        return self._coordinator.idle and not self._functions.busy
+        return self._coordinator.idle and not self._functions.busy and not self._sweeper.busy
 
     @property
     def steps_running(self) -> int:
@@ -313,19 +319,19 @@ class Engine:
         """
         self._check_open(to_start=True)
         if actor != "api":
-            _checked_remark("", actor)
-        workflow = self._workflow_of(call)
+            checked_remark("", actor)
+        workflow = self._workflows.of(call)
         input = workflow.signature.write(call.args, call.kwargs, self._payload_bytes_max)
         now = self._clock.now()
         started: Started = await self._coordinator.submit(
             ops.Start(
-                run_id=new_id(now) if id is None else _checked(id, "a run's id"),
+                run_id=new_id(now) if id is None else checked_text(id, "a run's id"),
                 at=now,
                 actor=actor,
                 workflow=workflow.name,
                 workflow_version=workflow.version,
                 input=self._codec.encode(input),
-                tags=_checked_tags(tags),
+                tags=checked_tags(tags),
                 deadline=self._deadline(deadline, now),
                 fresh=id is None,
             )
@@ -349,22 +355,6 @@ class Engine:
         """A handle of a run known by its id. Asks nobody whether it exists."""
         return RunHandle(self, id, None)
 
-    def _workflow_of(self, call: RunCall[Any]) -> Workflow[Any, Any]:
-        if isinstance(call, StepCall):
-            raise Misuse(f"{call!r} cannot be started: only workflows can; await the step inside one")
-        if not isinstance(call, RunCall):
-            raise Misuse(f"start() takes a called workflow, as in start(checkout('o-17')), not {call!r}")
-        workflow = call.workflow
-        if self._workflows.get(workflow.name) is not workflow:
-            if not self._open_to_all:
-                known = ", ".join(sorted(self._workflows)) or "none"
-                raise UnknownWorkflow(
-                    f"this engine does not run workflow {workflow.name!r}, only: {known}; "
-                    "add it to Engine(workflows=[…])"
-                )
-            self._register(workflow)
-        return workflow
-
     async def _check_same(self, run: Run, workflow: str, input: str) -> None:
         """An id was used before: fine, if it was for the same thing."""
         stored = (await self._store.get([run.id]))[run.id]
@@ -387,7 +377,7 @@ class Engine:
 
     async def outcome(self, run_id: str) -> tuple[Run, Outcome]:
         """Wait until a run has ended; its last state and what it left. Raises RunNotFound, EngineStopped."""
-        _checked(run_id, "a run's id")
+        checked_text(run_id, "a run's id")
         while True:
             self._check_open()
             if self._coordinator.loaded(run_id) is not None:
@@ -433,7 +423,7 @@ class Engine:
         if isinstance(ids, str):
             raise InvalidArguments(f"get_many() takes a list of ids; for the one run {ids!r} use get()")
         for run_id in ids:
-            _checked(run_id, "a run's id")
+            checked_text(run_id, "a run's id")
         self._check_open()
         if not ids:
             return {}
@@ -477,7 +467,7 @@ class Engine:
     async def history(self, id: str) -> History:
         """What a run did, and every change of its status. Raises RunNotFound."""
         self._check_open()
-        _, entries = await self._store.journal(_checked(id, "a run's id"))
+        _, entries = await self._store.journal(checked_text(id, "a run's id"))
         return History(
             journal=[entry_view(entry, self._codec) for entry in entries],
             audit=[audit_view(audit) for audit in await self._store.audit(id)],
@@ -495,15 +485,15 @@ class Engine:
     ) -> RunView:
         """Replace a run's tags or deadline. Raises ConcurrentModification if it is not at `expected_version`."""
         self._check_open()
-        _checked_remark("", actor)
+        checked_remark("", actor)
         now = self._clock.now()
         run = await self._coordinator.submit(
             ops.Update(
-                run_id=_checked(id, "a run's id"),
+                run_id=checked_text(id, "a run's id"),
                 at=now,
                 actor=actor,
                 expected_version=expected_version,
-                tags=msgspec.UNSET if tags is None else _checked_tags(tags),
+                tags=msgspec.UNSET if tags is None else checked_tags(tags),
                 deadline=msgspec.UNSET if deadline is msgspec.UNSET else self._deadline(deadline, now),
             )
         )
@@ -515,8 +505,8 @@ class Engine:
         False if it has ended already or does not exist.
         """
         self._check_open()
-        _checked(id, "a run's id")
-        _checked_remark(reason, actor)
+        checked_text(id, "a run's id")
+        checked_remark(reason, actor)
         failure = Failure(type="perdure.errors:RunCancelled", message=reason or "cancelled")
         done: bool = await self._coordinator.submit(
             ops.Cancel(
@@ -535,8 +525,8 @@ class Engine:
         Raises RunNotFound, RunNotRetryable, UnknownWorkflow.
         """
         self._check_open(to_start=True)
-        _checked_remark("", actor)
-        stored = (await self._store.get([_checked(id, "a run's id")])).get(id)
+        checked_remark("", actor)
+        stored = (await self._store.get([checked_text(id, "a run's id")])).get(id)
         if stored is None:
             raise RunNotFound(id)
         if stored.run.workflow not in self._workflows:
@@ -559,8 +549,8 @@ class Engine:
     async def pause(self, id: str, *, reason: str = "", actor: str = "api") -> bool:
         """Set a run aside until `resume`. Its running steps are cancelled and run again then. False if it is held."""
         self._check_open()
-        _checked(id, "a run's id")
-        _checked_remark(reason, actor)
+        checked_text(id, "a run's id")
+        checked_remark(reason, actor)
         hold = Hold(kind="paused", reason=reason or "paused", at=self._clock.now())
         held: bool = await self._coordinator.submit(ops.SetHold(run_id=id, at=hold.at, actor=actor, hold=hold))
         return held
@@ -568,8 +558,8 @@ class Engine:
     async def resume(self, id: str, *, actor: str = "api") -> bool:
         """Lift a run's hold, whatever its kind, and go on. False if it is not held."""
         self._check_open(to_start=True)
-        _checked_remark("", actor)
-        loaded = (await self._store.load([_checked(id, "a run's id")])).get(id)
+        checked_remark("", actor)
+        loaded = (await self._store.load([checked_text(id, "a run's id")])).get(id)
         if loaded is None:
             raise RunNotFound(id)
         take = loaded.run.workflow in self._workflows
@@ -621,7 +611,7 @@ class Engine:
             except Exception:
                 log.exception("an effect could not be performed: %r", effect)
 
-    def _perform_one(self, effect: Begin | Park | Drop | Finish | Rearm) -> None:
+    def _perform_one(self, effect: Begin | Deliver | Drop | Finish | Rearm) -> None:
         if isinstance(effect, Rearm):
             self._arm_deadline(effect.run)
             return
@@ -633,6 +623,9 @@ class Engine:
                 timer.cancel()
             self._tell_waiting(effect.run.id, (effect.run, effect.outcome))
         elif isinstance(effect, Drop):
+            if (timer := self._deadlines.pop(effect.run_id, None)) is not None:
+                timer.cancel()
+                self._sweeper.left(effect.run_id, timer.due_at, deadline=True)
             self._tell_waiting(effect.run_id, None)
 
     def _tell_waiting(self, run_id: str, ended: tuple[Run, Outcome] | None) -> None:
@@ -652,24 +645,3 @@ class Engine:
         self._coordinator.owe(
             ops.Expire(run_id=run_id, at=self._clock.now(), failure=msgspec.json.encode(failure).decode())
         )
-
-
-def _checked(text: object, what: str, chars_max: int = _TEXT_MAX_CHARS) -> str:
-    """Text that every store can hold as a key."""
-    if not isinstance(text, str) or not 0 < len(text) <= chars_max:
-        raise InvalidArguments(f"{what} is a text of 1 to {chars_max} characters, not {text!r:.80}")
-    if UNSTORABLE_TEXT.search(text) is not None:
-        raise InvalidArguments(f"{what} cannot contain NUL or lone surrogates: {text!r:.80}")
-    return text
-
-
-def _checked_remark(reason: str, actor: str) -> None:
-    _checked(actor, "an actor")
-    if reason:
-        _checked(reason, "a reason", _REASON_MAX_CHARS)
-
-
-def _checked_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
-    if tags is not None and not isinstance(tags, Mapping):
-        raise InvalidArguments(f"tags are a mapping, as in tags={{'tenant': 'acme'}}, not {tags!r:.80}")
-    return {_checked(key, "a tag's key"): _checked(value, f"tag {key!r}") for key, value in (tags or {}).items()}

@@ -13,6 +13,9 @@
     │   ├── RunNotFound                      no run has this id
     │   ├── RunExists                        the id is taken by a run with other arguments
     │   ├── RunFinished                      the run has ended, the request needs one that has not
+    │   ├── RunNotWaiting                    the run does not wait for this event, and it was not to be queued
+    │   ├── DeadLetterNotFound               no dead letter has this id
+    │   ├── QueueFull                        too many events of this name wait to be read
     │   ├── RunNotRetryable                  only a failed run can be retried
     │   ├── RunOwnedElsewhere                another live engine owns the run
     │   ├── InvalidTransition                a status change that the table does not allow
@@ -20,6 +23,7 @@
     │   └── EngineStopped                    the engine is not running
     ├── Outcome                     how a run or a step ended
     │   ├── RunFailed                        the run failed; its cause is the rebuilt failure
+    │   ├── ChildFailed                      a run that was waited for did not succeed
     │   ├── RunCancelled                     the run was cancelled
     │   ├── DeadlineExceeded                 the run's deadline passed
     │   └── StepFailed                       a step failed with something that cannot be rebuilt
@@ -104,6 +108,20 @@ class RunFinished(Misuse):
     status: str
 
 
+class RunNotWaiting(Misuse):
+    run_id: str
+    event: str
+
+
+class DeadLetterNotFound(Misuse):
+    letter_id: str
+
+
+class QueueFull(Misuse):
+    event: str
+    pending: int
+
+
 class RunNotRetryable(Misuse):
     run_id: str
     status: str
@@ -137,6 +155,13 @@ class RunFailed(Outcome):
 
     run_id: str
     failure: Failure
+
+
+class ChildFailed(Outcome):
+    """A run that another one waited for ended otherwise than by succeeding. Its cause is the rebuilt failure."""
+
+    run_id: str
+    status: str
 
 
 class RunCancelled(Outcome):

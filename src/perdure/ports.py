@@ -20,15 +20,16 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from perdure.kernel.batch import Batch
-from perdure.kernel.records import Audit, Engine, Entry, Mail, Outcome, Run, Wait
+from perdure.kernel.batch import Batch, Committed
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, Outcome, Run, Wait
 
 
 class LoadedRun(Struct, frozen=True, kw_only=True):
-    """A run and what it waits for: all that deciding about it needs."""
+    """A run, what it waits for, and what was sent to it: all that deciding about it needs."""
 
     run: Run
     waits: tuple[Wait, ...] = ()
+    events: tuple[Event, ...] = ()  # those sent or given to it, in the order of sending
     orphaned: bool = False  # claimed from an engine that died with it, not one that released it
 
 
@@ -38,6 +39,14 @@ class StoredRun(Struct, frozen=True, kw_only=True):
     run: Run
     input: str
     outcome: Outcome
+
+
+class Ripe(Struct, frozen=True, kw_only=True):
+    """A run that nobody has in memory and that is to go on, or to be ended by its deadline, at this time."""
+
+    run_id: str
+    due_at: int
+    deadline: bool
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
@@ -81,11 +90,11 @@ class Store(Protocol):
     async def engines(self) -> list[Engine]:
         """All engines the store knows, by epoch."""
 
-    async def commit(self, batch: Batch) -> None:
-        """Apply the batch in one transaction, or not at all.
+    async def commit(self, batch: Batch) -> Committed:
+        """Apply the batch in one transaction, or not at all; what was found out about broadcasts and waits.
 
         The engine's row goes from `batch.number - 1` to `batch.number` in it. If the row already has `batch.number`,
-        the batch had landed before: return without writing.
+        the batch had landed before: return without writing. A key that was used before is a CommitConflict.
         """
 
     async def claim(
@@ -94,12 +103,42 @@ class Store(Protocol):
         """Take over up to `limit` active runs without a live owner whose workflow is a key of `fingerprints`
         (workflow name -> code fingerprint), oldest first.
 
-        Held runs are left alone, but for blocked ones whose hold has a fingerprint, and another than the one given
-        here: other code may fit. Each claimed run's `claim` grows by one. Raises Fenced.
+        Suspended runs are left where they are: `ripe` tells when they go on. Held runs are left alone, but for
+        blocked ones whose hold has a fingerprint, and another than the one given here: other code may fit.
+        Each claimed run's `claim` grows by one. Raises Fenced.
         """
 
     async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
         """Runs by id in one query; unknown ids are absent; an empty list asks nothing."""
+
+    async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
+        """The active children of these runs that are not detached."""
+
+    async def ripe(self, *, workflows: Sequence[str], before: int, limit: int) -> builtins.list[Ripe]:
+        """Of these workflows' runs without a live owner that are not held: those whose earliest wait, or whose
+        deadline, is before a time; the earliest first."""
+
+    async def sent(self, keys: Sequence[str]) -> dict[str, str]:
+        """The events that were sent with these keys: key -> event id."""
+
+    async def spreading(self) -> builtins.list[str]:
+        """Retained events that have not reached all who waited for them when they were sent."""
+
+    async def events(
+        self, *, name: str | None = None, run_id: str | None = None, limit: int = 100
+    ) -> builtins.list[Event]:
+        """Events that wait to be read, in the order of sending: a run's, or (None) those of everybody."""
+
+    async def letters(
+        self, *, name: str | None = None, after: str | None = None, limit: int = 100
+    ) -> builtins.list[DeadLetter]:
+        """Dead letters by id, strictly after one."""
+
+    async def letter(self, letter_id: str) -> DeadLetter | None:
+        """One dead letter."""
+
+    async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
+        """Forget events that have expired, and keys used before a time; how many, up to `limit` of each."""
 
     async def journal(self, run_id: str) -> tuple[str, list[Entry]]:
         """A run's input and its entries in completion order. Raises RunNotFound."""

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.errors import Misuse
-from perdure.kernel.records import Audit, Entry, Failure, Hold, Run
+from perdure.kernel.records import Audit, DeadLetter, Entry, Event, Failure, Hold, Run
 from perdure.models.functions.context import to_datetime
 from perdure.ports import Codec, StoredRun
 
@@ -138,6 +138,56 @@ def audit_view(audit: Audit) -> AuditView:
         actor=audit.actor,
         details=audit.details,
         at=to_datetime(audit.at),
+    )
+
+
+class EventView(Struct, frozen=True, kw_only=True):
+    """An event that waits to be read. `to` is the run that it was sent or given to (None: anybody)."""
+
+    id: str
+    number: int
+    name: str
+    value: Any
+    to: str | None
+    consume_on_read: bool
+    sent_at: datetime
+    expires_at: datetime
+
+
+class DeadLetterView(Struct, frozen=True, kw_only=True):
+    """An event whose run ended before it was read."""
+
+    id: str
+    name: str
+    value: Any
+    to: str
+    target_status: str
+    target_ended_at: datetime
+    sent_at: datetime
+
+
+def event_view(event: Event, codec: Codec) -> EventView:
+    return EventView(
+        id=event.id,
+        number=event.number,
+        name=event.name,
+        value=_plain(event.value, codec),
+        to=event.run_id,
+        consume_on_read=event.consumed,
+        sent_at=to_datetime(event.at),
+        expires_at=to_datetime(event.expires_at),
+    )
+
+
+def dead_letter_view(letter: DeadLetter, codec: Codec) -> DeadLetterView:
+    return DeadLetterView(
+        id=letter.id,
+        name=letter.name,
+        value=_plain(letter.value, codec),
+        to=letter.run_id,
+        target_status=letter.status,
+        target_ended_at=to_datetime(letter.ended_at),
+        sent_at=to_datetime(letter.at),
     )
 
 

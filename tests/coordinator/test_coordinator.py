@@ -24,7 +24,7 @@ from perdure.errors import (
     StoreUnavailable,
 )
 from perdure.kernel import ops
-from perdure.kernel.batch import Batch
+from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.decide import Started
 from perdure.kernel.effects import Begin, Drop, Effect, Proceed
 from perdure.kernel.records import Engine, Entry, Outcome, Wait
@@ -50,7 +50,7 @@ class ScriptedStore(StoreProxy):
         self.gate.set()
         self.arrived = asyncio.Event()
 
-    async def commit(self, batch: Batch) -> None:
+    async def commit(self, batch: Batch) -> Committed:
         self.batches.append(batch)
         self.arrived.set()
         await self.gate.wait()
@@ -58,9 +58,10 @@ class ScriptedStore(StoreProxy):
             raise error
         if self.refuses(batch):
             raise CommitRefused("no")
-        await self.inner.commit(batch)
+        committed = await self.inner.commit(batch)
         if self.after and (error := self.after.pop(0)) is not None:
             raise error
+        return committed
 
     async def _through(self, request: Coroutine[Any, Any, T]) -> T:
         if self.reads and (error := self.reads.pop(0)) is not None:
@@ -86,6 +87,7 @@ class Bench:
             fenced=self._fenced,
             broken=self._broke,
             now=lambda: 1,
+            workflows={"w"},
         )
 
     async def _enroll(self) -> Engine:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure import current_step, resource
-from perdure.kernel.batch import Batch
+from perdure.kernel.batch import Batch, Committed
 from perdure.ports import Store
 from perdure.testing import StoreProxy
 
@@ -48,6 +48,7 @@ class _LedgerStore(StoreProxy):
         super().__init__(inner)
         self._ledger = ledger
 
-    async def commit(self, batch: Batch) -> None:
-        await super().commit(batch)
+    async def commit(self, batch: Batch) -> Committed:
+        committed = await super().commit(batch)
         self._ledger.committed(batch)
+        return committed

@@ -6,7 +6,7 @@ import asyncio
 
 from perdure import Limits, step, workflow
 from perdure.errors import CommitRefused, EngineStopped
-from perdure.kernel.batch import Batch
+from perdure.kernel.batch import Batch, Committed
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -35,10 +35,10 @@ async def test_callers_that_wait_for_room_are_told_of_a_shutdown(source: StoreSo
 class Picky(MemoryStore):
     """Takes no journal entry of the run called `bad`."""
 
-    async def commit(self, batch: Batch) -> None:
+    async def commit(self, batch: Batch) -> Committed:
         if any(entry.run_id == "bad" for entry in batch.journal):
             raise CommitRefused("not this one")
-        await super().commit(batch)
+        return await super().commit(batch)
 
 
 async def test_a_run_whose_progress_is_refused_is_held_alone() -> None:

@@ -15,7 +15,7 @@ from perdure.errors import (
 )
 from perdure.kernel import ops
 from perdure.kernel.decide import NOTHING, Started
-from perdure.kernel.effects import Begin, Drop, Finish, Park, Proceed, Rearm
+from perdure.kernel.effects import Begin, Drop, Finish, Proceed, Rearm
 from perdure.kernel.ops import End
 from perdure.kernel.records import Outcome
 from perdure.kernel.status import ACTIVE, FINISHED, Status
@@ -175,10 +175,10 @@ def test_a_run_that_was_released_properly_is_never_poison() -> None:
     assert decided(a_run(recoveries=99), take(orphaned=False)).effects == (Begin(a_run(recoveries=99)),)
 
 
-def test_a_suspended_run_is_only_parked() -> None:
+def test_a_suspended_run_that_is_claimed_goes_on_from_its_journal() -> None:
     run = a_run(Status.SUSPENDED, recoveries=9)
-    decision = decided(run, take(due_at=NOW + 3))
-    assert (decision.effects, decision.row) == ((Park(run, NOW + 3),), False)
+    decision = decided(run, take())
+    assert (decision.effects, decision.row) == ((Begin(run),), False)
 
 
 @pytest.mark.parametrize("status", [Status.CREATED, Status.RUNNING, Status.SUSPENDED])
@@ -198,8 +198,8 @@ def test_only_the_claim_of_now_can_be_taken_or_released(run: object) -> None:
 
 
 def test_a_released_run_has_no_owner_and_the_same_version() -> None:
-    decision = decided(a_run(), ops.Release(run_id="r-1", at=NOW, claim=2))
-    assert decision.run == a_run(owner=None)
+    decision = decided(a_run(Status.SUSPENDED), ops.Release(run_id="r-1", at=NOW, claim=2))
+    assert decision.run == a_run(Status.SUSPENDED, owner=None)
     assert decision.effects == (Drop("r-1", "released"),)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import InvariantViolated, SchemaTooNew, StoreBroken, StoreBusy
-from perdure.kernel.records import Audit, Entry, Outcome, Run, Wait
+from perdure.kernel.records import Audit, Entry, Event, Outcome, Run, Wait
 from perdure.ports import RunFilter
 from perdure.storage.sqlite import SqliteStore
 from perdure.storage.sqlite.listing import listing
@@ -282,14 +282,13 @@ def test_switching_is_brisk_from_the_first_entry_to_the_last_exit() -> None:
 def test_columns_stand_in_the_order_of_the_records() -> None:
     def columns(query: str) -> tuple[str, ...]:
         listed = QUERIES[query].partition("(")[2].partition(")")[0] if "insert" in query else QUERIES[query]
-        return tuple(name.strip().removeprefix("runs.") for name in listed.split(","))
+        return tuple(name.strip().rpartition(".")[2] for name in listed.split(","))
 
     assert columns("run_columns") == Run.__struct_fields__
     assert columns("insert_journal") == (*Entry.__struct_fields__, "spilled")
     assert columns("insert_audit") == Audit.__struct_fields__
-    assert tuple(QUERIES["waits"].partition("from")[0].removeprefix("select ").strip().split(", ")) == (
-        Wait.__struct_fields__
-    )
+    assert columns("event_columns") == Event.__struct_fields__
+    assert columns("wait_columns") == tuple("filter" if name == "where" else name for name in Wait.__struct_fields__)
 
 
 @pytest.mark.parametrize(

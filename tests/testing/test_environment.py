@@ -267,7 +267,7 @@ def keep_an_owner(database: MemoryDatabase) -> None:
 
 
 def keep_a_wait(database: MemoryDatabase) -> None:
-    database.waits["r"] = {"1": Wait(run_id="r", position="1", kind="timer", name="sleep", due_at=1)}
+    database.tables.waits["r"] = {("1", 0): Wait(run_id="r", position="1", kind="timer", name="sleep", due_at=1)}
 
 
 def repeat_a_position(database: MemoryDatabase) -> None:
@@ -308,6 +308,6 @@ async def test_a_suspended_run_that_waits_for_nothing_is_found() -> None:
         await env.engine.start(month(), id="r")
         await env.settle()
         assert await env.check() == 1
-        database.waits.clear()
+        database.tables.waits.clear()
         with pytest.raises(InvariantViolated, match="waits for nothing"):
             await env.check()

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from perdure.kernel.batch import Batch, RunWrite
-from perdure.kernel.decide import Decision
-from perdure.kernel.records import Run
+from perdure.kernel.boxes import Box
+from perdure.kernel.decision import Decision
+from perdure.kernel.delivery import FromCommit
+from perdure.kernel.records import Event, Run
 
 
 class Assembly:
-    """A batch in the making, with the state its runs will have once it is committed."""
+    """A batch in the making, with the state its runs and their boxes will have once it is committed."""
 
-    __slots__ = ("batch", "runs", "writes")
+    __slots__ = ("batch", "boxes", "runs", "writes")
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.runs: dict[str, Run] = {}
+        self.boxes: dict[str, Box] = {}
         self.writes = 0
 
     def add(self, before: Run | None, decision: Decision) -> None:
-        """Take in a decision about a run that was `before` (None: not there)."""
+        """Take in a decision about a run that was `before` (None: not there, or it is about no run)."""
         run = decision.run
+        if decision.events or decision.spread or decision.letter:
+            self._add_events(decision)
         if run is None:
             return
         batch = self.batch
@@ -35,22 +42,26 @@ class Assembly:
             batch.archive.append((run.id, decision.archive_from, run.attempt - 1))
         if decision.waits_cleared or decision.waits or decision.waits_dropped:
             self._add_waits(run.id, decision)
+        if decision.box is not None or decision.guard or decision.consumed:
+            self._add_rest(before, run.id, decision)
 
     def _add_row(self, before: Run | None, run: Run, decision: Decision) -> None:
         self.writes += 1
         write = self.batch.runs.get(run.id)
         if write is None:
-            self.batch.runs[run.id] = RunWrite(
+            self.batch.runs[run.id] = write = RunWrite(
                 run=run,
                 expected_version=None if before is None else before.version,
                 expected_owner=None if before is None else before.owner,
                 input=decision.input,
                 outcome=decision.outcome,
             )
-            return
-        write.run = run
-        if decision.outcome is not None:
-            write.outcome = decision.outcome
+        else:
+            write.run = run
+            if decision.outcome is not None:
+                write.outcome = decision.outcome
+        write.awake = decision.awake
+        write.dozing = run.revision
 
     def _add_waits(self, run_id: str, decision: Decision) -> None:
         batch = self.batch
@@ -60,7 +71,49 @@ class Assembly:
                 del batch.waits[key]
             batch.waits_cleared.append(run_id)
         for position in decision.waits_dropped:
-            batch.waits.pop((run_id, position), None)
+            option = 0
+            while batch.waits.pop((run_id, position, option), None) is not None:
+                option += 1
             batch.waits_dropped.append((run_id, position))
         for wait in decision.waits:
-            batch.waits[run_id, wait.position] = wait
+            if wait.kind == "event":
+                batch.numbered += 1
+                wait = replace(wait, number=batch.numbered)  # noqa: PLW2901
+            batch.waits[run_id, wait.position, wait.option] = wait
+
+    def _add_events(self, decision: Decision) -> None:
+        batch = self.batch
+        self.writes += 1
+        for event in decision.events:
+            batch.numbered += 1
+            self._add_event(replace(event, number=batch.numbered))
+        if isinstance(decision.reply, FromCommit):
+            batch.pending_max[decision.reply.event_id] = 0 if decision.reply.strict else decision.reply.pending_max
+        if decision.spread is not None:
+            batch.spread.append(decision.spread)
+        if decision.letter is not None:
+            batch.letters_gone.append(decision.letter)
+
+    def _add_event(self, event: Event) -> None:
+        self.batch.events.append(event)
+        if event.key is not None:
+            self.batch.keys[event.key] = event.id
+
+    def _add_rest(self, before: Run | None, run_id: str, decision: Decision) -> None:
+        batch = self.batch
+        if decision.box is not None:
+            self.boxes[run_id] = decision.box
+        for event in decision.events_given:
+            # One that is new in this batch is written with what it has won.
+            for index, known in enumerate(batch.events):
+                if known.id == event.id:
+                    batch.events[index] = replace(known, position=event.position, option=event.option)
+                    break
+            else:
+                batch.events_given.append((run_id, event.id, event.position or "", event.option))
+            self.writes += 1
+        for event_id in decision.events_read:
+            batch.events_read.append((run_id, event_id))
+        if decision.guard and before is not None and run_id not in batch.runs:
+            batch.guards[run_id] = (before.owner, before.version)
+        batch.consumed.extend(decision.consumed)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
 from perdure.coordinator.assembly import Assembly
 from perdure.coordinator.inbox import Inbox, Item
+from perdure.coordinator.lookup import Found, look_up
 from perdure.errors import (
     CommitConflict,
     CommitRefused,
@@ -26,22 +29,31 @@ from perdure.errors import (
     InvariantViolated,
     OutcomeUnknown,
     PerdureError,
+    QueueFull,
+    RunNotWaiting,
+    RunOwnedElsewhere,
     StoreBusy,
     StoreError,
     StoreUnavailable,
 )
-from perdure.kernel.batch import Batch
+from perdure.kernel import boxes
+from perdure.kernel.batch import Batch, Committed
+from perdure.kernel.boxes import EMPTY, Box
 from perdure.kernel.decide import Decision, decide
-from perdure.kernel.effects import Begin, Drop, Effect
+from perdure.kernel.decision import NO_SCENE, Scene
+from perdure.kernel.delivery import Delivered, FromCommit, Queued
+from perdure.kernel.effects import Begin, Deliver, Drop, Effect
 from perdure.kernel.invariants import check_decision, check_run
-from perdure.kernel.ops import Advance, Op, SetHold, Start
-from perdure.kernel.records import Engine, Hold, Run
+from perdure.kernel.ops import Advance, Op, Send, SetHold, Spread, Start, Wake
+from perdure.kernel.records import Engine, Hold, Mail, Outcome, Run
 from perdure.kernel.status import ACTIVE
 from perdure.ports import LoadedRun, Store
 
 log = logging.getLogger("perdure")
 
 T = TypeVar("T")
+
+_RECOLLECTED_AT_ONCE = 500
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -81,6 +93,7 @@ class Coordinator:
         fenced: Callable[[], None],
         broken: Callable[[BaseException], None],
         now: Callable[[], int],
+        workflows: Container[str],
     ) -> None:
         self.stats = Stats()
         self._store = store
@@ -90,10 +103,12 @@ class Coordinator:
         self._fenced = fenced
         self._broken = broken
         self._now = now
+        self._workflows = workflows
         self._inbox = Inbox(
             outside_max=limits.inbox_max, batch_ops_max=limits.batch_ops_max, batch_bytes_max=limits.batch_bytes_max
         )
         self._runs: dict[str, Run] = {}
+        self._boxes: dict[str, Box] = {}  # of this engine's runs, those that are not empty
         self._dead: set[str] = set()
         self._engine: Engine
         self._number = 0
@@ -150,9 +165,9 @@ class Coordinator:
         """A run of this engine as last committed. Eventually consistent, asks nobody."""
         return self._runs.get(run_id)
 
-    def runs(self) -> list[Run]:
-        """All runs this engine owns."""
-        return list(self._runs.values())
+    def box(self, run_id: str) -> Box:
+        """What a run of this engine waits for and has been sent, as last committed."""
+        return self._boxes.get(run_id, EMPTY)
 
     def adopt(self, loaded: Iterable[LoadedRun]) -> None:
         """Runs that this engine has just claimed."""
@@ -163,6 +178,7 @@ class Coordinator:
                 log.exception("run %s is left alone", one.run.id)
             else:
                 self._runs[one.run.id] = one.run
+                self._keep_box(one.run.id, boxes.opened(one.waits, one.events))
 
     def mourn(self, engine_ids: Iterable[str]) -> None:
         """Engines that were marked dead: a run that one of them still owns is as good as free."""
@@ -247,10 +263,11 @@ class Coordinator:
         conflicts = 0
         while True:
             try:
-                found = await self._patiently(partial(self._look_up, items))
+                found = await self._patiently(partial(look_up, self._store, self._runs, items))
                 assembly, decided = self._decide(items, found)
+                committed = Committed()
                 if assembly.writes:
-                    await self._commit(assembly.batch)
+                    committed = await self._commit(assembly.batch)
                     self._number = assembly.batch.number
                     self.stats.commits += 1
                     self.stats.largest_batch = max(self.stats.largest_batch, len(items))
@@ -272,39 +289,44 @@ class Coordinator:
                 await self._rejoin(fenced)
                 items = self._from_outside(items, fenced)
             else:
-                return self._conclude(assembly, decided)
+                if committed.landed:
+                    committed = await self._patiently(partial(self._recollect, assembly))
+                return self._conclude(assembly, decided, committed)
 
-    async def _look_up(self, items: list[Item]) -> dict[str, LoadedRun]:
-        """The runs these ops are about that are not in memory."""
-        runs = self._runs
-        missing = {
-            item.op.run_id
-            for item in items
-            if item.op.run_id not in runs and not (type(item.op) is Start and item.op.fresh)
-        }
-        return await self._store.load(list(missing)) if missing else {}
-
-    def _decide(
-        self, items: list[Item], found: dict[str, LoadedRun]
-    ) -> tuple[Assembly, list[tuple[Item, Decision | PerdureError]]]:
+    def _decide(self, items: list[Item], found: Found) -> tuple[Assembly, list[tuple[Item, Decision | PerdureError]]]:
         engine = self._engine
-        assembly = Assembly(Batch(engine_id=engine.id, epoch=engine.epoch, number=self._number + 1))
+        now = self._now()
+        assembly = Assembly(Batch(engine_id=engine.id, epoch=engine.epoch, number=self._number + 1, at=now))
         decided: list[tuple[Item, Decision | PerdureError]] = []
         runs = self._runs
-        now = self._now()
-        for item in items:
+        queue = deque(items)
+        while queue:
+            item = queue.popleft()
             op = item.op
-            if type(op) is Start:
-                op = replace(op, admitted_at=now)
+            kind = type(op)
+            if isinstance(op, Start):
+                op = replace(op, admitted_at=now, admit=op.admit and op.workflow in self._workflows)
             before = run = assembly.runs.get(op.run_id) or runs.get(op.run_id)
             try:
-                if run is None and op.run_id in found:
-                    before = run = found[op.run_id].run
+                if run is None and op.run_id in found.runs:
+                    before = run = found.runs[op.run_id].run
                     check_run(run)
-                    if run.owner in self._dead:
-                        run = replace(run, owner=None)
-                decision = decide(run, op, engine.id)
+                if run is not None and run.owner is not None and run.owner in self._dead:
+                    run = replace(run, owner=None)
+                if kind is Advance:
+                    box = assembly.boxes.get(op.run_id) or self._boxes.get(op.run_id)
+                    scene = NO_SCENE if box is None else Scene(box)
+                elif kind is Start:
+                    scene = NO_SCENE
+                else:
+                    op, scene = self._scene(op, run, found, assembly)
+                decision = decide(run, op, engine.id, scene)
                 check_decision(decision)
+            except RunOwnedElsewhere as elsewhere:
+                decided.append((item, elsewhere))
+                if item.reply is None:  # It follows from another op, and is its owner's to decide.
+                    mail = Mail(run_id=op.run_id, sender=engine.id, op=to_json(op).decode(), at=op.at)
+                    assembly.batch.mail.append(mail)
             except EngineBug as bug:
                 # A bug about one run must not stop all others: it is set aside, with what was found, if it is ours.
                 log.exception("an op for run %s could not be decided", op.run_id)
@@ -317,10 +339,24 @@ class Coordinator:
             else:
                 assembly.add(before, decision)
                 decided.append((item, decision))
+                if decision.posts:
+                    queue.extendleft(Item(post, None, False) for post in reversed(decision.posts))
         self.stats.ops += len(items)
         return assembly, decided
 
-    async def _commit(self, batch: Batch) -> None:
+    def _scene(self, op: Op, run: Run | None, found: Found, assembly: Assembly) -> tuple[Op, Scene]:
+        box = assembly.boxes.get(op.run_id) or self._boxes.get(op.run_id)
+        if box is None:
+            loaded = found.runs.get(op.run_id)
+            box = EMPTY if loaded is None else boxes.opened(loaded.waits, loaded.events)
+        if isinstance(op, Send) and op.event.key is not None:
+            known = assembly.batch.keys.get(op.event.key) or found.keys.get(op.event.key)
+            if known is not None:
+                op = replace(op, known=known)
+        has_code = run is None or run.workflow in self._workflows
+        return op, Scene(box, has_code, found.children.get(op.run_id, ()))
+
+    async def _commit(self, batch: Batch) -> Committed:
         """Send a batch until its outcome is known: the very same one, since it may have landed."""
         delay, waited, unknown = self._limits.resend_first_s, 0.0, False
         while True:
@@ -374,6 +410,8 @@ class Coordinator:
     def _forget(self, run_ids: Iterable[str]) -> None:
         """What is in memory of these runs is not what is stored: drop it, and all that ran ahead with it."""
         known = [run_id for run_id in run_ids if self._runs.pop(run_id, None) is not None]
+        for run_id in known:
+            self._boxes.pop(run_id, None)
         if known:
             self._effects([Drop(run_id, "the store has another state") for run_id in known])
 
@@ -425,27 +463,99 @@ class Coordinator:
                 break
         self._fenced()
 
-    def _conclude(self, assembly: Assembly, decided: list[tuple[Item, Decision | PerdureError]]) -> None:
+    async def _recollect(self, assembly: Assembly) -> Committed:
+        """A batch had landed without our hearing of it: what it had found out is read from the store."""
+        for run_id, run in assembly.runs.items():
+            if run.owner == self._engine.id:
+                self._runs[run_id] = run
+        known = list(self._runs)
+        for start in range(0, len(known), _RECOLLECTED_AT_ONCE):
+            for one in (await self._store.load(known[start : start + _RECOLLECTED_AT_ONCE])).values():
+                if one.run.owner == self._engine.id:
+                    assembly.runs[one.run.id] = one.run
+                    assembly.boxes[one.run.id] = boxes.opened(one.waits, one.events)
+                    won = [e for e in one.events if e.position is not None]
+                    effects: list[Effect] = [Deliver(one.run.id, e.position or "", e.option, e) for e in won]
+                    ends = [wait for wait in one.waits if wait.target is not None and wait.due_at == 0]
+                    effects += [Deliver(one.run.id, w.position, w.option, target=w.target) for w in ends]
+                    if effects:
+                        self._effects(effects)
+        return Committed(landed=True)
+
+    def _conclude(
+        self, assembly: Assembly, decided: list[tuple[Item, Decision | PerdureError]], committed: Committed
+    ) -> None:
         """The batch is committed: memory follows, callers are answered, effects are performed."""
         me = self._engine.id
         runs = self._runs
+        if committed.awake:
+            for run_id in committed.awake:
+                assembly.runs[run_id] = assembly.batch.runs[run_id].awake or assembly.runs[run_id]
         for run_id, run in assembly.runs.items():
             if run.owner == me:
                 runs[run_id] = run
             else:
                 runs.pop(run_id, None)
+                if run_id in self._boxes:
+                    del self._boxes[run_id]
+        for run_id, box in assembly.boxes.items():
+            if run_id in runs:
+                self._keep_box(run_id, box)
         effects: list[Effect] = []
         for item, decision in decided:
             if isinstance(decision, Decision):
                 effects += decision.effects
                 if item.reply is not None:
-                    item.answer(decision.reply)
+                    self._answer(item, decision.reply, committed)
             else:
                 item.refuse(decision)
             if item.outside:
                 self._inbox.leave()
+        if committed.won or committed.spreading:
+            effects += self._winners(assembly.batch, committed)
         if effects:
             self._effects(effects)
+
+    def _keep_box(self, run_id: str, box: Box) -> None:
+        if box.waits or box.events:
+            self._boxes[run_id] = box
+        else:
+            self._boxes.pop(run_id, None)
+
+    def _answer(self, item: Item, reply: Any, committed: Committed) -> None:
+        if not isinstance(reply, FromCommit):
+            item.answer(reply)
+        elif (pending := committed.refused.get(reply.event_id)) is None:
+            run_ids = committed.sent.get(reply.event_id, ())
+            item.answer(Delivered(run_ids) if run_ids else Queued(reply.event_id))
+        elif reply.strict:
+            item.refuse(RunNotWaiting("nobody waits for this event now; leave out strict=True to have it queued"))
+        else:
+            item.refuse(
+                QueueFull(
+                    f"{pending} events of this name already wait for somebody to read them, and no more than "
+                    f"{reply.pending_max} may: send fewer, let them expire sooner, or read them",
+                    pending=pending,
+                )
+            )
+
+    def _winners(self, batch: Batch, committed: Committed) -> list[Effect]:
+        """What the transaction found out: deliver to our own runs, wake those that nobody has."""
+        effects: list[Effect] = []
+        now = self._now()
+        for won in committed.won:
+            if won.run_id in self._runs:
+                if won.event is not None:
+                    self._keep_box(won.run_id, boxes.give(self.box(won.run_id), won.event))
+                outcome: tuple[Run, Outcome] | None = None
+                if won.target is not None and (write := batch.runs.get(won.target)) is not None:
+                    outcome = write.run, write.outcome or Outcome()
+                effects.append(Deliver(won.run_id, won.position, won.option, won.event, won.target, outcome))
+            else:
+                self.owe(Wake(run_id=won.run_id, at=now))
+        for event_id in committed.spreading:
+            self.owe(Spread(run_id="", at=now, event_id=event_id))
+        return effects
 
     def _effects(self, effects: list[Effect]) -> None:
         # A plain callback, never this task: workflow code runs on loops of its own, which must not nest in a task.

@@ -9,7 +9,8 @@ from typing import Any
 from msgspec import Struct
 
 from perdure.coordinator.coordinator import Coordinator
-from perdure.kernel.ops import Take
+from perdure.coordinator.sweep import Sweeper
+from perdure.kernel.ops import Spread, Take
 from perdure.kernel.records import Run
 from perdure.kernel.status import Status
 from perdure.ports import Clock, LoadedRun, Store
@@ -21,7 +22,7 @@ _SUSPECT_POLL_S = 0.05
 
 
 class RecoveryReport(Struct, frozen=True, kw_only=True):
-    """What a recovery found and did, in numbers of runs."""
+    """What a recovery found and did, in numbers of runs. `waiting` are those that go on soon, by a timer."""
 
     engines_buried: int
     resumed: int
@@ -40,6 +41,7 @@ class Recovery:
         self,
         store: Store,
         coordinator: Coordinator,
+        sweeper: Sweeper,
         clock: Clock,
         *,
         recoveries_max: int,
@@ -49,6 +51,7 @@ class Recovery:
     ) -> None:
         self._store = store
         self._coordinator = coordinator
+        self._sweeper = sweeper
         self._clock = clock
         self._recoveries_max = recoveries_max
         self._fingerprints = fingerprints
@@ -63,18 +66,13 @@ class Recovery:
             buried = await self._store.bury()
             if buried or self._is_first:
                 self._coordinator.mourn([engine.id for engine in await self._store.engines() if not engine.alive])
-                self._is_first = False
-            resumed = waiting = held = 0
+            resumed = held = 0
             suspects: list[LoadedRun] = []
             async for claimed in self._claim():
                 suspects += [one for one in claimed if one.run.recoveries >= _SUSPECT_AFTER]
                 others = [one for one in claimed if one.run.recoveries < _SUSPECT_AFTER]
                 replies = await self._coordinator.insist([self._take(one) for one in others])
-                for one, reply in zip(others, replies, strict=True):
-                    if one.run.status is Status.SUSPENDED:
-                        waiting += 1
-                    elif reply is True:
-                        resumed += 1
+                resumed += sum(reply is True for reply in replies)
             poison = [one for one in suspects if one.orphaned and one.run.recoveries >= self._recoveries_max]
             if poison:
                 replies = await self._coordinator.insist([self._take(one) for one in poison])
@@ -83,6 +81,10 @@ class Recovery:
             if suspects:
                 resumed += len(suspects)
                 self._background(self._one_by_one(suspects))
+            for event_id in await self._store.spreading() if self._is_first or buried else ():
+                self._coordinator.owe(Spread(run_id="", at=self._clock.now(), event_id=event_id))
+            self._is_first = False
+            waiting = await self._sweeper.sweep()
         return RecoveryReport(engines_buried=len(buried), resumed=resumed, waiting=waiting, held=held)
 
     async def _claim(self) -> AsyncIterator[list[LoadedRun]]:
@@ -105,7 +107,6 @@ class Recovery:
             claim=one.run.claim,
             orphaned=one.orphaned,
             recoveries_max=self._recoveries_max,
-            due_at=min((wait.due_at for wait in one.waits if wait.due_at is not None), default=None),
         )
 
     async def _one_by_one(self, suspects: list[LoadedRun]) -> None:

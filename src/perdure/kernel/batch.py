@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from perdure.kernel.records import Audit, Entry, Outcome, Run, Wait
+from perdure.kernel.records import Audit, Entry, Event, Mail, Outcome, Run, Wait
 
 
 class RunWrite(Struct, kw_only=True):
     """A run's row in its final state.
 
     `expected_version` None inserts; otherwise the row must still have `expected_owner` and `expected_version`.
-    `outcome` None leaves output and failure as they are.
+    `outcome` None leaves output and failure as they are. `awake` is the row to write instead, if something that this
+    run is about to wait for turns out to be there (None: it is not about to wait); `dozing` is the number of the audit
+    row that then falls away.
     """
 
     run: Run
@@ -19,20 +22,78 @@ class RunWrite(Struct, kw_only=True):
     expected_owner: str | None = None
     input: str | None = None
     outcome: Outcome | None = None
+    awake: Run | None = None
+    dozing: int = 0
 
 
 class Batch(Struct, kw_only=True):
-    """One transaction of one engine. Its store applies, in this order: the fence and the batch number, runs,
-    archive, journal, waits (cleared, dropped, put), audit, mail."""
+    """One transaction of one engine. Its store applies, in this order: the fence and the batch number, runs, archive,
+    journal, waits (cleared, dropped, put), events, audit, mail.
+
+    Waits on events and new events have numbers from 1 on, in the order of their ops; the store adds its own count.
+    `at` is the time of the batch, for what expires.
+    """
 
     engine_id: str
     epoch: int
     number: int
+    at: int = 0
     runs: dict[str, RunWrite] = field(default_factory=dict)
+    guards: dict[str, tuple[str | None, int]] = field(default_factory=dict)  # run id -> its owner and version
     archive: list[tuple[str, int, int]] = field(default_factory=list)  # run id, from entry, attempt
     journal: list[Entry] = field(default_factory=list)
     waits_cleared: list[str] = field(default_factory=list)
     waits_dropped: list[tuple[str, str]] = field(default_factory=list)  # run id, position
-    waits: dict[tuple[str, str], Wait] = field(default_factory=dict)
+    waits: dict[tuple[str, str, int], Wait] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    events_given: list[tuple[str, str, str, int]] = field(default_factory=list)  # run id, event id, position, option
+    events_read: list[tuple[str, str]] = field(default_factory=list)  # run id, event id
+    numbered: int = 0
+    pending_max: dict[str, int] = field(default_factory=dict)  # new broadcast -> how many of its name may wait
+    spread: list[str] = field(default_factory=list)  # retained events that are on their way
+    keys: dict[str, str] = field(default_factory=dict)  # key -> id of the event sent with it
+    letters_gone: list[str] = field(default_factory=list)  # dead letters
+    consumed: list[str] = field(default_factory=list)  # runs whose failure was handed over
     audit: list[Audit] = field(default_factory=list)
+    mail: list[Mail] = field(default_factory=list)
     mail_done: dict[int, str | None] = field(default_factory=dict)  # id -> reply; None: nobody waits for one
+
+
+class Won(Struct, frozen=True, kw_only=True):
+    """Found in the transaction: this position of a run was won, by an event or by the end of the run `target`."""
+
+    run_id: str
+    position: str
+    option: int
+    event: Event | None = None
+    target: str | None = None
+
+
+class Committed(Struct, kw_only=True):
+    """What a commit found out. `sent` says for each broadcast who got it, if anybody (None: it is queued); `awake` are
+    runs that did not fall asleep; `spreading` are events that have not reached all who wait for them.
+
+    `landed`: the batch had been committed before, so nothing of this is known.
+    """
+
+    landed: bool = False
+    won: list[Won] = field(default_factory=list)
+    sent: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)  # event id -> how many are pending
+    awake: set[str] = field(default_factory=set)
+    spreading: list[str] = field(default_factory=list)
+
+
+def awakened(batch: Batch, awake: set[str]) -> tuple[dict[str, RunWrite], list[Audit]]:
+    """The batch's rows of runs and its audit, where these runs do not fall asleep. The batch itself may be sent again,
+    and is left as it is."""
+    if not awake:
+        return batch.runs, batch.audit
+    runs = dict(batch.runs)
+    fallen: set[tuple[str, int]] = set()
+    for run_id in awake:
+        write = runs[run_id]
+        if write.awake is not None:
+            runs[run_id] = replace(write, run=write.awake)
+            fallen.add((run_id, write.dozing))
+    return runs, [row for row in batch.audit if (row.run_id, row.seq) not in fallen]

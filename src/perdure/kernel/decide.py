@@ -11,35 +11,24 @@ from typing import Any
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from perdure.errors import (
-    ConcurrentModification,
-    Misuse,
-    RunFinished,
-    RunNotFound,
-    RunNotRetryable,
-    RunOwnedElsewhere,
+from perdure.errors import ConcurrentModification, Misuse, RunFinished, RunNotRetryable
+from perdure.kernel import boxes, delivery, ops
+from perdure.kernel.boxes import EMPTY, Box
+from perdure.kernel.decision import (
+    NO_SCENE,
+    NOTHING,
+    Decision,
+    Scene,
+    audit,
+    cancellation,
+    deliveries,
+    mine_or_free,
+    move,
+    note,
 )
-from perdure.kernel import ops
-from perdure.kernel.effects import Begin, Drop, Effect, Finish, Park, Proceed, Rearm
-from perdure.kernel.records import Audit, Entry, Hold, Outcome, Run, Wait
+from perdure.kernel.effects import Begin, Drop, Effect, Finish, Proceed, Rearm
+from perdure.kernel.records import Audit, Event, Hold, Outcome, Run
 from perdure.kernel.status import FINISHED, Status, check_transition
-
-
-class Decision(Struct, frozen=True, kw_only=True, gc=False):
-    """What an op comes to. `run` is the run's new state (None: unchanged); `row` says that its row must be written."""
-
-    run: Run | None = None
-    row: bool = False
-    input: str | None = None
-    outcome: Outcome | None = None
-    entries: tuple[Entry, ...] = ()
-    waits: tuple[Wait, ...] = ()
-    waits_dropped: tuple[str, ...] = ()
-    waits_cleared: bool = False
-    archive_from: int | None = None
-    audit: tuple[Audit, ...] = ()
-    effects: tuple[Effect, ...] = ()
-    reply: Any = None
 
 
 class Started(Struct, frozen=True):
@@ -49,63 +38,12 @@ class Started(Struct, frozen=True):
     created: bool
 
 
-NOTHING = Decision(reply=False)
-
-
-def decide(run: Run | None, op: ops.Op, me: str) -> Decision:
+def decide(run: Run | None, op: ops.Op, me: str, scene: Scene = NO_SCENE) -> Decision:
     """What `op` comes to for `run` (None: there is no such run), decided by engine `me`."""
-    return _RULES[type(op)](run, op, me)
+    return _RULES[type(op)](run, op, me, scene)
 
 
-def _move(
-    run: Run, became: Status, op: ops.Op, cause: str, details: str = "", **changes: Any
-) -> tuple[Run, tuple[Audit, ...]]:
-    """One status change: checked, versioned, audited."""
-    check_transition(run.id, run.status, became)
-    if became is Status.RUNNING and run.started_at is None:
-        changes["started_at"] = op.at
-    elif became in FINISHED:
-        changes |= {"completed_at": op.at, "owner": None, "hold": None}
-    moved = replace(run, status=became, version=run.version + 1, revision=run.revision + 1, updated_at=op.at, **changes)
-    return moved, (_audit(moved, run.status, became, op, cause, details),)
-
-
-def _note(
-    run: Run, op: ops.Op, became: str, cause: str, details: str = "", bump: bool = False, **changes: Any
-) -> tuple[Run, tuple[Audit, ...]]:
-    """A change that is audited but is not one of status: a hold, tags, the deadline."""
-    noted = replace(run, version=run.version + bump, revision=run.revision + 1, updated_at=op.at, **changes)
-    return noted, (_audit(noted, run.status, became, op, cause, details),)
-
-
-def _audit(run: Run, was: str | None, became: str, op: ops.Op, cause: str, details: str = "") -> Audit:
-    return Audit(
-        run_id=run.id,
-        seq=run.revision,
-        version=run.version,
-        was=was,
-        became=became,
-        cause=cause,
-        actor=op.actor,
-        details=details,
-        at=op.at,
-    )
-
-
-def _mine_or_free(run: Run | None, op: ops.Op, me: str) -> Run:
-    """The run, if this engine may decide about it: its own, or one that nobody owns."""
-    if run is None:
-        raise RunNotFound(op.run_id)
-    if run.owner is not None and run.owner != me:
-        raise RunOwnedElsewhere(
-            f"run {run.id!r} is owned by engine {run.owner!r}, which is alive; send this request to that engine",
-            run_id=run.id,
-            owner=run.owner,
-        )
-    return run
-
-
-def _start(run: Run | None, op: ops.Start, me: str) -> Decision:
+def _start(run: Run | None, op: ops.Start, me: str, _scene: Scene) -> Decision:
     if run is not None:
         return Decision(reply=Started(run, False))
     status = Status.RUNNING if op.admit else Status.CREATED
@@ -121,6 +59,7 @@ def _start(run: Run | None, op: ops.Start, me: str) -> Decision:
         owner=me if op.admit else None,
         claim=1 if op.admit else 0,
         parent_id=op.parent_id,
+        bond=op.bond,
         tags=op.tags,
         deadline=op.deadline,
         created_at=op.at,
@@ -131,123 +70,194 @@ def _start(run: Run | None, op: ops.Start, me: str) -> Decision:
         run=started,
         row=True,
         input=op.input,
-        audit=(_audit(started, None, status, op, "started"),),
+        audit=(audit(started, None, status, op, "started"),),
         effects=(Begin(started, op.input),) if op.admit else (),
         reply=Started(started, True),
     )
 
 
-def _advance(run: Run | None, op: ops.Advance, me: str) -> Decision:
+def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decision:
     if run is None or run.claim != op.claim or run.owner != me or run.hold is not None:
         return NOTHING
     status = run.status
     if status is not Status.RUNNING and status is not Status.SUSPENDED:
         return NOTHING
+    box: Box | None = None
+    given: tuple[Event, ...] = ()
+    posts: tuple[ops.Op, ...] = ()
+    if op.waits or scene.box is not EMPTY:
+        box, given = _meet(scene.box, op)
+    if op.starts or op.cancels:
+        why = f"its parent {run.id!r} no longer waits for it"
+        posts = (
+            *(_born_of(run, start) for start in op.starts),
+            *(_cancellation(child, op, why) for child in op.cancels),
+        )
     # The hot path: a run that goes on running writes journal rows and nothing else.
     if status is Status.RUNNING and not op.idle and op.end is None and not run.recoveries:
         return Decision(
             run=run,
+            box=box,
             entries=op.entries,
             waits=op.waits,
             waits_dropped=op.waits_dropped,
-            effects=(Proceed(run.id),),
+            events_given=given,
+            events_read=op.events_read,
+            consumed=op.consumed,
+            effects=_proceed(run.id, given),
+            posts=posts,
             reply=True,
         )
     before = run
     if op.entries and run.recoveries:
         run = replace(run, recoveries=0)
-    audit: tuple[Audit, ...] = ()
+    audit_rows: tuple[Audit, ...] = ()
     if status is Status.SUSPENDED and (op.entries or op.end is not None or not op.idle):
-        run, audit = _move(run, Status.RUNNING, op, op.cause)
+        run, audit_rows = move(run, Status.RUNNING, op, op.cause)
     if op.end is not None:
-        run, more = _move(run, op.end.status, op, op.cause)
+        run, more = move(run, op.end.status, op, op.cause)
         return Decision(
             run=run,
             row=True,
+            box=EMPTY,
             outcome=op.end.outcome,
             entries=op.entries,
-            waits_cleared=op.end.has_waited,
-            audit=audit + more,
+            waits_cleared=op.end.has_waited or scene.box is not EMPTY,
+            events_read=op.events_read,
+            consumed=op.consumed,
+            audit=audit_rows + more,
             effects=(Finish(run, op.end.outcome),),
+            posts=posts,
             reply=True,
         )
-    if op.idle and run.status is Status.RUNNING:
-        run, more = _move(run, Status.SUSPENDED, op, "waiting")
-        audit += more
+    awake: Run | None = None
+    if op.idle and run.status is Status.RUNNING and not (scene.box if box is None else box).won:
+        awake = run
+        run, more = move(run, Status.SUSPENDED, op, "waiting")
+        audit_rows += more
     return Decision(
         run=run,
-        row=bool(audit) or before.recoveries != run.recoveries,
+        row=bool(audit_rows) or before.recoveries != run.recoveries,
+        awake=awake,
+        box=box,
         entries=op.entries,
         waits=op.waits,
         waits_dropped=op.waits_dropped,
-        audit=audit,
-        effects=(Proceed(run.id),),
+        events_given=given,
+        events_read=op.events_read,
+        consumed=op.consumed,
+        audit=audit_rows,
+        effects=_proceed(run.id, given),
+        posts=posts,
         reply=True,
     )
 
 
-def _take(run: Run | None, op: ops.Take, me: str) -> Decision:
+def _meet(box: Box, op: ops.Advance) -> tuple[Box | None, tuple[Event, ...]]:
+    """Suspend and check in one: what the run no longer waits for, what it waits for now, and what is there for it."""
+    before = box
+    if box is not EMPTY and (op.waits_dropped or op.events_read):
+        box = boxes.close(box, op.waits_dropped, op.events_read)
+    box = boxes.add_waits(box, op.waits)
+    box, given = boxes.settle(box, op.at)
+    return (None if box is before else box), tuple(given)
+
+
+def _born_of(parent: Run, start: ops.Start) -> ops.Start:
+    """A child has its parent's tags beside its own, and ends with it at the latest, unless it is detached."""
+    deadlines = [at for at in (start.deadline, None if start.bond == "detached" else parent.deadline) if at is not None]
+    return replace(start, tags={**parent.tags, **start.tags}, deadline=min(deadlines, default=None))
+
+
+def _proceed(run_id: str, given: tuple[Event, ...]) -> tuple[Effect, ...]:
+    return (Proceed(run_id), *deliveries(run_id, given)) if given else (Proceed(run_id),)
+
+
+def _cancellation(run_id: str, op: ops.Op, reason: str) -> ops.Cancel:
+    return ops.Cancel(run_id=run_id, at=op.at, actor=op.actor, reason=reason, failure=cancellation(reason))
+
+
+def _take(run: Run | None, op: ops.Take, me: str, _scene: Scene) -> Decision:
     if run is None or run.owner != me or run.claim != op.claim:
         return NOTHING
-    audit: tuple[Audit, ...] = ()
+    audit_rows: tuple[Audit, ...] = ()
     if run.hold is not None:
-        run, audit = _note(run, op, "resumed", "other code is there now", run.hold.reason, hold=None, recoveries=0)
+        run, audit_rows = note(run, op, "resumed", "other code is there now", run.hold.reason, hold=None, recoveries=0)
         if run.status is Status.CREATED:
-            run, more = _move(run, Status.RUNNING, op, "claimed")
-            audit += more
-        return Decision(run=run, row=True, audit=audit, effects=(Begin(run),), reply=True)
+            run, more = move(run, Status.RUNNING, op, "claimed")
+            audit_rows += more
+        return Decision(run=run, row=True, audit=audit_rows, effects=(Begin(run),), reply=True)
     if run.status is Status.SUSPENDED:
-        return Decision(run=run, effects=(Park(run, op.due_at),), reply=True)
+        return Decision(run=run, effects=(Begin(run),), reply=True)
     if run.status is Status.CREATED:
-        run, audit = _move(run, Status.RUNNING, op, "claimed")
+        run, audit_rows = move(run, Status.RUNNING, op, "claimed")
     elif op.orphaned and run.recoveries >= op.recoveries_max:
         reason = (
             f"its process died {run.recoveries + 1} times in a row while this run was running; "
             "find out what kills it, then resume it by hand"
         )
         hold = Hold(kind="poison", reason=reason, at=op.at)
-        run, audit = _note(run, op, "poison", reason, hold=hold, owner=None)
-        return Decision(run=run, row=True, audit=audit, reply=False)
+        run, audit_rows = note(run, op, "poison", reason, hold=hold, owner=None)
+        return Decision(run=run, row=True, audit=audit_rows, reply=False)
     elif op.orphaned:
         run = replace(run, recoveries=run.recoveries + 1, updated_at=op.at)
-    return Decision(run=run, row=bool(audit) or op.orphaned, audit=audit, effects=(Begin(run),), reply=True)
+    return Decision(run=run, row=bool(audit_rows) or op.orphaned, audit=audit_rows, effects=(Begin(run),), reply=True)
 
 
-def _release(run: Run | None, op: ops.Release, me: str) -> Decision:
-    if run is None or run.owner != me or run.claim != op.claim:
+def _release(run: Run | None, op: ops.Release, me: str, scene: Scene) -> Decision:
+    if run is None or run.owner != me or run.claim != op.claim or run.status is not Status.SUSPENDED or scene.box.won:
         return NOTHING
     return Decision(run=replace(run, owner=None), row=True, effects=(Drop(run.id, "released"),), reply=True)
 
 
-def _cancel(run: Run | None, op: ops.Cancel, me: str) -> Decision:
+def _cancel(run: Run | None, op: ops.Cancel, me: str, scene: Scene) -> Decision:
     if run is None or run.status in FINISHED:
         return NOTHING
-    run = _mine_or_free(run, op, me)
-    return _end(run, Status.CANCELLED, op, Outcome(failure=op.failure), "cancelled", op.reason)
+    run = mine_or_free(run, op, me)
+    return _end(run, Status.CANCELLED, op, Outcome(failure=op.failure), "cancelled", op.reason, scene.children)
 
 
-def _expire(run: Run | None, op: ops.Expire, me: str) -> Decision:
-    if run is None or run.status in FINISHED or run.owner != me or run.deadline is None or run.deadline > op.at:
+def _expire(run: Run | None, op: ops.Expire, me: str, scene: Scene) -> Decision:
+    if run is None or run.status in FINISHED or run.deadline is None or run.deadline > op.at:
         return NOTHING
-    return _end(run, Status.FAILED, op, Outcome(failure=op.failure), "deadline passed")
+    if run.owner is not None and run.owner != me:
+        return NOTHING
+    return _end(run, Status.FAILED, op, Outcome(failure=op.failure), "deadline passed", "", scene.children)
 
 
-def _end(run: Run, status: Status, op: ops.Op, outcome: Outcome, cause: str, details: str = "") -> Decision:
-    run, audit = _move(run, status, op, cause, details)
+def _end(
+    run: Run, status: Status, op: ops.Op, outcome: Outcome, cause: str, details: str, children: tuple[str, ...]
+) -> Decision:
+    """End a run from outside, and its children with it."""
+    run, audit_rows = move(run, status, op, cause, details)
     return Decision(
-        run=run, row=True, outcome=outcome, waits_cleared=True, audit=audit, effects=(Finish(run, outcome),), reply=True
+        run=run,
+        row=True,
+        box=EMPTY,
+        outcome=outcome,
+        waits_cleared=True,
+        audit=audit_rows,
+        effects=(Finish(run, outcome),),
+        posts=tuple(_cancellation(child, op, f"its parent {run.id!r} was ended: {cause}") for child in children),
+        reply=True,
     )
 
 
-def _retry(run: Run | None, op: ops.Retry, me: str) -> Decision:
-    run = _mine_or_free(run, op, me)
+def _retry(run: Run | None, op: ops.Retry, me: str, _scene: Scene) -> Decision:
+    run = mine_or_free(run, op, me)
     if run.status is not Status.FAILED:
         raise RunNotRetryable(
             f"run {run.id!r} is {run.status}: only a failed run can be retried", run_id=run.id, status=run.status
         )
+    if run.consumed:
+        raise RunNotRetryable(
+            f"run {run.id!r} failed, and the run that waited for it has gone on with that; retry that one instead",
+            run_id=run.id,
+            status=run.status,
+        )
     _check_version(run, op.expected_version)
     is_late = run.deadline is not None and run.deadline <= op.at  # It would end the run again at once.
-    run, audit = _move(
+    run, audit_rows = move(
         run,
         Status.RUNNING,
         op,
@@ -265,14 +275,14 @@ def _retry(run: Run | None, op: ops.Retry, me: str) -> Decision:
         row=True,
         outcome=Outcome(),
         archive_from=op.from_entry,
-        audit=audit,
+        audit=audit_rows,
         effects=(Begin(run),),
         reply=run,
     )
 
 
-def _update(run: Run | None, op: ops.Update, me: str) -> Decision:
-    run = _mine_or_free(run, op, me)
+def _update(run: Run | None, op: ops.Update, me: str, _scene: Scene) -> Decision:
+    run = mine_or_free(run, op, me)
     _check_version(run, op.expected_version)
     changes: dict[str, Any] = {}
     if op.tags is not UNSET:
@@ -285,8 +295,8 @@ def _update(run: Run | None, op: ops.Update, me: str) -> Decision:
         changes["deadline"] = op.deadline
     if not changes:
         raise Misuse(f"nothing to update for run {run.id!r}: give tags or deadline")
-    run, audit = _note(run, op, "updated", "updated " + " and ".join(changes), bump=True, **changes)
-    return Decision(run=run, row=True, audit=audit, effects=(Rearm(run),), reply=run)
+    run, audit_rows = note(run, op, "updated", "updated " + " and ".join(changes), bump=True, **changes)
+    return Decision(run=run, row=True, audit=audit_rows, effects=(Rearm(run),), reply=run)
 
 
 def _check_version(run: Run, expected: int | None) -> None:
@@ -299,10 +309,10 @@ def _check_version(run: Run, expected: int | None) -> None:
         )
 
 
-def _set_hold(run: Run | None, op: ops.SetHold, me: str) -> Decision:
+def _set_hold(run: Run | None, op: ops.SetHold, me: str, _scene: Scene) -> Decision:
     if op.claim is not None and (run is None or run.claim != op.claim):
         return NOTHING
-    run = _mine_or_free(run, op, me)
+    run = mine_or_free(run, op, me)
     if run.status in FINISHED:
         if op.claim is not None:
             return NOTHING
@@ -310,23 +320,23 @@ def _set_hold(run: Run | None, op: ops.SetHold, me: str) -> Decision:
     if run.hold is not None:
         return NOTHING
     hold = op.hold
-    run, audit = _note(run, op, hold.kind, hold.reason, hold.details, hold=hold, owner=None)
-    return Decision(run=run, row=True, audit=audit, effects=(Drop(run.id, hold.kind),), reply=True)
+    run, audit_rows = note(run, op, hold.kind, hold.reason, hold.details, hold=hold, owner=None)
+    return Decision(run=run, row=True, audit=audit_rows, effects=(Drop(run.id, hold.kind),), reply=True)
 
 
-def _resume(run: Run | None, op: ops.Resume, me: str) -> Decision:
-    run = _mine_or_free(run, op, me)
+def _resume(run: Run | None, op: ops.Resume, me: str, _scene: Scene) -> Decision:
+    run = mine_or_free(run, op, me)
     if run.hold is None:
         return NOTHING
     taken: dict[str, Any] = {"owner": me, "claim": run.claim + 1} if op.take else {}
-    run, audit = _note(run, op, "resumed", "resumed by hand", run.hold.reason, hold=None, recoveries=0, **taken)
+    run, audit_rows = note(run, op, "resumed", "resumed by hand", run.hold.reason, hold=None, recoveries=0, **taken)
     if op.take and run.status is Status.CREATED:
-        run, more = _move(run, Status.RUNNING, op, "resumed by hand")
-        audit += more
-    return Decision(run=run, row=True, audit=audit, effects=(Begin(run),) if op.take else (), reply=True)
+        run, more = move(run, Status.RUNNING, op, "resumed by hand")
+        audit_rows += more
+    return Decision(run=run, row=True, audit=audit_rows, effects=(Begin(run),) if op.take else (), reply=True)
 
 
-_RULES: dict[type, Callable[[Run | None, Any, str], Decision]] = {
+_RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
     ops.Start: _start,
     ops.Advance: _advance,
     ops.Take: _take,
@@ -337,6 +347,11 @@ _RULES: dict[type, Callable[[Run | None, Any, str], Decision]] = {
     ops.Update: _update,
     ops.SetHold: _set_hold,
     ops.Resume: _resume,
+    ops.Send: delivery.send,
+    ops.Spread: delivery.spread,
+    ops.Forget: delivery.forget,
+    ops.Due: delivery.due,
+    ops.Wake: delivery.wake,
 }
 
 __all__ = ["NOTHING", "Decision", "Started", "decide"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from perdure.kernel.records import Outcome, Run
+from perdure.kernel.records import Event, Outcome, Run
 
 
 class Begin(Struct, frozen=True, gc=False):
@@ -12,13 +12,6 @@ class Begin(Struct, frozen=True, gc=False):
 
     run: Run
     input: str | None = None
-
-
-class Park(Struct, frozen=True, gc=False):
-    """This run is ours and waits: wake it when this is due; it need not be live before."""
-
-    run: Run
-    due_at: int | None
 
 
 class Proceed(Struct, frozen=True, gc=False):
@@ -41,10 +34,21 @@ class Finish(Struct, frozen=True, gc=False):
     outcome: Outcome
 
 
+class Deliver(Struct, frozen=True, gc=False):
+    """A position that this run waits at was won: by an event, by the end of the run `target`, or by its timer."""
+
+    run_id: str
+    position: str
+    option: int
+    event: Event | None = None
+    target: str | None = None
+    outcome: tuple[Run, Outcome] | None = None  # the target's, if it is known
+
+
 class Rearm(Struct, frozen=True, gc=False):
     """This run's deadline changed."""
 
     run: Run
 
 
-Effect = Begin | Park | Proceed | Drop | Finish | Rearm
+Effect = Begin | Proceed | Deliver | Drop | Finish | Rearm

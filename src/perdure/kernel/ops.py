@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from perdure.kernel.records import Entry, Hold, Outcome, Wait
+from perdure.kernel.records import Entry, Event, Hold, Outcome, Wait
 from perdure.kernel.status import Status
 
 
@@ -37,6 +37,7 @@ class Start(Op, frozen=True, kw_only=True, gc=False):
     tags: Mapping[str, str] = field(default_factory=dict)
     deadline: int | None = None
     parent_id: str | None = None
+    bond: str = ""
     fresh: bool = False
     admit: bool = True
     admitted_at: int | None = None
@@ -60,8 +61,9 @@ class End(Struct, frozen=True, kw_only=True, gc=False):
 class Advance(Op, frozen=True, kw_only=True, gc=False):
     """A live run went on: these entries happened, these waits came and went, and perhaps it ended.
 
-    `idle` means that nothing of it is running now: it waits only for what is durable. It is dropped unless `claim` is
-    still the run's.
+    `idle` means that nothing of it is running now: it waits only for what is durable. `events_read` are the ids of
+    events that it was handed, `consumed` the runs whose failure it was. `starts` are its new children, `cancels` those
+    it no longer waits for. It is dropped unless `claim` is still the run's.
     """
 
     claim: int
@@ -69,6 +71,10 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
     entries: tuple[Entry, ...] = ()
     waits: tuple[Wait, ...] = ()
     waits_dropped: tuple[str, ...] = ()
+    events_read: tuple[str, ...] = ()
+    consumed: tuple[str, ...] = ()
+    starts: tuple[Start, ...] = ()
+    cancels: tuple[str, ...] = ()
     idle: bool = False
     end: End | None = None
 
@@ -79,7 +85,51 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
             size += len(entry.value or "") + len(entry.failure or "")
         if self.end is not None:
             size += len(self.end.outcome.output or "") + len(self.end.outcome.failure or "")
+        for start in self.starts:
+            size += len(start.input)
         return size
+
+
+class Send(Op, frozen=True, kw_only=True, gc=False):
+    """Send an event: to the run `run_id`, or, if that is empty, to whoever waits for its name.
+
+    `strict` refuses to queue it. At most `pending_max` of one name wait in one queue. `known` is set by the coordinator
+    to the id of the event that was sent with the same key before.
+    """
+
+    event: Event
+    strict: bool = False
+    pending_max: int = 10_000
+    known: str = ""
+    letter: str = ""  # the dead letter that this is
+
+    @property
+    def payload_bytes(self) -> int:
+        return len(self.event.value)
+
+
+class Spread(Op, frozen=True, kw_only=True, gc=False):
+    """Give a retained event to more of those who wait for it. It concerns no single run."""
+
+    event_id: str
+
+
+class Forget(Op, frozen=True, kw_only=True, gc=False):
+    """Remove a dead letter. It concerns no run."""
+
+    letter: str
+
+
+class Due(Op, frozen=True, kw_only=True, gc=False):
+    """The timer among the options of a wait is due: it wins, if nothing has won before."""
+
+    claim: int
+    position: str
+    option: int
+
+
+class Wake(Op, frozen=True, kw_only=True, gc=False):
+    """Go on with a waiting run that nobody has in memory, if this engine has its workflow."""
 
 
 class Take(Op, frozen=True, kw_only=True, gc=False):
@@ -91,11 +141,10 @@ class Take(Op, frozen=True, kw_only=True, gc=False):
     claim: int
     orphaned: bool
     recoveries_max: int
-    due_at: int | None = None  # the earliest thing it waits for
 
 
 class Release(Op, frozen=True, kw_only=True, gc=False):
-    """Give a run up, so that any engine may claim it."""
+    """Give a waiting run up, so that any engine may claim it when it can go on. Nothing happens if it can now."""
 
     claim: int
 

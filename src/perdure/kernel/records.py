@@ -65,6 +65,8 @@ class Run(Struct, frozen=True, kw_only=True, gc=False):
     owner: str | None = None
     claim: int = 0  # grows with every change of owner; step results carry it
     parent_id: str | None = None
+    bond: str = ""  # to its parent: awaited | started | detached
+    consumed: bool = False  # its failure was handed to a run that waited for it
     tags: Mapping[str, str] = field(default_factory=dict)
     hold: Hold | None = None
     deadline: int | None = None
@@ -82,7 +84,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     run_id: str
     seq: int  # the completion number: 1, 2, 3, … in the order handed to the workflow
     position: str
-    kind: str  # step | timer
+    kind: str  # step | timer | wait | child | start
     name: str
     value: str | None = None
     failure: str | None = None
@@ -92,16 +94,63 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Wait(Struct, frozen=True, kw_only=True, gc=False):
-    """Something durable that a run waits for at a position: a timer, or the next attempt of a step (retry)."""
+    """Something durable that a run waits for at a position: a timer, the next attempt of a step (retry), an event, or
+    the end of a run. Several options at one position are an OR.
+
+    Events and ends have no time; `due_at` 0 says that the position was won by one, and that its run must go on.
+    """
 
     run_id: str
     position: str
-    kind: str  # timer | retry
-    name: str
+    option: int = 0
+    kind: str  # timer | retry | event | run
+    name: str  # of the event; for people otherwise
+    where: tuple[tuple[str, str], ...] = ()  # what the event's fields must be, sorted by name
+    mode: str = ""  # which retained events count: after_wait | after_create | all
+    target: str | None = None  # the run whose end is waited for
+    number: int = 0  # the order of waiting; given by the store
     due_at: int | None = None
     attempts: int = 0
     failure: str | None = None
     since: int = 0
+
+
+class Event(Struct, frozen=True, kw_only=True, gc=False):
+    """A named value on its way to runs. `run_id` is who it is for: its target, or the waiting run that a broadcast was
+    given to (then `shared` is set); None: it is in the queue of its name. `position` is the wait that it won.
+
+    Unless `consumed` by its first reader, it is kept for everybody until it expires.
+    """
+
+    id: str
+    name: str
+    value: str = ""  # JSON, through the codec
+    fields: Mapping[str, str] = field(default_factory=dict)  # those that waits can ask for, as JSON
+    run_id: str | None = None
+    shared: bool = False
+    consumed: bool = True
+    position: str | None = None
+    option: int = 0
+    number: int = 0  # the order of sending; given by the store
+    expires_at: int
+    fallback: str = "discard"  # if its target ends first: discard | broadcast | dead_letter
+    key: str | None = None
+    actor: str = ""
+    at: int
+
+
+class DeadLetter(Struct, frozen=True, kw_only=True):
+    """An event whose target ended before it was read."""
+
+    id: str
+    name: str
+    value: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+    run_id: str
+    status: str  # how the target ended
+    ended_at: int
+    consumed: bool = True
+    at: int  # when it was sent
 
 
 class Audit(Struct, frozen=True, kw_only=True, gc=False):

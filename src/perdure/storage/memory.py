@@ -12,10 +12,11 @@ from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced, Misuse, RunNotFound, StoreBroken
-from perdure.kernel.batch import Batch, RunWrite
-from perdure.kernel.records import Audit, Engine, Entry, Hold, Mail, Outcome, Run, Wait
-from perdure.kernel.status import ACTIVE
-from perdure.ports import LoadedRun, RunFilter, StoredRun
+from perdure.kernel.batch import Batch, Committed, RunWrite, awakened
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, Outcome, Run
+from perdure.kernel.status import ACTIVE, Status
+from perdure.ports import LoadedRun, Ripe, RunFilter, StoredRun
+from perdure.storage.memory_events import EventTables
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ class MemoryDatabase(Struct, eq=False):
     active: set[str] = field(default_factory=set)
     journal: dict[str, dict[int, Entry]] = field(default_factory=dict)
     archive: dict[str, dict[tuple[int, int], Entry]] = field(default_factory=dict)  # (attempt, seq)
-    waits: dict[str, dict[str, Wait]] = field(default_factory=dict)
+    tables: EventTables = field(default_factory=EventTables)
     audit: dict[str, dict[int, Audit]] = field(default_factory=dict)
     mail: dict[int, Mail] = field(default_factory=dict)
     replies: dict[int, str] = field(default_factory=dict)
@@ -100,16 +101,16 @@ class MemoryStore:
     async def engines(self) -> builtins.list[Engine]:
         return sorted(self._database().engines.values(), key=lambda engine: engine.epoch)
 
-    async def commit(self, batch: Batch) -> None:
+    async def commit(self, batch: Batch) -> Committed:
         self._database()
         await asyncio.sleep(0)  # As with a real store, others get their turn while a commit is in flight.
         database = self._database()
         with database.lock:
             if _landed(database, batch):
-                return
+                return Committed(landed=True)
             _check_runs(database, batch)
             _check_rows(database, batch)
-            _apply(database, batch)
+            return _apply(database, batch)
 
     async def claim(
         self, *, engine_id: str, epoch: int, fingerprints: Mapping[str, str], limit: int
@@ -136,6 +137,57 @@ class MemoryStore:
         database = self._database()
         with database.lock:
             return {one: _loaded(database, database.runs[one].run) for one in ids if one in database.runs}
+
+    async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
+        database = self._database()
+        with database.lock:
+            active = (database.runs[run_id].run for run_id in sorted(database.active))
+            return [_loaded(database, run) for run in active if run.parent_id in ids and run.bond != "detached"]
+
+    async def ripe(self, *, workflows: Sequence[str], before: int, limit: int) -> builtins.list[Ripe]:
+        database = self._database()
+        with database.lock:
+            found: builtins.list[Ripe] = []
+            for run_id in database.active:
+                run = database.runs[run_id].run
+                if run.workflow not in workflows or run.hold is not None or _is_alive(database, run.owner):
+                    continue
+                if run.deadline is not None and run.deadline < before:
+                    found.append(Ripe(run_id=run_id, due_at=run.deadline, deadline=True))
+                waits = database.tables.waits_of(run_id) if run.status is Status.SUSPENDED else ()
+                due = [wait.due_at for wait in waits if wait.due_at is not None and wait.due_at < before]
+                if due:
+                    found.append(Ripe(run_id=run_id, due_at=min(due), deadline=False))
+        return sorted(found, key=lambda ripe: (ripe.due_at, ripe.run_id))[:limit]
+
+    async def sent(self, keys: Sequence[str]) -> dict[str, str]:
+        known = self._database().tables.keys
+        return {key: known[key][0] for key in keys if key in known}
+
+    async def spreading(self) -> builtins.list[str]:
+        return sorted(self._database().tables.cursors)
+
+    async def events(
+        self, *, name: str | None = None, run_id: str | None = None, limit: int = 100
+    ) -> builtins.list[Event]:
+        tables = self._database().tables
+        found = tables.of("" if run_id is None else run_id)
+        return [event for event in found if name in (None, event.name)][: max(0, limit)]
+
+    async def letters(
+        self, *, name: str | None = None, after: str | None = None, limit: int = 100
+    ) -> builtins.list[DeadLetter]:
+        letters = self._database().tables.letters
+        found = [letters[one] for one in sorted(letters) if name in (None, letters[one].name)]
+        return [letter for letter in found if after is None or letter.id > after][: max(0, limit)]
+
+    async def letter(self, letter_id: str) -> DeadLetter | None:
+        return self._database().tables.letters.get(letter_id)
+
+    async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
+        database = self._database()
+        with database.lock:
+            return database.tables.purge(at, keys_before, limit)
 
     async def journal(self, run_id: str) -> tuple[str, builtins.list[Entry]]:
         database = self._database()
@@ -218,9 +270,14 @@ def _landed(database: MemoryDatabase, batch: Batch) -> bool:
 
 
 def _check_runs(database: MemoryDatabase, batch: Batch) -> None:
-    wrong = frozenset(run_id for run_id, write in batch.runs.items() if not _is_as_expected(database, write))
-    if wrong:
-        raise CommitConflict(wrong)
+    wrong = {run_id for run_id, write in batch.runs.items() if not _is_as_expected(database, write)}
+    for run_id, expected in batch.guards.items():
+        stored = database.runs.get(run_id)
+        if stored is None or (stored.run.owner, stored.run.version) != expected:
+            wrong.add(run_id)
+    taken = [key for key in batch.keys if key in database.tables.keys]
+    if wrong or taken:
+        raise CommitConflict(frozenset(wrong))
 
 
 def _is_as_expected(database: MemoryDatabase, write: RunWrite) -> bool:
@@ -235,7 +292,7 @@ def _check_rows(database: MemoryDatabase, batch: Batch) -> None:
         _check_storable(*astuple(write.run), write.input, *astuple(write.outcome or Outcome()))
         if write.expected_version is None and write.input is None:
             raise CommitRefused(f"run {write.run.id!r} has no input", run_id=write.run.id)
-    for record in (*batch.journal, *batch.waits.values(), *batch.audit):
+    for record in (*batch.journal, *batch.waits.values(), *batch.events, *batch.audit):
         _check_storable(*astuple(record))
     _check_storable(*batch.mail_done.values())
     aside = {(run_id, first) for run_id, first, _ in batch.archive}
@@ -276,9 +333,12 @@ def _check_storable(*values: object) -> None:
             raise CommitRefused(f"the integer {value} does not fit into 64 bits")
 
 
-def _apply(database: MemoryDatabase, batch: Batch) -> None:
+def _apply(database: MemoryDatabase, batch: Batch) -> Committed:
     database.engines[batch.engine_id] = replace(database.engines[batch.engine_id], batch=batch.number)
-    for run_id, write in batch.runs.items():
+    statuses = {run_id: stored.run.status for run_id, stored in database.runs.items()} if batch.waits else {}
+    settlement = database.tables.apply(batch, statuses)
+    runs, audit = awakened(batch, settlement.found.awake)
+    for run_id, write in runs.items():
         database.runs[run_id] = _written(database.runs.get(run_id), write)
         (database.active.add if write.run.status in ACTIVE else database.active.discard)(run_id)
     for run_id, first, attempt in batch.archive:
@@ -286,17 +346,18 @@ def _apply(database: MemoryDatabase, batch: Batch) -> None:
             database.archive.setdefault(run_id, {})[attempt, seq] = database.journal[run_id].pop(seq)
     for entry in batch.journal:
         database.journal.setdefault(entry.run_id, {})[entry.seq] = entry
-    for run_id in batch.waits_cleared:
-        database.waits.pop(run_id, None)
-    for run_id, position in batch.waits_dropped:
-        database.waits.get(run_id, {}).pop(position, None)
-    for (run_id, position), wait in batch.waits.items():
-        database.waits.setdefault(run_id, {})[position] = wait
-    for row in batch.audit:
+    for run_id in batch.consumed:
+        if stored := database.runs.get(run_id):
+            database.runs[run_id] = replace(stored, run=replace(stored.run, consumed=True))
+    for row in audit:
         database.audit.setdefault(row.run_id, {})[row.seq] = row
     for mail_id, reply in batch.mail_done.items():
         if database.mail.pop(mail_id, None) and reply is not None:
             database.replies[mail_id] = reply
+    for mail in batch.mail:
+        database.mail_count += 1
+        database.mail[database.mail_count] = replace(mail, id=database.mail_count)
+    return settlement.found
 
 
 def _written(stored: StoredRun | None, write: RunWrite) -> StoredRun:
@@ -306,7 +367,15 @@ def _written(stored: StoredRun | None, write: RunWrite) -> StoredRun:
         return StoredRun(run=run, input=write.input or "", outcome=write.outcome or Outcome())
     was = stored.run
     return StoredRun(
-        run=replace(run, workflow=was.workflow, model=was.model, parent_id=was.parent_id, created_at=was.created_at),
+        run=replace(
+            run,
+            workflow=was.workflow,
+            model=was.model,
+            parent_id=was.parent_id,
+            bond=was.bond,
+            consumed=was.consumed,
+            created_at=was.created_at,
+        ),
         input=stored.input if write.input is None else write.input,
         outcome=stored.outcome if write.outcome is None else write.outcome,
     )
@@ -325,8 +394,7 @@ def _in_order(rows: Mapping[int, T]) -> list[T]:
 
 
 def _loaded(database: MemoryDatabase, run: Run) -> LoadedRun:
-    waits = database.waits.get(run.id, {})
-    return LoadedRun(run=run, waits=tuple(waits[position] for position in sorted(waits)))
+    return LoadedRun(run=run, waits=database.tables.waits_of(run.id), events=database.tables.of(run.id))
 
 
 def _owner(database: MemoryDatabase, run_id: str) -> str | None:
@@ -339,7 +407,9 @@ def _is_alive(database: MemoryDatabase, owner: str | None) -> bool:
 
 
 def _is_claimable(run: Run, fingerprint: str) -> bool:
-    return run.hold is None or (run.hold.kind == "blocked" and run.hold.fingerprint not in ("", fingerprint))
+    if run.hold is None:
+        return run.status is not Status.SUSPENDED
+    return run.hold.kind == "blocked" and run.hold.fingerprint not in ("", fingerprint)
 
 
 def _matches(run: Run, wanted: RunFilter) -> bool:

@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
-from perdure.errors import CommitRefused, Misuse, OutcomeUnknown, StoreBroken, StoreBusy
-from perdure.kernel.batch import Batch
+from perdure.errors import CommitRefused, EngineBug, Misuse, OutcomeUnknown, StoreBroken, StoreBusy
+from perdure.kernel.batch import Batch, Committed
 from perdure.ports import Store
 from perdure.testing.proxy import StoreProxy
 
@@ -100,12 +100,11 @@ class FaultyStore(StoreProxy):
         self._is_dead = False
         self._is_doomed = False
 
-    async def commit(self, batch: Batch) -> None:
+    async def commit(self, batch: Batch) -> Committed:
         if self._is_doomed:
             await self._die()
         if not self.fault.strikes(batch):
-            await super().commit(batch)
-            return
+            return await super().commit(batch)
         match self.fault.point:
             case "before":
                 await self._die()
@@ -113,9 +112,10 @@ class FaultyStore(StoreProxy):
                 await super().commit(batch)
                 await self._die()
             case "after_effects":
-                await super().commit(batch)
+                committed = await super().commit(batch)
                 self._is_doomed = True
                 self._count_down(_EFFECT_TURNS)
+                return committed
             case "unknown":
                 await super().commit(batch)
                 raise OutcomeUnknown("the connection was lost after the commit was sent, as asked")
@@ -125,6 +125,7 @@ class FaultyStore(StoreProxy):
                 raise StoreBusy("the store is busy, as asked")
             case _:
                 raise CommitRefused("the store refuses this batch, as asked")
+        raise EngineBug("a dead store went on")
 
     async def _through(self, request: Coroutine[Any, Any, T]) -> T:
         if self._is_dead:

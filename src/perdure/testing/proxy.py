@@ -6,9 +6,9 @@ import builtins
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from perdure.kernel.batch import Batch
-from perdure.kernel.records import Audit, Engine, Entry, Mail, Run
-from perdure.ports import LoadedRun, RunFilter, Store, StoredRun
+from perdure.kernel.batch import Batch, Committed
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, Run
+from perdure.ports import LoadedRun, Ripe, RunFilter, Store, StoredRun
 
 T = TypeVar("T")
 
@@ -45,8 +45,8 @@ class StoreProxy:
     async def engines(self) -> builtins.list[Engine]:
         return await self._through(self.inner.engines())
 
-    async def commit(self, batch: Batch) -> None:
-        await self._through(self.inner.commit(batch))
+    async def commit(self, batch: Batch) -> Committed:
+        return await self._through(self.inner.commit(batch))
 
     async def claim(
         self, *, engine_id: str, epoch: int, fingerprints: Mapping[str, str], limit: int
@@ -57,6 +57,34 @@ class StoreProxy:
 
     async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
         return await self._through(self.inner.load(ids))
+
+    async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
+        return await self._through(self.inner.children(ids))
+
+    async def ripe(self, *, workflows: Sequence[str], before: int, limit: int) -> builtins.list[Ripe]:
+        return await self._through(self.inner.ripe(workflows=workflows, before=before, limit=limit))
+
+    async def sent(self, keys: Sequence[str]) -> dict[str, str]:
+        return await self._through(self.inner.sent(keys))
+
+    async def spreading(self) -> builtins.list[str]:
+        return await self._through(self.inner.spreading())
+
+    async def events(
+        self, *, name: str | None = None, run_id: str | None = None, limit: int = 100
+    ) -> builtins.list[Event]:
+        return await self._through(self.inner.events(name=name, run_id=run_id, limit=limit))
+
+    async def letters(
+        self, *, name: str | None = None, after: str | None = None, limit: int = 100
+    ) -> builtins.list[DeadLetter]:
+        return await self._through(self.inner.letters(name=name, after=after, limit=limit))
+
+    async def letter(self, letter_id: str) -> DeadLetter | None:
+        return await self._through(self.inner.letter(letter_id))
+
+    async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
+        return await self._through(self.inner.purge(at=at, keys_before=keys_before, limit=limit))
 
     async def journal(self, run_id: str) -> tuple[str, builtins.list[Entry]]:
         return await self._through(self.inner.journal(run_id))

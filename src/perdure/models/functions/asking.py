@@ -1,4 +1,5 @@
-"""What workflow code asks of its loop (steps, timers), where in the program it does so, and what it withdraws again.
+"""What workflow code asks of its loop (steps, timers, events, children), where in the program it does so, and what it
+withdraws again.
 
 Positions: the main task's requests are "1", "2", …; a task takes the next number k of its creator's branch, and its own
 requests are "k.1", "k.2", …; plain callbacks share the branch "c.". Steps, timers and tasks count alike, in program
@@ -12,12 +13,12 @@ import sys
 import zlib
 from collections.abc import Callable
 from contextvars import Context
-from typing import Any, Final, Literal, TypeVarTuple, Unpack
+from typing import Any, Final, TypeVarTuple, Unpack
 
 from perdure.errors import ForbiddenInWorkflow
-from perdure.models.functions.commands import Commands, Outstanding, StepRequest, TimerRequest
+from perdure.models.functions.commands import Ask, Commands, Outstanding, StepRequest, TimerRequest
 from perdure.models.functions.generators import GeneratorLoop
-from perdure.models.functions.tasks import DurableTimerHandle, StepFuture, TimerFuture, WorkflowFuture
+from perdure.models.functions.tasks import AskFuture, DurableTimerHandle, StepFuture, TimerFuture, WorkflowFuture
 
 # `asyncio.sleep(math.inf)` is a way to say "until cancelled": a timer this late (the year 10000) is never asked for.
 NEVER_US: Final = 253_402_300_800_000_000
@@ -35,8 +36,11 @@ class AskingLoop(GeneratorLoop):
     """Gives out positions and futures, and gathers what becomes the commands of an activation."""
 
     __slots__ = (
+        "_asks",
+        "_asks_withdrawn",
         "_callback_count",
         "_fresh",
+        "_new_asks",
         "_new_steps",
         "_new_timers",
         "_now",
@@ -65,9 +69,14 @@ class AskingLoop(GeneratorLoop):
         self._steps_cancelled: list[str] | None = None
         self._timers_dropped: list[str] | None = None
         self._withdrawn = False
+        self._asks: dict[str, AskFuture] = {}
+        self._new_asks: list[Ask] | None = None
+        self._asks_withdrawn: list[str] | None = None
 
-    def pending(self, position: str) -> tuple[Literal["step", "timer"], str] | None:
+    def pending(self, position: str) -> tuple[str, str] | None:
         """The kind and the name of what is outstanding at `position`."""
+        if (ask := self._asks.get(position)) is not None:
+            return ask.request.kind, ask.request.name
         if (step := self._steps.get(position)) is not None:
             return "step", step.request.name
         if (timer := self._timers.get(position)) is not None:
@@ -81,6 +90,10 @@ class AskingLoop(GeneratorLoop):
     @property
     def outstanding_timers(self) -> Outstanding[TimerRequest]:
         return Outstanding(self._timers)
+
+    @property
+    def outstanding_asks(self) -> Outstanding[Ask]:
+        return Outstanding(self._asks)
 
     def now(self) -> int:
         """Microseconds since the epoch: the time of the completion handed over last."""
@@ -112,6 +125,20 @@ class AskingLoop(GeneratorLoop):
         future.number = self.next_number()
         future.request = TimerRequest(self._next_position(), name, due_at, self._now)
         self._keep_timer(future)
+        return future
+
+    def ask(self, kind: str, name: str, what: object) -> asyncio.Future[Any]:
+        """A future for something that is neither a step nor a timer. Cancelling it withdraws the request."""
+        if self._refusal is not None:
+            return self._refused()
+        future = AskFuture(loop=self)
+        future.number = self.next_number()
+        future.request = request = Ask(self._next_position(), kind, name, what, self._now)
+        self._asks[request.position] = future
+        if self._new_asks is None:
+            self._new_asks = [request]
+        else:
+            self._new_asks.append(request)
         return future
 
     def call_later(
@@ -152,6 +179,15 @@ class AskingLoop(GeneratorLoop):
         else:
             self._steps_cancelled.append(position)
 
+    def ask_cancelled(self, future: AskFuture) -> None:
+        position = future.request.position
+        if self._asks.pop(position, None) is None or future.number > self._fresh:
+            return
+        if self._asks_withdrawn is None:
+            self._asks_withdrawn = [position]
+        else:
+            self._asks_withdrawn.append(position)
+
     def timer_cancelled(self, timer: TimerFuture | DurableTimerHandle) -> None:
         position = timer.request.position
         if self._timers.pop(position, None) is None or timer.number > self._fresh:
@@ -177,6 +213,12 @@ class AskingLoop(GeneratorLoop):
         if self._new_timers is not None:
             commands.timers = [request for request in self._new_timers if request.position in self._timers]
             self._new_timers = None
+        if self._new_asks is not None:
+            commands.asks = [request for request in self._new_asks if request.position in self._asks]
+            self._new_asks = None
+        if self._asks_withdrawn is not None:
+            commands.asks_withdrawn = self._asks_withdrawn
+            self._asks_withdrawn = None
         if self._steps_cancelled is not None:
             commands.steps_cancelled = self._steps_cancelled
             self._steps_cancelled = None

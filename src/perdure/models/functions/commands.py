@@ -29,6 +29,28 @@ class TimerRequest(Struct, frozen=True):
     since: int
 
 
+class Ask(Struct, frozen=True):
+    """Something else that workflow code awaits: an event or one of several things (wait), a child's result (child), a
+    child's id (start). `what` is handed through untouched."""
+
+    position: str
+    kind: str
+    name: str
+    what: Any
+    since: int
+
+
+class ChildCall(Struct, frozen=True):
+    """What a request for a child is about. `bond` is what ties it to its parent: awaited, started or detached."""
+
+    workflow: Any
+    input: str
+    bond: str
+    id: str | None = None
+    tags: Mapping[str, str] = {}
+    deadline_us: int | None = None
+
+
 class Completed(Struct, frozen=True):
     """The workflow returned."""
 
@@ -51,6 +73,8 @@ class Commands(Struct):
     steps_cancelled: Sequence[str] = ()
     timers: Sequence[TimerRequest] = ()
     timers_dropped: Sequence[str] = ()
+    asks: Sequence[Ask] = ()
+    asks_withdrawn: Sequence[str] = ()
     end: Completed | Raised | None = None
 
 

@@ -63,7 +63,7 @@ class CurrentRun:
 
 def current_run() -> CurrentRun:
     """The run this code belongs to. Raises NotInWorkflow outside workflow code, in steps too."""
-    loop = _require_loop("current_run")
+    loop = require_loop("current_run")
     if not isinstance(loop.about, CurrentRun):
         loop.about = loop.about()  # Made when first asked for: seeding its randomness takes a while.
     return loop.about
@@ -71,16 +71,13 @@ def current_run() -> CurrentRun:
 
 async def sleep(duration: timedelta | float) -> TimeReached:
     """Wait durably: the process may end meanwhile. Numbers are seconds."""
-    loop = _require_loop("sleep")
-    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
-    if not seconds < _SLEEP_MAX_S:
-        raise Misuse(f"sleep({duration!r}) is longer than any run lives; at most {_SLEEP_MAX_S:,} seconds")
-    return await _wait_until(loop, loop.now() + max(0, round(seconds * 1_000_000)), "sleep")
+    loop = require_loop("sleep")
+    return await _wait_until(loop, loop.now() + max(0, round(seconds_of(duration, "sleep") * 1_000_000)), "sleep")
 
 
 async def sleep_until(when: datetime) -> TimeReached:
     """Wait durably until a point in time; one in the past is reached at once."""
-    loop = _require_loop("sleep_until")
+    loop = require_loop("sleep_until")
     return await _wait_until(loop, from_datetime(when), "sleep_until")
 
 
@@ -89,7 +86,15 @@ async def _wait_until(loop: WorkflowLoop, due_at: int, name: str) -> TimeReached
     return TimeReached(to_datetime(scheduled_at), to_datetime(fired_at))
 
 
-def _require_loop(verb: str) -> WorkflowLoop:
+def seconds_of(duration: timedelta | float, verb: str) -> float:
+    """A duration in seconds. Raises Misuse if it is longer than any run lives."""
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if not seconds < _SLEEP_MAX_S:
+        raise Misuse(f"{verb}({duration!r}) is longer than any run lives; at most {_SLEEP_MAX_S:,} seconds")
+    return seconds
+
+
+def require_loop(verb: str) -> WorkflowLoop:
     loop = running_loop()
     if loop is None:
         where = "a step" if in_step.get(None) is not None else "code that no engine runs"

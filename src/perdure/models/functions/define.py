@@ -19,8 +19,9 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from perdure.errors import InvalidDefinition, Misuse
 from perdure.kernel.retry import Retry
+from perdure.models.functions.commands import ChildCall
 from perdure.models.functions.loop import running_loop
-from perdure.models.functions.values import UNSTORABLE_TEXT, Signature, local_names
+from perdure.models.functions.values import PAYLOAD_MAX_BYTES, UNSTORABLE_TEXT, Signature, local_names
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -155,38 +156,41 @@ class Step(Generic[P, R]):
 
 
 class RunCall(Coroutine[Any, Any, R_co]):
-    """A workflow with its arguments, to be started once. Awaited outside an engine it runs as a plain coroutine."""
+    """A workflow with its arguments, to be started once: by an engine, or by a workflow that starts or awaits it as its
+    child. Awaited anywhere else it runs as a plain coroutine."""
 
-    __slots__ = ("_coroutine", "args", "kwargs", "workflow")
+    __slots__ = ("_iterator", "args", "kwargs", "workflow")
 
     def __init__(self, workflow: Workflow[Any, R_co], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._coroutine: Coroutine[Any, Any, R_co] | None = None
+        self._iterator: Generator[Any, Any, R_co] | None = None
         self.workflow = workflow
         self.args = args
         self.kwargs = kwargs
 
-    def _open(self) -> Coroutine[Any, Any, R_co]:
-        if running_loop() is not None:
-            raise Misuse(
-                f"workflow {self.workflow.name!r} was awaited inside a workflow: child runs are not there yet; "
-                "call its function's code directly, or start it with engine.start from outside"
-            )
-        if self._coroutine is None:
-            self._coroutine = self.workflow.function(*self.args, **self.kwargs)
-        return self._coroutine
+    def input(self) -> str:
+        """The arguments as JSON. Raises InvalidArguments, UnstorableValue."""
+        return self.workflow.signature.write(self.args, self.kwargs, PAYLOAD_MAX_BYTES)
 
     def __await__(self) -> Generator[Any, Any, R_co]:
-        return self._open().__await__()
+        if self._iterator is not None:
+            raise Misuse(f"this call of workflow {self.workflow.name!r} was awaited before; call the workflow again")
+        loop = running_loop()
+        if loop is None:
+            self._iterator = self.workflow.function(*self.args, **self.kwargs).__await__()
+        else:
+            child = ChildCall(self.workflow, self.input(), "awaited")
+            self._iterator = loop.ask("child", self.workflow.name, child).__await__()
+        return self._iterator
 
     def send(self, value: Any) -> Any:
-        return self._open().send(value)
+        return (self._iterator or self.__await__()).send(value)
 
     def throw(self, *error: Any) -> Any:
-        return self._open().throw(*error)
+        return (self._iterator or self.__await__()).throw(*error)
 
     def close(self) -> None:
-        if self._coroutine is not None:
-            self._coroutine.close()
+        if self._iterator is not None:
+            self._iterator.close()
 
     def __repr__(self) -> str:
         return f"<call of workflow {self.workflow.name!r}>"

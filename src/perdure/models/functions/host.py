@@ -8,29 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
+from msgspec.structs import replace
 
 from perdure.coordinator.timers import Timers
-from perdure.errors import PerdureError, StoreError
-from perdure.kernel.effects import Begin, Drop, Finish, Park
-from perdure.kernel.ops import Advance, Op, SetHold
-from perdure.kernel.records import Hold, Run, Wait
+from perdure.errors import EngineStopped, PerdureError, RunExists, StoreError
+from perdure.kernel.boxes import Box
+from perdure.kernel.effects import Begin, Deliver, Drop, Finish
+from perdure.kernel.ops import Advance, Due, Op, Release, SetHold
+from perdure.kernel.records import Hold, Outcome, Run, Wait
+from perdure.kernel.status import Status
+from perdure.models.functions.commands import Ask
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.loop import Commands, Livelock, TimerRequest
 from perdure.models.functions.runner import LiveRun, Mismatch
 from perdure.models.functions.steps import Execution, StepRunner
+from perdure.models.functions.waiting import EventChoice, Won, child_failed, won_by_end, won_by_event
 from perdure.ports import Clock, Codec, Store
 
 log = logging.getLogger("perdure")
 
 
 class FunctionHost:
-    """All function runs that this engine owns: live ones, and parked ones of which only timers are in memory."""
+    """All function runs that this engine has in memory."""
 
     def __init__(
         self,
@@ -40,7 +46,10 @@ class FunctionHost:
         codec: Codec,
         timers: Timers,
         owe: Callable[[Op], None],
+        submit: Callable[[Op], Awaitable[Any]],
         lookup: Callable[[str], Run | None],
+        box: Callable[[str], Box],
+        dropped: Callable[[str, int | None], None],
         workflows: Mapping[str, Workflow[Any, Any]],
         resources: Callable[[type[Any]], Any],
         live_runs_max: int,
@@ -53,14 +62,19 @@ class FunctionHost:
         self._codec = codec
         self._timers = timers
         self._owe = owe
+        self._submit = submit
         self._lookup = lookup
+        self._box = box
+        self._dropped = dropped
         self._workflows = workflows
         self._live_runs_max = live_runs_max
         self._callbacks_max = callbacks_max
         self._payload_bytes_max = payload_bytes_max
         self._live: dict[str, LiveRun] = {}
-        self._parked: dict[str, Run] = {}
         self._waking: dict[str, asyncio.Task[None]] = {}
+        self._arrived: dict[str, list[Deliver]] = {}  # for runs that are being woken
+        self._fetching: set[asyncio.Task[None]] = set()
+        self._leaving: set[str] = set()
         self._active: set[Execution] = set()
         self._draining = False
         self._drained = asyncio.Event()
@@ -83,7 +97,7 @@ class FunctionHost:
     @property
     def busy(self) -> bool:
         """Whether something is going on here that no timer is needed for."""
-        return bool(self._waking)
+        return bool(self._waking or self._fetching)
 
     @property
     def live_runs(self) -> int:
@@ -100,7 +114,7 @@ class FunctionHost:
         else:
             released()
 
-    def perform(self, effect: Begin | Park | Drop | Finish) -> None:
+    def perform(self, effect: Begin | Deliver | Drop | Finish) -> None:
         """Do what was decided and is now committed."""
         match effect:
             case Begin(run=run, input=input):
@@ -108,9 +122,9 @@ class FunctionHost:
             case Finish(run=run):
                 self._close(run.id)
             case Drop(run_id=run_id):
-                self._close(run_id)
-            case Park(run=run, due_at=due_at):
-                self._park(run, due_at)
+                self._drop(run_id)
+            case Deliver():
+                self._deliver(effect)
 
     async def drain(self, grace_s: float) -> None:
         """Start nothing new; wait until the steps that run have ended, or for the grace period."""
@@ -127,13 +141,13 @@ class FunctionHost:
         self._draining = True
         for run_id in [*self._live, *self._waking]:
             self._close(run_id)
-        self._parked.clear()
+        for task in self._fetching:
+            task.cancel()
         self._steps.close()
 
     # Coming to life.
 
     def _begin(self, run: Run, input: str | None) -> None:
-        self._parked.pop(run.id, None)
         if input is None:
             self._wake(run)
             return
@@ -194,59 +208,78 @@ class FunctionHost:
         if self._waking.get(run.id) is not task:  # It was dropped, and perhaps claimed again, in the meantime.
             return
         del self._waking[run.id]
+        arrived = self._arrived.pop(run.id, [])
         if self._draining:
             return
-        self._parked.pop(run.id, None)
         live = self._new(run)
-        if live is not None:
-            self._guarded(live, self._replayed, run, input, entries, waits)
+        if live is None:
+            return
+        self._guarded(live, self._replayed, run, input, entries, waits)
+        won = [event for event in self._box(run.id).events if event.position is not None]
+        arrived += [Deliver(run.id, event.position or "", event.option, event) for event in won]
+        ends = [wait for wait in waits if wait.target is not None and wait.due_at == 0]
+        arrived += [Deliver(run.id, wait.position, wait.option, target=wait.target) for wait in ends]
+        for effect in arrived:
+            self._deliver(effect)
 
     def _replayed(self, live: LiveRun, run: Run, input: str, entries: list[Any], waits: tuple[Wait, ...]) -> None:
         commands = live.replay(input, entries, run.started_at or run.created_at)
         stored = {wait.position: wait for wait in waits}
+        for ask in commands.asks:
+            if ask.kind == "child" and ask.position in stored:
+                live.children[ask.position] = stored[ask.position].target or ""
         for request in list(live.requests.values()):
             wait = stored.get(request.position)
             if wait is not None and wait.kind == "retry" and wait.name == request.name:
                 live.retries[request.position] = wait
                 live.pausing.add(request.position)
         known = {t.position: t for t in commands.timers if t.position in stored}
-        gone = tuple(p for p in stored if p not in known and p not in live.retries)
-        all_timers = list(commands.timers)
+        known_asks = [ask for ask in commands.asks if ask.position in stored]
+        asked = {ask.position for ask in known_asks}
+        gone = tuple(p for p in stored if p not in known and p not in live.retries and p not in asked)
+        all_timers, all_asks = list(commands.timers), list(commands.asks)
         commands.timers = [t for t in all_timers if t.position not in known]
-        unchanged = commands.end is None and not commands.timers and not gone
+        commands.asks = [ask for ask in all_asks if ask.position not in stored]
+        unchanged = commands.end is None and not commands.timers and not commands.asks and not gone
         if unchanged and live.idle == (run.status == "suspended") and not self._is_stuck(live):
-            commands.timers = all_timers
+            commands.timers, commands.asks = all_timers, all_asks
             self._release(live, commands)
             return
         advance = live.advance(commands, self._now(live), "recovered", dropped=gone)
+        fresh = live.gate[-1]
 
         def release() -> None:
-            self._release(live, commands)
+            assert isinstance(fresh, Commands)
+            self._release(live, fresh)
             self._arm(live, list(known.values()))
+            self._arm_asks(live, known_asks)
 
         live.gate[-1] = release
         self._progressed(live, advance)
 
     def _evict(self, newest: LiveRun) -> None:
-        """Close the run that has been waiting longest; it comes back from its journal when its time has come."""
+        """Give up the run that has been waiting longest; whoever can go on with it takes it up again."""
+        excess = len(self._live) - len(self._leaving) - self._live_runs_max
+        if excess <= 0:
+            return
         for run_id, live in self._live.items():
-            if live is newest:  # It has not even begun.
+            if live is newest or run_id in self._leaving:
                 continue
-            if live.idle and not live.gate and not live.ended and (run := self._lookup(run_id)) is not None:
-                due_at = min((timer.due_at for timer in live.timers.values()), default=None)
-                self._close(run_id)
-                self._park(run, due_at)
-                return
+            if live.idle and not live.gate and not live.ended and not live.pausing:
+                self._leaving.add(run_id)
+                self._owe(Release(run_id=run_id, at=self._clock.now(), claim=live.claim))
+                excess -= 1
+                if excess <= 0:
+                    return
 
-    def _park(self, run: Run, due_at: int | None) -> None:
-        """Keep of a waiting run only when to wake it."""
-        self._parked[run.id] = run
-        if due_at is not None:
-            self._timers.arm(due_at, lambda: self._wake_parked(run))
-
-    def _wake_parked(self, run: Run) -> None:
-        if self._parked.get(run.id) is run:
-            self._wake(self._lookup(run.id) or run)
+    def _drop(self, run_id: str) -> None:
+        """A run is no longer ours: say when it is due, if it is."""
+        live = self._live.get(run_id)
+        due_at: int | None = None
+        if live is not None:
+            due_at = min((timer.due_at for timer in live.timers.values()), default=None)
+        self._close(run_id)
+        self._dropped(run_id, due_at)
 
     # Going on.
 
@@ -267,14 +300,16 @@ class FunctionHost:
             self._hold(live.id, live.claim, f"engine bug: {error!r}", to_failure(error).stack, live)
 
     def _progressed(self, live: LiveRun, advance: Advance) -> None:
+        if self._leaving:
+            self._leaving.discard(live.id)
         self._owe(advance)
         if advance.idle and self._is_stuck(live):
-            reason = "the workflow waits for something that can never happen: no step and no timer is outstanding"
+            reason = "the workflow waits for something that can never happen: nothing that it asked for is outstanding"
             self._hold(live.id, live.claim, reason, live.loop.stack(), live)
 
     @staticmethod
     def _is_stuck(live: LiveRun) -> bool:
-        return live.idle and not live.pausing and not live.loop.outstanding_timers
+        return live.idle and not live.pausing and not live.loop.outstanding_timers and not live.asks
 
     def _release(self, live: LiveRun, commands: Commands) -> None:
         """The gate opens: what was asked for may touch the outside."""
@@ -283,8 +318,13 @@ class FunctionHost:
         for position in commands.timers_dropped:
             if (timer := live.timers.pop(position, None)) is not None:
                 timer.cancel()
+        for position in commands.asks_withdrawn:
+            if (timer := live.timers.pop(position, None)) is not None:
+                timer.cancel()
         if commands.timers:
             self._arm(live, commands.timers)
+        if commands.asks:
+            self._arm_asks(live, commands.asks)
         for request in commands.steps:
             position = request.position
             if live.requests.get(position) is not request or live.ended or self._draining:
@@ -388,6 +428,134 @@ class FunctionHost:
             if live.loop.pending(timer.position) is not None and not live.ended:
                 live.timers[timer.position] = self._timers.arm(timer.due_at, partial(self._timer_due, live, timer))
 
+    def _arm_asks(self, live: LiveRun, asks: Sequence[Ask]) -> None:
+        for ask in asks:
+            if live.asks.get(ask.position) is not ask or live.ended:
+                continue
+            if ask.kind == "wait":
+                for option, due_at in ask.what.due_at.items():
+                    timer = self._timers.arm(due_at, partial(self._option_due, live, ask, option))
+                    live.timers[ask.position] = timer
+            elif ask.kind == "start":
+                self._background(self._start_child(live, ask))
+
+    def _option_due(self, live: LiveRun, ask: Ask, option: int) -> None:
+        """The timer among the options of a wait. Where an event may have won, the coordinator knows."""
+        live.timers.pop(ask.position, None)
+        if live.ended or self._draining or live.asks.get(ask.position) is not ask:
+            return
+        if any(isinstance(choice, EventChoice) for choice in ask.what.options):
+            due = Due(
+                run_id=live.id, at=self._now(live), claim=live.claim, position=ask.position, option=option
+            )  # fmt: skip
+            self._owe(due)
+        else:
+            self._deliver(Deliver(live.id, ask.position, option))
+
+    def _deliver(self, effect: Deliver) -> None:
+        """Hand over what has won a position that a run waits at."""
+        live = self._live.get(effect.run_id)
+        if live is None:
+            if effect.run_id in self._waking:
+                self._arrived.setdefault(effect.run_id, []).append(effect)
+            elif (run := self._lookup(effect.run_id)) is not None:
+                self._wake(run)
+                self._arrived.setdefault(effect.run_id, []).append(effect)
+            return
+        ask = live.asks.get(effect.position)
+        if ask is None or live.ended or self._draining:
+            return
+        if effect.target is not None and effect.outcome is None:
+            self._background(self._fetch_end(live, ask, effect))
+            return
+        if (timer := live.timers.pop(effect.position, None)) is not None:
+            timer.cancel()
+        if len(self._live) * 2 > self._live_runs_max:
+            self._touch(live)
+        self._guarded(live, self._go_on_with, ask, effect)
+
+    def _go_on_with(self, live: LiveRun, ask: Ask, effect: Deliver) -> None:
+        at = self._clock.now()
+        target, outcome, event = effect.target, effect.outcome, effect.event
+        consumed: tuple[str, ...] = ()
+        if target is not None and outcome is not None and outcome[0].status is not Status.SUCCEEDED:
+            consumed = (target,)
+        if target is not None and ask.kind == "child":
+            if consumed or outcome is None:
+                error = child_failed(target, outcome, self._codec)
+                advance = live.ask_done(ask, None, error, at=at, consumed=consumed)
+            else:
+                output = self._codec.decode(outcome[1].output or "null")
+                advance = live.ask_done(ask, output, None, at=at)
+            self._progressed(live, advance)
+            return
+        if target is not None:
+            won = won_by_end(effect.option, target, outcome, self._codec)
+        elif event is not None:
+            won = won_by_event(event, effect.option, self._codec)
+        else:
+            won = Won(option=effect.option, due=ask.what.due_at[effect.option], fired=max(at, live.loop.now()))
+        read = () if event is None else (event.id,)
+        text = to_json(won).decode()
+        self._progressed(live, live.ask_done(ask, text, None, at=at, read=read, consumed=consumed))
+
+    async def _fetch_end(self, live: LiveRun, ask: Ask, effect: Deliver) -> None:
+        """Read how a run ended that was waited for."""
+        target = effect.target or ""
+        try:
+            stored = (await self._store.get([target])).get(target)
+        except StoreError as error:
+            log.warning("run %s could not be read and is tried again: %s", target, error)
+            self._timers.arm(self._clock.now() + 1_000_000, lambda: self._deliver(effect))
+            return
+        ended = None if stored is None else (stored.run, stored.outcome)
+        asyncio.get_running_loop().call_soon(self._end_fetched, live, ask, effect, ended)
+
+    def _end_fetched(self, live: LiveRun, ask: Ask, effect: Deliver, ended: tuple[Run, Outcome] | None) -> None:
+        if self._live.get(live.id) is live and live.asks.get(ask.position) is ask and not live.ended:
+            self._guarded(live, self._go_on_with, ask, replace(effect, outcome=ended))
+
+    async def _start_child(self, live: LiveRun, ask: Ask) -> None:
+        """Start a child whose id was given: it may exist, and may be another."""
+        start = live.start_of(ask, ask.what.id, self._now(live))
+        error: PerdureError | None = None
+        try:
+            started = await self._submit(start)
+            if not started.created:
+                stored = (await self._store.get([start.run_id])).get(start.run_id)
+                if (
+                    stored is None
+                    or started.run.workflow != start.workflow
+                    or not self._is_same(stored.input, start.input)
+                ):
+                    raise RunExists(
+                        f"the id {start.run_id!r} belongs to a run of {started.run.workflow!r} with other arguments; "
+                        "use another id",
+                        run_id=start.run_id,
+                    )
+        except (StoreError, EngineStopped) as stopped:
+            log.warning("child %s is started when its parent goes on: %s", start.run_id, stopped)
+            return
+        except PerdureError as refused:
+            error = refused
+        asyncio.get_running_loop().call_soon(self._child_started, live, ask, start.run_id, error)
+
+    def _is_same(self, one: str, other: str) -> bool:
+        return bool(from_json(self._codec.decode(one)) == from_json(self._codec.decode(other)))
+
+    def _child_started(self, live: LiveRun, ask: Ask, child_id: str, error: PerdureError | None) -> None:
+        if self._live.get(live.id) is live and live.asks.get(ask.position) is ask and not live.ended:
+            self._guarded(live, self._go_on_after_start, ask, child_id, error)
+
+    def _go_on_after_start(self, live: LiveRun, ask: Ask, child_id: str, error: PerdureError | None) -> None:
+        text = None if error is not None else to_json(child_id).decode()
+        self._progressed(live, live.ask_done(ask, text, error, at=self._clock.now()))
+
+    def _background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._fetching.add(task)
+        task.add_done_callback(self._fetching.discard)
+
     def _timer_due(self, live: LiveRun, timer: TimerRequest) -> None:
         live.timers.pop(timer.position, None)
         if live.ended or self._draining or live.loop.pending(timer.position) is None:
@@ -423,7 +591,8 @@ class FunctionHost:
         self._owe(SetHold(run_id=run_id, at=hold.at, hold=hold, claim=claim))
 
     def _close(self, run_id: str) -> None:
-        self._parked.pop(run_id, None)
+        self._leaving.discard(run_id)
+        self._arrived.pop(run_id, None)
         if (task := self._waking.pop(run_id, None)) is not None:
             task.cancel()
         live = self._live.pop(run_id, None)

@@ -24,12 +24,13 @@ from typing import Any, Final, Unpack
 from perdure.errors import ForbiddenInWorkflow, InvariantViolated, PerdureError
 from perdure.models.functions import closing, forbidden, ordering
 from perdure.models.functions.asking import Args, AskingLoop
-from perdure.models.functions.commands import Commands, Completed, Outstanding, Raised, StepRequest, TimerRequest
+from perdure.models.functions.commands import Ask, Commands, Completed, Outstanding, Raised, StepRequest, TimerRequest
 from perdure.models.functions.generators import StartHook, wrap_hooks
 from perdure.models.functions.stacks import format_stacks
 from perdure.models.functions.tasks import ReadyHandle, TimerFuture, WorkflowTask
 
 __all__ = [
+    "Ask",
     "Commands",
     "Completed",
     "Livelock",
@@ -89,7 +90,15 @@ class WorkflowLoop(AskingLoop):
 
     def complete_step(self, position: str, at: int, value: Any = None, error: BaseException | None = None) -> Commands:
         """Hand over a step's result or error. LookupError if no step is outstanding at `position`."""
-        future = self._steps.pop(position)
+        return self._complete(self._steps.pop(position), at, value, error)
+
+    def complete_ask(self, position: str, at: int, value: Any = None, error: BaseException | None = None) -> Commands:
+        """Hand over what was asked for. LookupError if nothing is outstanding at `position`."""
+        return self._complete(self._asks.pop(position), at, value, error)
+
+    def _complete(
+        self, future: asyncio.Future[Any], at: int, value: Any = None, error: BaseException | None = None
+    ) -> Commands:
         self._prepare(at)
         if error is None:
             future.set_result(value)
@@ -133,6 +142,7 @@ class WorkflowLoop(AskingLoop):
             self._tasks.clear()
             self._steps.clear()
             self._timers.clear()
+            self._asks.clear()
             self._commands()
 
     def _close_all(self) -> None:

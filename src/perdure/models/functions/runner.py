@@ -15,15 +15,17 @@ from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
 
 from perdure.errors import PerdureError, UnstorableValue
-from perdure.kernel.ops import Advance, End
+from perdure.kernel.ops import Advance, End, Start
 from perdure.kernel.records import Attempt, Entry, Failure, Outcome, Run, Wait
 from perdure.kernel.status import Status
+from perdure.models.functions.commands import Ask, ChildCall
 from perdure.models.functions.context import CurrentRun
 from perdure.models.functions.define import StepCall, Workflow
-from perdure.models.functions.failures import entry_of, rebuild, to_failure
+from perdure.models.functions.failures import entry_of, mark, rebuild, to_failure
 from perdure.models.functions.loop import Commands, Completed, StepRequest, TimerRequest, WorkflowLoop
 from perdure.models.functions.values import to_text
-from perdure.ports import Codec, PlainCodec
+from perdure.models.functions.waiting import RunEnded, Won, read_won
+from perdure.ports import Codec, PlainCodec, new_id
 
 
 class Mismatch(PerdureError):
@@ -40,13 +42,14 @@ class Fired(Struct, frozen=True):
 
 
 class LiveRun:
-    """One run in memory. `requests` are its steps in flight by position; `retries` the stored waits of
+    """One run in memory. `asks` is what else it waits for by position, `children` the ids of those it awaits;
+    `requests` are its steps in flight by position; `retries` the stored waits of
     those tried before, `pausing` those of them that wait for their next attempt now; `gate` what to do, per advance
     that is not committed yet."""
 
     __slots__ = (
-        "_codec", "_encode", "_payload_max", "claim", "ended", "gate", "has_waited", "id", "loop", "pausing",
-        "requests", "retries", "running", "seq", "timers", "workflow",
+        "_codec", "_encode", "_payload_max", "asks", "children", "claim", "ended", "gate", "has_waited", "id", "loop",
+        "pausing", "requests", "retries", "running", "seq", "timers", "workflow",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +62,8 @@ class LiveRun:
         self.loop = WorkflowLoop(run_id=run.id, callbacks_max=callbacks_max)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
         self.loop.about = lambda: CurrentRun(self.loop, id=run.id, workflow=run.workflow)
         self.requests: dict[str, StepRequest] = {}
+        self.asks: dict[str, Ask] = {}
+        self.children: dict[str, str] = {}
         self.running: dict[str, Any] = {}  # position -> its execution, for the step runner
         self.retries: dict[str, Wait] = {}
         self.pausing: set[str] = set()
@@ -110,19 +115,75 @@ class LiveRun:
         self.seq = entry.seq
         if entry.kind == "timer":
             return self._took(self.loop.fire_timer(entry.position, entry.at))
-        request = self.requests.pop(entry.position)
+        complete = self.loop.complete_step if entry.kind == "step" else self.loop.complete_ask
+        ask = self.asks.pop(entry.position, None)
+        request = self.requests.pop(entry.position, None)
         if entry.failure is not None:
             failure = from_json(entry.failure, type=Failure)
             error = rebuild(failure, run_id=self.id, position=entry.position, seq=entry.seq)
-            return self._took(self.loop.complete_step(entry.position, entry.at, error=error))
-        call: StepCall[Any] = request.call
+            return self._took(complete(entry.position, entry.at, error=error))
+        text = self._codec.decode(entry.value or "")
         try:
-            value = call.step.signature.result.read(
-                self._codec.decode(entry.value or ""), f"the journal's value of {entry.name!r}"
-            )
+            if ask is not None:
+                value = self._read(ask, text)
+            else:
+                call: StepCall[Any] = request.call  # type: ignore[union-attr]
+                value = call.step.signature.result.read(text, f"the journal's value of {entry.name!r}")
         except UnstorableValue as error:
             raise Mismatch(str(error), details=_diff(entries, entry.seq - 1, str(error))) from error
-        return self._took(self.loop.complete_step(entry.position, entry.at, value=value))
+        return self._took(complete(entry.position, entry.at, value=value))
+
+    def _read(self, ask: Ask, text: str) -> Any:
+        """What workflow code gets for a request, from its entry's value."""
+        if ask.kind == "wait":
+            got = read_won(ask.what, from_json(text, type=Won))
+            if isinstance(got, RunEnded) and got.error is not None:
+                mark(got.error, self.seq)
+            return got
+        if ask.kind == "child":
+            return ask.what.workflow.signature.result.read(text, f"the result of child {ask.name!r}")
+        return from_json(text)
+
+    def ask_done(
+        self, ask: Ask, text: str | None, error: BaseException | None, *, at: int, read: tuple[str, ...] = (),
+        consumed: tuple[str, ...] = (),
+    ) -> Advance:  # fmt: skip
+        """What was asked for is there, as JSON, or cannot be had: journal it, go on, and say what is to be written."""
+        at = max(at, self.loop.now())
+        entry, value, error = self._ask_entry(ask, text, error, at)
+        commands = self._took(self.loop.complete_ask(ask.position, at, value=value, error=error))
+        dropped = () if ask.kind == "start" else (ask.position,)
+        cause = f"{ask.kind} over"
+        return self.advance(commands, at, cause, (entry,), dropped, read=read, consumed=consumed)
+
+    def _ask_entry(
+        self, ask: Ask, text: str | None, error: BaseException | None, at: int
+    ) -> tuple[Entry, Any, BaseException | None]:
+        self.seq += 1
+        del self.asks[ask.position]
+        self.children.pop(ask.position, None)
+        value = failed = None
+        if error is None:
+            try:
+                value = self._read(ask, text or "")
+            except UnstorableValue as unstorable:
+                error, text = unstorable, None
+        if error is not None:
+            failure = to_failure(error, entry=self.seq)
+            failed, text = to_json(failure).decode(), None
+            error = rebuild(failure, run_id=self.id, position=ask.position, seq=self.seq)
+        entry = Entry(
+            run_id=self.id,
+            seq=self.seq,
+            position=ask.position,
+            kind=ask.kind,
+            name=ask.name,
+            value=None if text is None else self._codec.encode(text),
+            failure=failed,
+            started_at=ask.since,
+            at=at,
+        )
+        return entry, value, error
 
     def step_done(
         self, request: StepRequest, value: Any, error: BaseException | None, *, history: list[Attempt], started_at: int,
@@ -181,15 +242,20 @@ class LiveRun:
         return self.advance(commands, at, "timer fired", (entry,), (timer.position,))
 
     def advance(
-        self, commands: Commands, at: int, cause: str, entries: tuple[Entry, ...] = (), dropped: tuple[str, ...] = ()
-    ) -> Advance:
+        self, commands: Commands, at: int, cause: str, entries: tuple[Entry, ...] = (), dropped: tuple[str, ...] = (),
+        *, read: tuple[str, ...] = (), consumed: tuple[str, ...] = (),
+    ) -> Advance:  # fmt: skip
         """The op that makes these commands durable; they are released from the gate once it is committed."""
+        starts: tuple[Start, ...] = ()
+        if commands.asks:
+            commands, entries, starts = self._start_children(commands, at, entries)
         self.gate.append(commands)
         # The hot path: it goes on with steps and nothing else.
         if (
             commands.end is None
             and len(self.requests) > len(self.pausing)
             and not (commands.timers or commands.timers_dropped or commands.steps_cancelled)
+            and not (commands.asks or commands.asks_withdrawn or starts or read or consumed)
         ):
             return Advance(run_id=self.id, at=at, claim=self.claim, cause=cause, entries=entries, waits_dropped=dropped)
         waits: tuple[Wait, ...] = ()
@@ -199,6 +265,16 @@ class LiveRun:
                 Wait(run_id=self.id, position=t.position, kind="timer", name=t.name, due_at=t.due_at, since=t.since)
                 for t in commands.timers
             )
+        cancels: list[str] = []
+        for ask in commands.asks:
+            self.has_waited = True
+            more, child = self._waits_of(ask, at)
+            waits += more
+            starts += child
+        for position in commands.asks_withdrawn:
+            dropped += (position,)
+            if (withdrawn := self.children.pop(position, None)) is not None:
+                cancels.append(withdrawn)
         if commands.timers_dropped:
             dropped += tuple(commands.timers_dropped)
         for position in commands.steps_cancelled:
@@ -209,6 +285,7 @@ class LiveRun:
         if commands.end is not None:
             self.ended = True
             end = self._end(commands.end)
+            cancels += self.children.values()
         return Advance(
             run_id=self.id,
             at=at,
@@ -217,9 +294,60 @@ class LiveRun:
             entries=entries,
             waits=waits,
             waits_dropped=dropped,
+            events_read=read,
+            consumed=consumed,
+            starts=starts,
+            cancels=tuple(cancels),
             idle=end is None and self.idle,
             end=end,
         )
+
+    def _start_children(
+        self, commands: Commands, at: int, entries: tuple[Entry, ...]
+    ) -> tuple[Commands, tuple[Entry, ...], tuple[Start, ...]]:
+        """Children that are started and not awaited have their ids at once, so the run goes on with them before all of
+        it is committed, together."""
+        starts: tuple[Start, ...] = ()
+        total = _Merged()
+        total.add(commands)
+        while (ask := total.next_start()) is not None:
+            child_id = new_id(at)
+            starts += (self.start_of(ask, child_id, at),)
+            entry, value, _ = self._ask_entry(ask, to_json(child_id).decode(), None, at)
+            entries += (entry,)
+            total.add(self._took(self.loop.complete_ask(ask.position, at, value=value)))
+        return total.commands(), entries, starts
+
+    def start_of(self, ask: Ask, child_id: str, at: int) -> Start:
+        child: ChildCall = ask.what
+        return Start(
+            run_id=child_id,
+            at=at,
+            workflow=child.workflow.name,
+            workflow_version=child.workflow.version,
+            input=self._codec.encode(child.input),
+            tags=child.tags,
+            deadline=None if child.deadline_us is None else at + child.deadline_us,
+            parent_id=self.id,
+            bond=child.bond,
+            fresh=child.id is None,
+        )
+
+    def _waits_of(self, ask: Ask, at: int) -> tuple[tuple[Wait, ...], tuple[Start, ...]]:
+        """The rows of a request, and the child that it starts, if any."""
+        if ask.kind == "wait":
+            return ask.what.rows(self.id, ask), ()
+        if ask.kind == "start":  # With an id of the caller's: whether it can be had is not known yet.
+            return (), ()
+        starts: tuple[Start, ...] = ()
+        child_id = self.children.get(ask.position)
+        if child_id is None:
+            child_id = self.children[ask.position] = new_id(at)
+            starts = (self.start_of(ask, child_id, at),)
+        wait = Wait(
+            run_id=self.id, position=ask.position, kind="run", name=ask.name, target=child_id, since=ask.since
+        )  # fmt: skip
+        return (wait,), starts
 
     def _end(self, end: Any) -> End:
         if isinstance(end, Completed):
@@ -243,13 +371,20 @@ class LiveRun:
         """Keep track of which steps are asked for."""
         for request in commands.steps:
             self.requests[request.position] = request
+        if commands.asks:
+            for ask in commands.asks:
+                self.asks[ask.position] = ask
+        if commands.asks_withdrawn:
+            for position in commands.asks_withdrawn:
+                self.asks.pop(position, None)
         if commands.steps_cancelled:
             for position in commands.steps_cancelled:
                 self.requests.pop(position, None)
         return commands
 
     def _open(self) -> str:
-        return ", ".join(f"{r.name!r} at {r.position}" for r in self.requests.values()) or "nothing"
+        steps = [f"{request.name!r} at {request.position}" for request in self.requests.values()]
+        return ", ".join([*steps, *(f"{ask.name!r} at {ask.position}" for ask in self.asks.values())]) or "nothing"
 
     def close(self) -> None:
         self.ended = True
@@ -273,9 +408,49 @@ class _Outstanding:
     def commands(self, live: LiveRun, last: Commands) -> Commands:
         total = Commands()
         total.steps = list(live.requests.values())
+        total.asks = list(live.asks.values())
         total.timers = [t for p, t in self._timers.items() if live.loop.pending(p) is not None]
         total.end = last.end
         return total
+
+
+class _Merged:
+    """The commands of several activations that are committed together: what one asks for and a later one withdraws
+    never was."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, StepRequest] = {}
+        self._timers: dict[str, TimerRequest] = {}
+        self._asks: dict[str, Ask] = {}
+        self._total = Commands(steps_cancelled=[], timers_dropped=[], asks_withdrawn=[])
+
+    def add(self, commands: Commands) -> None:
+        self._steps |= {request.position: request for request in commands.steps}
+        self._timers |= {request.position: request for request in commands.timers}
+        self._asks |= {request.position: request for request in commands.asks}
+        total = self._total
+        total.steps_cancelled = [*total.steps_cancelled, *_withdrawn(self._steps, commands.steps_cancelled)]
+        total.timers_dropped = [*total.timers_dropped, *_withdrawn(self._timers, commands.timers_dropped)]
+        total.asks_withdrawn = [*total.asks_withdrawn, *_withdrawn(self._asks, commands.asks_withdrawn)]
+        total.end = commands.end
+
+    def next_start(self) -> Ask | None:
+        """The next request for a child that has no id of its own."""
+        for ask in self._asks.values():
+            if ask.kind == "start" and ask.what.id is None and self._total.end is None:
+                return self._asks.pop(ask.position)
+        return None
+
+    def commands(self) -> Commands:
+        total = self._total
+        if total.end is None:
+            total.steps, total.timers = list(self._steps.values()), list(self._timers.values())
+            total.asks = list(self._asks.values())
+        return total
+
+
+def _withdrawn(asked: dict[str, Any], positions: Sequence[str]) -> list[str]:
+    return [position for position in positions if asked.pop(position, None) is None]
 
 
 def _diff(entries: Sequence[Entry], at: int, now: str) -> str:

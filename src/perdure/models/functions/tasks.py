@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
-from perdure.models.functions.commands import StepRequest, TimerRequest
+from perdure.models.functions.commands import Ask, StepRequest, TimerRequest
 from perdure.models.functions.forbidden import foreign_await
 
 if TYPE_CHECKING:
@@ -107,6 +107,19 @@ class TimerFuture(WorkflowFuture):
         if not super().cancel(msg):
             return False
         self.get_loop().timer_cancelled(self)  # type: ignore[attr-defined]
+        return True
+
+
+class AskFuture(WorkflowFuture):
+    """What workflow code awaits for anything but a step or a timer."""
+
+    __slots__ = ("request",)
+    request: Ask
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if not super().cancel(msg):
+            return False
+        self.get_loop().ask_cancelled(self)  # type: ignore[attr-defined]
         return True
 
 

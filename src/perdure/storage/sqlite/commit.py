@@ -6,19 +6,26 @@ import sqlite3
 from collections.abc import Iterable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perdure.errors import CommitConflict, Fenced, StoreBusy
-from perdure.kernel.batch import Batch, RunWrite
+from perdure.kernel.batch import Batch, Committed, RunWrite, awakened
+from perdure.storage.sqlite.events import is_matched, match
 from perdure.storage.sqlite.queries import (
     CLEAR_WAITS,
     DELETE_MAIL,
     DROP_WAITS,
+    FORGET_READS,
     INSERT_AUDIT,
     INSERT_JOURNAL,
     INSERT_PAYLOADS,
     INSERT_RUNS,
+    MARK_CONSUMED,
+    NOTE_READS,
+    PUT_KEYS,
     PUT_WAITS,
     QUERIES,
+    READ_EVENTS,
     REPLY_MAIL,
     UPDATE_RUNS,
     UPDATE_RUNS_WITH_OUTCOME,
@@ -44,8 +51,10 @@ class Plan(Struct):
     would share the GIL with it anyway, holds its transaction for no longer than the statements take."""
 
     batch: Batch
+    waits: list[Execution]
     runs: list[Execution]
     rest: list[Execution]
+    audit: list[Execution]
 
 
 class _RunConflict(Exception):
@@ -57,30 +66,50 @@ def plan(batch: Batch) -> Plan:
     payloads: Payloads = []
     runs, new_inputs = _run_executions(batch.runs.values(), payloads)
     journal = entry_rows(batch.journal, payloads)
+    waits: list[Execution] = []
+    if batch.waits_cleared or batch.waits_dropped or batch.waits or batch.events_read:
+        cleared = [(run_id,) for run_id in batch.waits_cleared]
+        waits = [
+            *CLEAR_WAITS.executions(cleared),
+            *DROP_WAITS.executions(batch.waits_dropped),
+            *NOTE_READS.executions(batch.events_read),
+            *READ_EVENTS.executions(batch.events_read),
+            *FORGET_READS.executions(cleared),
+            *PUT_WAITS.executions(wait_rows(wait for wait in batch.waits.values() if not wait.number)),
+        ]
     rest = [
         *new_inputs,
         *_archive_executions(batch.archive),
         *INSERT_JOURNAL.executions(journal),
         *INSERT_PAYLOADS.executions(payloads),
-        *CLEAR_WAITS.executions([(run_id,) for run_id in batch.waits_cleared]),
-        *DROP_WAITS.executions(batch.waits_dropped),
-        *PUT_WAITS.executions(wait_rows(batch.waits.values())),
-        *INSERT_AUDIT.executions(audit_rows(batch.audit)),
     ]
+    if batch.consumed:
+        rest += MARK_CONSUMED.executions([(run_id,) for run_id in batch.consumed])
+    for mail in batch.mail:
+        rest.append((QUERIES["post_now"], [mail.run_id, mail.sender, mail.op, mail.at]))
     if batch.mail_done:
         replies = [(mail_id, reply) for mail_id, reply in batch.mail_done.items() if reply is not None]
         rest += REPLY_MAIL.executions(replies)
         rest += DELETE_MAIL.executions([(mail_id,) for mail_id in batch.mail_done])
-    return Plan(batch, runs, rest)
+    return Plan(batch, waits, runs, rest, INSERT_AUDIT.executions(audit_rows(batch.audit)))
 
 
-def commit(connection: sqlite3.Connection, planned: Plan) -> None:
+def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
     """Apply a batch, or find that it had landed before. Raises Fenced, CommitConflict, StoreBusy, sqlite3.Error."""
     batch = planned.batch
     try:
         with transaction(connection):
             if not _advance(connection, batch):
-                return
+                return Committed(landed=True)
+            if batch.guards or batch.keys:
+                _check_untouched(connection, batch)
+            for sql, variables in planned.waits:
+                connection.execute(sql, variables)
+            found = Committed()
+            if is_matched(connection, batch):
+                found = match(connection, batch).found
+                if found.awake:
+                    planned = _without_sleep(planned, found.awake)
             written = 0
             for sql, variables in planned.runs:
                 written += connection.execute(sql, variables).rowcount
@@ -88,8 +117,28 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> None:
                 raise _RunConflict
             for sql, variables in planned.rest:
                 connection.execute(sql, variables)
+            for sql, variables in planned.audit:
+                connection.execute(sql, variables)
+            return found
     except _RunConflict:
         raise _conflict(connection, batch) from None
+
+
+def _without_sleep(planned: Plan, awake: set[str]) -> Plan:
+    """The same plan, where what these runs are about to wait for is there."""
+    writes, audit = awakened(planned.batch, awake)
+    runs, _ = _run_executions(writes.values(), [])
+    return replace(planned, runs=runs, audit=INSERT_AUDIT.executions(audit_rows(audit)))
+
+
+def _check_untouched(connection: sqlite3.Connection, batch: Batch) -> None:
+    """Runs that are not written but must be as they were; keys that must be new."""
+    rows = connection.execute(QUERIES["guards"], {"ids": json_text(list(batch.guards))}).fetchall()
+    if {run_id: (owner, version) for run_id, owner, version in rows} != batch.guards:
+        raise _RunConflict
+    keys = [(key, event_id, batch.at) for key, event_id in batch.keys.items()]
+    if sum(connection.execute(sql, variables).rowcount for sql, variables in PUT_KEYS.executions(keys)) != len(keys):
+        raise _RunConflict
 
 
 def check_fence(connection: sqlite3.Connection, engine_id: str, epoch: int) -> None:
@@ -151,11 +200,14 @@ def _run_executions(writes: Iterable[RunWrite], payloads: Payloads) -> tuple[lis
 def _conflict(connection: sqlite3.Connection, batch: Batch) -> CommitConflict | StoreBusy:
     """Which runs were not as expected, found after the roll back."""
     with snapshot(connection):
-        rows = connection.execute(QUERIES["expectations"], {"ids": json_text(list(batch.runs))}).fetchall()
+        ids = json_text([*batch.runs, *batch.guards])
+        rows = connection.execute(QUERIES["expectations"], {"ids": ids}).fetchall()
+        used = connection.execute(QUERIES["sent"], {"ids": json_text(list(batch.keys))}).fetchall()
     found = {run_id: (owner, version) for run_id, owner, version in rows}
-    wrong = frozenset(run_id for run_id, write in batch.runs.items() if found.get(run_id) != _expected(write))
-    if wrong:
-        return CommitConflict(wrong)
+    wrong = {run_id for run_id, write in batch.runs.items() if found.get(run_id) != _expected(write)}
+    wrong |= {run_id for run_id, expected in batch.guards.items() if found.get(run_id) != expected}
+    if wrong or used:
+        return CommitConflict(frozenset(wrong))
     # Somebody wrote between the roll back and this look, and now all is as expected.
     return StoreBusy("runs of the batch were being changed by another process; nothing was written")
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from perdure.errors import InvariantViolated
 
-_GROUP = re.compile(r"\(\?(?:, \?)*\)")
+_GROUP = re.compile(r"\(\?(?:, \?)*(?:, \(select [^()]*\))?\)")
 _FRAGMENT = re.compile(r"\{(\w+)\}")
 
 # A batch is cut into pieces of these many rows, so that few statements are ever prepared and a hundred rows take four
@@ -76,3 +76,11 @@ PUT_WAITS: Final = WideStatement(QUERIES["put_waits"])
 INSERT_AUDIT: Final = WideStatement(QUERIES["insert_audit"])
 REPLY_MAIL: Final = WideStatement(QUERIES["reply_mail"])
 DELETE_MAIL: Final = WideStatement(QUERIES["delete_mail"])
+MARK_WAITS: Final = WideStatement(QUERIES["mark_waits"])
+MARK_CONSUMED: Final = WideStatement(QUERIES["mark_consumed"])
+PUT_KEYS: Final = WideStatement(QUERIES["put_keys"])
+INSERT_EVENTS: Final = WideStatement(QUERIES["insert_events"])
+NOTE_READS: Final = WideStatement(QUERIES["note_reads"])
+READ_EVENTS: Final = WideStatement(QUERIES["read_events"])
+FORGET_READS: Final = WideStatement(QUERIES["forget_reads"])
+DELETE_LETTERS: Final = WideStatement(QUERIES["delete_letters"])

@@ -5,12 +5,16 @@
 -- name: run_columns
 -- A run without payloads, in the order of the fields of kernel.records.Run.
 runs.id, runs.workflow, runs.workflow_version, runs.model, runs.status, runs.version, runs.revision, runs.owner,
-runs.claim, runs.parent_id, runs.tags, runs.hold, runs.deadline, runs.attempt, runs.recoveries,
+runs.claim, runs.parent_id, runs.bond, runs.consumed, runs.tags, runs.hold, runs.deadline, runs.attempt, runs.recoveries,
 runs.created_at, runs.started_at, runs.updated_at, runs.completed_at
 
 -- name: active
 -- The condition of the index runs_active, word for word, so that SQLite can use it.
 runs.status in ('created', 'running', 'suspended', 'cancelling', 'rolling_back')
+
+-- name: awake
+-- The condition of the index runs_awake, word for word.
+runs.status in ('created', 'running', 'cancelling', 'rolling_back')
 
 -- name: unsuccessful
 -- The condition of the index runs_unsuccessful, word for word.
@@ -52,12 +56,12 @@ update engines set batch = :number where id = :id and epoch = :epoch and alive a
 -- name: insert_runs
 -- New runs; an id that is taken shows in the number of rows.
 insert into runs (
-    id, workflow, model, parent_id, created_at,
+    id, workflow, model, parent_id, bond, created_at,
     workflow_version, status, version, revision, owner, claim, tags, hold_kind, hold_fingerprint, hold, deadline,
     attempt, recoveries, started_at, updated_at, completed_at,
-    spilled, input, output, failure
+    spilled, input, output, failure, born
 )
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, (select value from sequence))
 on conflict (id) do nothing
 
 -- name: update_runs
@@ -147,8 +151,217 @@ delete from waits where (run_id, position) in (values (?, ?))
 
 -- name: put_waits
 -- New waits, or new states of old ones.
-insert or replace into waits (run_id, position, kind, name, due_at, attempts, failure, since)
-values (?, ?, ?, ?, ?, ?, ?, ?)
+insert or replace into waits (
+    run_id, position, option, kind, name, shape, filter, mode, target, number, due_at, attempts, failure, since
+)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: mark_waits
+-- Positions that were won: their runs must go on.
+update waits set due_at = 0 where (run_id, position) in (values (?, ?))
+
+-- name: mark_consumed
+-- Runs whose failure was handed to a run that waited for it.
+update runs set consumed = 1 where id in (values (?))
+
+-- name: guards
+-- Runs that are not written but must be as they were.
+select id, owner, version from runs where id in {given_ids}
+
+-- name: take_numbers
+-- The next numbers of the one count.
+update sequence set value = value + :count
+
+-- name: last_number
+select value from sequence
+
+-- name: put_keys
+-- Keys of events; one that was used before shows in the number of rows.
+insert into event_keys (key, event_id, at) values (?, ?, ?) on conflict (key) do nothing
+
+-- name: insert_events
+-- New events, or events that change their place.
+insert into events (
+    number, id, run_id, position, option, shared, consumed, name, expires_at, fallback, key, actor, at, reached, fields,
+    value
+)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: read_events
+-- Events that runs have read.
+delete from events where (run_id, id) in (values (?, ?))
+
+-- name: note_reads
+-- Of those, the retained ones: their runs do not read them again. Runs before they are deleted.
+insert or ignore into event_reads (run_id, event_id)
+select new.run_id, new.event_id from (with new (run_id, event_id) as (values (?, ?)) select * from new) as new
+join events on events.run_id = new.run_id and events.id = new.event_id and not events.consumed
+
+-- name: give_event
+-- An event that was waiting in its run's box has won a position.
+update events set position = :position, option = :option where run_id = :run_id and id = :id
+
+-- name: free_event
+-- What it had won is gone: it waits again.
+update events set position = null where run_id = :run_id and id = :id
+
+-- name: delete_event
+-- One event of a run.
+delete from events where run_id = :run_id and id = :id
+
+-- name: delete_queued
+-- One event of a queue.
+delete from events where run_id is null and name = :name and number = :number
+
+-- name: set_reached
+-- How far a retained event has come; null: to all who waited for it.
+update events set reached = :reached where run_id is null and name = :name and number = :number
+
+-- name: insert_letter
+insert or replace into dead_letters (id, name, fields, run_id, status, ended_at, consumed, at, value)
+values (:id, :name, :fields, :run_id, :status, :ended_at, :consumed, :at, :value)
+
+-- name: delete_letters
+delete from dead_letters where id in (values (?))
+
+-- name: forget_reads
+-- A run has ended: what it has read no longer matters.
+delete from event_reads where run_id in (values (?))
+
+-- name: event_columns
+-- An event, in the order of the fields of kernel.records.Event.
+events.id, events.name, events.value, events.fields, events.run_id, events.shared, events.consumed, events.position,
+events.option, events.number, events.expires_at, events.fallback, events.key, events.actor, events.at
+
+-- name: wait_columns
+-- A wait, in the order of the fields of kernel.records.Wait; its filter has the shape in it.
+waits.run_id, waits.position, waits.option, waits.kind, waits.name, waits.filter, waits.mode, waits.target,
+waits.number, waits.due_at, waits.attempts, waits.failure, waits.since
+
+-- name: is_eventful
+-- Whether there is any event that some run has, and anybody who waits for the end of a run.
+select exists (select 1 from events indexed by events_run where run_id is not null),
+    exists (select 1 from waits indexed by waits_target where target is not null and due_at is null)
+
+-- name: freed_at
+-- The event that won a position.
+select {event_columns} from events indexed by events_run
+where run_id is not null and run_id = :run_id and position = :position
+
+-- name: freed_of
+-- All that a run still has.
+select {event_columns} from events indexed by events_run where run_id is not null and run_id = :run_id order by number
+
+-- name: queue
+-- What waits in the queue of a name.
+select {event_columns} from events indexed by events_queue
+where run_id is null and name = :name and number > :after and expires_at > :at order by number limit :limit
+
+-- name: shapes
+-- By which fields waits for a name choose. Steps from shape to shape through the index.
+with recursive shapes (shape) as (
+    select min(shape) from waits indexed by waits_open where name = :name and kind = 'event' and due_at is null
+    union all
+    select (
+        select waits.shape from waits indexed by waits_open
+        where name = :name and kind = 'event' and due_at is null and waits.shape > shapes.shape
+        order by waits.shape limit 1
+    )
+    from shapes where shapes.shape is not null
+)
+select shape from shapes where shape is not null
+
+-- name: waiting
+-- Who waits for a name and chooses by exactly this, the longest waiting first.
+select {wait_columns} from waits indexed by waits_open
+where kind = 'event' and due_at is null and name = :name and shape = :shape and filter = :filter
+    and number > :after and number < :before
+order by number limit :limit
+
+-- name: pending
+-- How many wait in the queue of a name.
+select length from queues where name = :name
+
+-- name: has_read
+-- Which of these retained events a run has read.
+select event_id from event_reads where run_id = :run_id and event_id in {given_ids}
+
+-- name: born
+-- The count when a run was created.
+select born from runs where id = :run_id
+
+-- name: still_active
+-- Which of these runs have not ended.
+select runs.id from runs where runs.id in {given_ids} and {active}
+
+-- name: awaiting
+-- Who waits for the end of a run.
+select {wait_columns} from waits indexed by waits_target
+where target is not null and due_at is null and target in {given_ids}
+
+-- name: kept
+-- A retained event on its way, and how far it has come.
+select {event_columns}, events.reached from events indexed by events_reached where reached is not null and id = :id
+
+-- name: spreading
+select id from events indexed by events_reached where reached is not null order by number
+
+-- name: events
+-- What was sent to runs and given to them.
+select {event_columns} from events indexed by events_run
+where run_id is not null and run_id in {given_ids} order by run_id, number
+
+-- name: queued_events
+-- What waits for anybody.
+select {event_columns} from events where run_id is null and (:name is null or name = :name) order by number limit :limit
+
+-- name: letters
+select id, name, value, fields, run_id, status, ended_at, consumed, at from dead_letters
+where (:name is null or name = :name) and (:after is null or id > :after) order by id limit :limit
+
+-- name: letter
+select id, name, value, fields, run_id, status, ended_at, consumed, at from dead_letters where id = :id
+
+-- name: sent
+select key, event_id from event_keys where key in {given_ids}
+
+-- name: purge_events
+-- What has expired, but for what has won a wait and what is on its way.
+delete from events where rowid in (
+    select rowid from events indexed by events_expiry
+    where position is null and expires_at <= :at and reached is null limit :limit
+)
+
+-- name: purge_reads
+-- What was read and is gone.
+delete from event_reads where event_id in (
+    select event_id from event_reads
+    where not exists (select 1 from events where events.id = event_reads.event_id) limit :limit
+)
+
+-- name: purge_keys
+delete from event_keys where key in (select key from event_keys indexed by event_keys_at where at < :before limit :limit)
+
+-- name: children
+-- Active children that are not detached.
+select {run_columns} from runs indexed by runs_parent
+where runs.parent_id in {given_ids} and {active} and runs.bond <> 'detached' order by runs.created_at, runs.id
+
+-- name: ripe_waits
+-- Waiting runs of these workflows that nobody has and that are due before a time.
+select waits.run_id, min(waits.due_at) as due_at from waits indexed by waits_due cross join runs on runs.id = waits.run_id
+where waits.due_at is not null and waits.due_at < :before
+    and runs.status = 'suspended' and runs.hold_kind is null and runs.workflow in (select value from json_each(:workflows))
+    and (runs.owner is null or runs.owner not in (select id from engines where alive))
+group by waits.run_id order by due_at limit :limit
+
+-- name: ripe_deadlines
+-- The same by their deadlines.
+select runs.id, runs.deadline from runs indexed by runs_deadline
+where runs.deadline is not null and {active} and runs.deadline < :before
+    and runs.hold_kind is null and runs.workflow in (select value from json_each(:workflows))
+    and (runs.owner is null or runs.owner not in (select id from engines where alive))
+order by runs.deadline limit :limit
 
 -- name: insert_audit
 -- Append audit rows.
@@ -180,14 +393,17 @@ with recursive owners (owner) as (
 select owner from owners where owner is not null and owner not in (select id from engines where alive)
 
 -- name: claimable
--- The oldest active runs of a workflow that an owner (or nobody) has, without those held, but for blocked ones that other
--- code may fit.
-select runs.created_at, runs.id from runs indexed by runs_active
-where {active} and runs.owner is :owner and runs.workflow = :workflow
-    and (
-        runs.hold_kind is null
-        or (runs.hold_kind = 'blocked' and runs.hold_fingerprint not in ('', :fingerprint))
-    )
+-- The oldest runs of a workflow that an owner (or nobody) has and that do not just wait, without those held.
+select runs.created_at, runs.id from runs indexed by runs_awake
+where {awake} and runs.owner is :owner and runs.workflow = :workflow and runs.hold_kind is null
+order by runs.created_at, runs.id limit :limit
+
+-- name: claimable_blocked
+-- Runs of a workflow, blocked with other code, that nobody alive has.
+select runs.created_at, runs.id, runs.owner from runs indexed by runs_held
+where runs.hold_kind = 'blocked' and runs.workflow = :workflow and {active}
+    and runs.hold_fingerprint not in ('', :fingerprint)
+    and (runs.owner is null or runs.owner not in (select id from engines where alive))
 order by runs.created_at, runs.id limit :limit
 
 -- name: take_over
@@ -200,8 +416,7 @@ select {run_columns} from runs where runs.id in {given_ids}
 
 -- name: waits
 -- What runs wait for.
-select run_id, position, kind, name, due_at, attempts, failure, since from waits
-where run_id in {given_ids} order by run_id, position
+select {wait_columns} from waits where run_id in {given_ids} order by run_id, position, option
 
 -- name: stored_runs
 -- Runs by id, with payloads.
@@ -249,6 +464,10 @@ select run_id, seq, version, was, became, cause, actor, details, at from audit w
 -- name: post
 -- Leave mail.
 insert into mail (run_id, sender, op, at) values (:run_id, :sender, :op, :at)
+
+-- name: post_now
+-- Leave mail, as part of a batch.
+insert into mail (run_id, sender, op, at) values (?, ?, ?, ?)
 
 -- name: mail
 -- Mail for an engine's runs, oldest first. Mail is consumed soon, so it is the mail that is gone through, not the runs.

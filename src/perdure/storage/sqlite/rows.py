@@ -10,7 +10,7 @@ from msgspec.structs import astuple
 
 from perdure.errors import InvariantViolated
 from perdure.kernel.batch import RunWrite
-from perdure.kernel.records import Audit, Engine, Entry, Hold, Mail, Outcome, Run, Wait
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, Outcome, Run, Wait
 from perdure.ports import StoredRun
 
 INLINE_MAX_BYTES: Final = 8 * 1024
@@ -28,6 +28,7 @@ _RUN_FIELDS: Final = Run.__struct_fields__
 _TAGS_AT: Final = _RUN_FIELDS.index("tags")
 _HOLD_AT: Final = _RUN_FIELDS.index("hold")
 _decode_tags: Final = msgspec.json.Decoder(dict[str, str]).decode
+_decode_where: Final = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
 _decode_hold: Final = msgspec.json.Decoder(Hold).decode
 _decode_names: Final = msgspec.json.Decoder(list[str]).decode
 
@@ -54,7 +55,7 @@ def inserted_run(write: RunWrite, payloads: Payloads) -> Row:
     run = write.run
     spilled, text = _spill_input(write, payloads)
     outcome_spilled, output, failure = _spill_outcome(run.id, write.outcome, payloads)
-    fixed = (run.id, run.workflow, run.model, run.parent_id, run.created_at)
+    fixed = (run.id, run.workflow, run.model, run.parent_id, run.bond, run.created_at)
     return (*fixed, *_changing(run), spilled | outcome_spilled, text, output, failure)
 
 
@@ -132,8 +133,43 @@ def audit_rows(rows: Iterable[Audit]) -> list[Row]:
     return [astuple(row) for row in rows]
 
 
-def wait_rows(waits: Iterable[Wait]) -> list[Row]:
-    return [astuple(wait) for wait in waits]
+def wait_rows(waits: Iterable[Wait], base: int = 0) -> list[Row]:
+    """Rows of waits. Those that have a number get it from `base` on."""
+    rows: list[Row] = []
+    for wait in waits:
+        run_id, position, option, kind, name, where, mode, target, number, *rest = astuple(wait)
+        chosen = (shape_of(where), json_text(where)) if where else ("", "")
+        number = base + number if number else 0
+        rows.append((run_id, position, option, kind, name, *chosen, mode, target, number, *rest))
+    return rows
+
+
+def shape_of(where: tuple[tuple[str, str], ...]) -> str:
+    return json_text([name for name, _ in where]) if where else ""
+
+
+def event_rows(events: Iterable[Event], base: int = 0) -> list[Row]:
+    return [
+        (
+            base + event.number,
+            event.id,
+            event.run_id,
+            event.position,
+            event.option,
+            event.shared,
+            event.consumed,
+            event.name,
+            event.expires_at,
+            event.fallback,
+            event.key,
+            event.actor,
+            event.at,
+            None,
+            json_text(event.fields) if event.fields else "{}",
+            event.value,
+        )
+        for event in events
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -145,6 +181,7 @@ def run_of(row: Row) -> Run:
     try:
         values["tags"] = _decode_tags(row[_TAGS_AT])
         values["hold"] = None if row[_HOLD_AT] is None else _decode_hold(row[_HOLD_AT])
+        values["consumed"] = bool(values["consumed"])
     except (msgspec.DecodeError, TypeError) as error:
         raise _not_a_record(Run, row, error) from error
     return _record(Run, values, row)
@@ -172,7 +209,33 @@ def entry_of(row: Row) -> Entry:
 
 
 def wait_of(row: Row) -> Wait:
-    return _record(Wait, dict(zip(Wait.__struct_fields__, row, strict=True)), row)
+    values = dict(zip(Wait.__struct_fields__, row, strict=True))
+    try:
+        values["where"] = _decode_where(values["where"]) if values["where"] else ()
+    except (msgspec.DecodeError, TypeError) as error:
+        raise _not_a_record(Wait, row, error) from error
+    return _record(Wait, values, row)
+
+
+def event_of(row: Row) -> Event:
+    values = dict(zip(Event.__struct_fields__, row, strict=True))
+    return _with_fields(Event, values, row)
+
+
+def letter_of(row: Row) -> DeadLetter:
+    values = dict(zip(DeadLetter.__struct_fields__, row, strict=True))
+    return _with_fields(DeadLetter, values, row)
+
+
+def _with_fields(kind: type[T], values: dict[str, Any], row: Row) -> T:
+    try:
+        values["fields"] = _decode_tags(values["fields"]) if values["fields"] != "{}" else {}
+    except (msgspec.DecodeError, TypeError) as error:
+        raise _not_a_record(kind, row, error) from error
+    for flag in ("shared", "consumed"):
+        if flag in values:
+            values[flag] = bool(values[flag])
+    return _record(kind, values, row)
 
 
 def audit_of(row: Row) -> Audit:

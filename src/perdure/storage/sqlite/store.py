@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from perdure.errors import CommitRefused, InvariantViolated, Misuse, RunNotFound, StoreBroken, UnstorableValue
-from perdure.kernel.batch import Batch
-from perdure.kernel.records import Audit, Engine, Entry, Mail, Run, Wait
-from perdure.ports import LoadedRun, RunFilter, StoredRun
+from perdure.kernel.batch import Batch, Committed
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, Run, Wait
+from perdure.ports import LoadedRun, Ripe, RunFilter, StoredRun
 from perdure.storage.sqlite.commit import check_fence, commit, plan
 from perdure.storage.sqlite.connection import connect_reader, connect_writer
 from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
@@ -26,7 +26,9 @@ from perdure.storage.sqlite.rows import (
     audit_of,
     engine_of,
     entry_of,
+    event_of,
     json_text,
+    letter_of,
     mail_of,
     run_of,
     stored_run_of,
@@ -93,13 +95,13 @@ class SqliteStore:
     async def engines(self) -> builtins.list[Engine]:
         return [engine_of(row) for row in await self._fetch("engines", {})]
 
-    async def commit(self, batch: Batch) -> None:
+    async def commit(self, batch: Batch) -> Committed:
         try:
             planned = plan(batch)
         except BINDING_ERRORS as error:
             raise store_fault(error, self.path) from error
         with brisk_switching:
-            await self._write(partial(commit, planned=planned))
+            return await self._write(partial(commit, planned=planned))
 
     async def claim(
         self, *, engine_id: str, epoch: int, fingerprints: Mapping[str, str], limit: int
@@ -112,6 +114,44 @@ class SqliteStore:
         if not ids:
             return {}
         return {loaded.run.id: loaded for loaded in await self._read(partial(_load, ids=[*ids]))}
+
+    async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
+        return await self._read(partial(_children, ids=[*ids]))
+
+    async def ripe(self, *, workflows: Sequence[str], before: int, limit: int) -> builtins.list[Ripe]:
+        wanted = {"workflows": json_text([*workflows]), "before": before, "limit": max(0, limit)}
+        waits = [(due, run_id, False) for run_id, due in await self._fetch("ripe_waits", wanted)]
+        deadlines = [(due, run_id, True) for run_id, due in await self._fetch("ripe_deadlines", wanted)]
+        found = sorted([*waits, *deadlines])[: max(0, limit)]
+        return [Ripe(run_id=run_id, due_at=due, deadline=deadline) for due, run_id, deadline in found]
+
+    async def sent(self, keys: Sequence[str]) -> dict[str, str]:
+        return dict(await self._fetch("sent", {"ids": json_text([*keys])})) if keys else {}
+
+    async def spreading(self) -> builtins.list[str]:
+        return [event_id for (event_id,) in await self._fetch("spreading", {})]
+
+    async def events(
+        self, *, name: str | None = None, run_id: str | None = None, limit: int = 100
+    ) -> builtins.list[Event]:
+        if run_id is None:
+            rows = await self._fetch("queued_events", {"name": name, "limit": max(0, limit)})
+            return [event_of(row) for row in rows]
+        found = [event_of(row) for row in await self._fetch("events", {"ids": json_text([run_id])})]
+        return [event for event in found if name in (None, event.name)][: max(0, limit)]
+
+    async def letters(
+        self, *, name: str | None = None, after: str | None = None, limit: int = 100
+    ) -> builtins.list[DeadLetter]:
+        rows = await self._fetch("letters", {"name": name, "after": after, "limit": max(0, limit)})
+        return [letter_of(row) for row in rows]
+
+    async def letter(self, letter_id: str) -> DeadLetter | None:
+        rows = await self._fetch("letter", {"id": letter_id})
+        return letter_of(rows[0]) if rows else None
+
+    async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
+        return await self._write(partial(_purge, at=at, keys_before=keys_before, limit=limit))
 
     async def journal(self, run_id: str) -> tuple[str, builtins.list[Entry]]:
         return await self._read(partial(_journal, run_id=run_id))
@@ -220,6 +260,10 @@ def _claim(
                 wanted = {"owner": owner, "workflow": workflow, "fingerprint": fingerprint, "limit": max(0, limit)}
                 for created_at, run_id in connection.execute(QUERIES["claimable"], wanted):
                     found.append((created_at, run_id, owner is not None))
+        for workflow, fingerprint in fingerprints.items():
+            wanted = {"workflow": workflow, "fingerprint": fingerprint, "limit": max(0, limit)}
+            for created_at, run_id, owner in connection.execute(QUERIES["claimable_blocked"], wanted):
+                found.append((created_at, run_id, owner is not None))
         orphaned = {run_id: is_orphaned for _, run_id, is_orphaned in sorted(found)[: max(0, limit)]}
         if not orphaned:
             return []
@@ -239,8 +283,28 @@ def _load_now(connection: sqlite3.Connection, ids: list[str]) -> list[LoadedRun]
     waits: dict[str, list[Wait]] = {}
     for row in connection.execute(QUERIES["waits"], given):
         waits.setdefault(row[0], []).append(wait_of(row))
+    events: dict[str, list[Event]] = {}
+    for row in connection.execute(QUERIES["events"], given):
+        event = event_of(row)
+        events.setdefault(event.run_id or "", []).append(event)
     runs = [run_of(row) for row in connection.execute(QUERIES["runs"], given)]
-    return [LoadedRun(run=run, waits=tuple(waits.get(run.id, ()))) for run in runs]
+    return [
+        LoadedRun(run=run, waits=tuple(waits.get(run.id, ())), events=tuple(events.get(run.id, ()))) for run in runs
+    ]
+
+
+def _children(connection: sqlite3.Connection, *, ids: list[str]) -> list[LoadedRun]:
+    with snapshot(connection):
+        rows = connection.execute(QUERIES["children"], {"ids": json_text(ids)}).fetchall()
+        return _load_now(connection, [row[0] for row in rows])
+
+
+def _purge(connection: sqlite3.Connection, *, at: int, keys_before: int, limit: int) -> int:
+    with transaction(connection):
+        gone = connection.execute(QUERIES["purge_events"], {"at": at, "limit": limit}).rowcount
+        if gone:
+            connection.execute(QUERIES["purge_reads"], {"limit": limit})
+        return gone + connection.execute(QUERIES["purge_keys"], {"before": keys_before, "limit": limit}).rowcount
 
 
 def _journal(connection: sqlite3.Connection, *, run_id: str) -> tuple[str, list[Entry]]:

@@ -13,15 +13,15 @@ from perdure.testing.conformance.base import Author, Rules, a_run, a_wait, inser
 
 
 class ClaimRules(Rules):
-    async def test_only_active_runs_are_claimed(self) -> None:
+    async def test_only_active_runs_that_do_not_just_wait_are_claimed(self) -> None:
         async with self.author() as author:
             await author.commit(*(insert(a_run(status.value, status=status)) for status in Status))
-            assert sorted(await author.claim()) == sorted(ACTIVE)
+            assert sorted(await author.claim()) == sorted(ACTIVE - {Status.SUSPENDED})
             assert len(FINISHED) + len(ACTIVE) == len(Status)
 
     async def test_a_claimed_run_comes_as_it_is_stored(self) -> None:
         async with self.author() as author:
-            waits = {("r-1", position): a_wait(position=position) for position in ("2", "1")}
+            waits = {("r-1", position, 0): a_wait(position=position) for position in ("2", "1")}
             await author.commit(insert(a_run(claim=4, tags={"k": "v"})), insert(a_run("r-2")), waits=waits)
             claimed = await author.store.claim(
                 engine_id=author.id, epoch=author.engine.epoch, fingerprints={"checkout": "f"}, limit=10

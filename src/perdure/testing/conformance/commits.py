@@ -22,7 +22,7 @@ UNSTORABLE: dict[str, dict[str, Any]] = {
     "an audit row that is there": {"audit": [an_audit(seq=1)]},
     "a lone surrogate in a value": {"journal": [an_entry(seq=2, value=f'"{SURROGATE}"')]},
     "a large value with a surrogate": {"journal": [an_entry(seq=2, value=SURROGATE * 100_000)]},
-    "a lone surrogate in a wait": {"waits": {("r-1", "9"): a_wait(position="9", name=SURROGATE)}},
+    "a lone surrogate in a wait": {"waits": {("r-1", "9", 0): a_wait(position="9", name=SURROGATE)}},
     "an integer beyond 64 bits": {"journal": [an_entry(seq=2, at=2**63)]},
     "a reply with a surrogate": {"mail_done": {1: SURROGATE}},
 }
@@ -42,7 +42,7 @@ async def _everything(author: Author) -> object:
 
 
 async def _prepare(author: Author) -> None:
-    wait = {("r-1", "1"): a_wait()}
+    wait = {("r-1", "1", 0): a_wait()}
     await author.commit(insert(a_run(owner=author.id)), journal=[an_entry()], audit=[an_audit()], waits=wait)
     await author.store.post(Mail(run_id="r-1", sender="s", op="{}", at=1))
 
@@ -217,7 +217,7 @@ class CommitRules(Rules):
         async with self.author() as author:
             runs = [a_run(f"r-{i}", owner=author.id) for i in range(333)]
             entries = [an_entry(run.id, seq) for run in runs for seq in (1, 2, 3)]
-            waits = {(run.id, "1"): a_wait(run.id) for run in runs}
+            waits = {(run.id, "1", 0): a_wait(run.id) for run in runs}
             audit = [an_audit(run.id) for run in runs]
             await author.commit(*map(insert, runs), journal=entries, waits=waits, audit=audit)
             changes = [update(run, status=Status.SUCCEEDED, owner=None, outcome=Outcome(output="1")) for run in runs]

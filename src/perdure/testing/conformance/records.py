@@ -103,7 +103,7 @@ class RecordRules(Rules):
             run = a_run(created_at=number, updated_at=number, deadline=number, version=number)
             entry = an_entry(started_at=number, at=number)
             wait = a_wait(due_at=number, since=number)
-            await author.commit(insert(run), journal=[entry], waits={("r-1", "1"): wait})
+            await author.commit(insert(run), journal=[entry], waits={("r-1", "1", 0): wait})
             loaded = (await author.store.load(["r-1"]))["r-1"]
             assert (loaded.run, loaded.waits) == (run, (wait,))
             assert (await author.store.journal("r-1"))[1] == [entry]
@@ -131,21 +131,21 @@ class RecordRules(Rules):
 
     async def test_waits_are_put_replaced_dropped_and_cleared(self) -> None:
         async with self.author() as author:
-            put = {("r-1", p): a_wait(position=p) for p in ("1", "2", "3")} | {("r-2", "1"): a_wait("r-2")}
+            put = {("r-1", p): a_wait(position=p) for p in ("1", "2", "3")} | {("r-2", "1", 0): a_wait("r-2")}
             await author.commit(insert(a_run()), insert(a_run("r-2")), waits=put)
             retry = a_wait(position="1", kind="retry", due_at=None, attempts=2, failure="{}", since=4)
-            await author.commit(waits_dropped=[("r-1", "2"), ("r-1", "unknown")], waits={("r-1", "1"): retry})
+            await author.commit(waits_dropped=[("r-1", "2"), ("r-1", "unknown")], waits={("r-1", "1", 0): retry})
             loaded = await author.store.load(["r-1", "r-2"])
             assert loaded["r-1"].waits == (retry, a_wait(position="3"))
             assert loaded["r-2"].waits == (a_wait("r-2"),)
-            await author.commit(waits_cleared=["r-1", "unknown"], waits={("r-1", "9"): a_wait(position="9")})
+            await author.commit(waits_cleared=["r-1", "unknown"], waits={("r-1", "9", 0): a_wait(position="9")})
             loaded = await author.store.load(["r-1", "r-2"])
             assert loaded["r-1"].waits == (a_wait(position="9"),)
             assert loaded["r-2"].waits == (a_wait("r-2"),)
 
     async def test_a_wait_dropped_and_put_in_one_batch_is_put(self) -> None:
         async with self.author() as author:
-            put = {("r-1", "1"): a_wait()}
+            put = {("r-1", "1", 0): a_wait()}
             await author.commit(insert(a_run()), waits_dropped=[("r-1", "1")], waits_cleared=["r-1"], waits=put)
             assert (await author.store.load(["r-1"]))["r-1"].waits == (a_wait(),)
 

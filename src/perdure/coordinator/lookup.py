@@ -1,0 +1,53 @@
+"""What is read from the store before a batch is decided: all that its ops need and that is not in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from msgspec import Struct, field
+
+from perdure.coordinator.inbox import Item
+from perdure.kernel.ops import Advance, Cancel, Expire, Send, Start
+from perdure.ports import LoadedRun, Store
+
+
+class Found(Struct, kw_only=True):
+    """What was looked up for a batch: runs that are not in memory, children of those that are ended, keys in use."""
+
+    runs: dict[str, LoadedRun] = field(default_factory=dict)
+    children: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+
+
+async def look_up(store: Store, loaded: Container[str], items: Sequence[Item]) -> Found:
+    """What is needed to decide these ops, beside the runs that are `loaded`. Raises StoreError."""
+    missing: set[str] = set()
+    ending: list[str] = []
+    keys: list[str] = []
+    for item in items:
+        op = item.op
+        if op.run_id not in loaded and op.run_id and not (isinstance(op, Start) and op.fresh):
+            missing.add(op.run_id)
+        if isinstance(op, Advance):
+            if op.cancels:
+                ending += op.cancels
+        elif isinstance(op, (Cancel, Expire)):
+            ending.append(op.run_id)
+        elif isinstance(op, Send) and op.event.key is not None:
+            keys.append(op.event.key)
+    found = Found()
+    missing.update(run_id for run_id in ending if run_id not in loaded)
+    if missing:
+        found.runs = await store.load(list(missing))
+    if keys:
+        found.keys = await store.sent(keys)
+    while ending:  # Children end with their parents, and their children with them.
+        below = await store.children(ending)
+        ending = []
+        for child in below:
+            parent = child.run.parent_id or ""
+            found.children[parent] = (*found.children.get(parent, ()), child.run.id)
+            if child.run.id not in loaded:
+                found.runs[child.run.id] = child
+            ending.append(child.run.id)
+    return found

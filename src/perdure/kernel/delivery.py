@@ -1,0 +1,122 @@
+"""The rules of delivery: who gets an event that is sent to a run, what a timer wins, who wakes whom.
+
+What is given to a waiting run stays its event, in the store, until an advance of that run has read it: a crash in
+between loses nothing and delivers nothing twice.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.errors import QueueFull, RunNotWaiting
+from perdure.kernel import boxes, ops
+from perdure.kernel.decision import NOTHING, Decision, Scene, deliveries, mine_or_free
+from perdure.kernel.effects import Begin, Deliver, Effect
+from perdure.kernel.records import Run
+from perdure.kernel.status import FINISHED, Status
+
+
+class Delivered(Struct, frozen=True):
+    """These runs were waiting for the event and have got it. Of a retained one, those reached at once."""
+
+    run_ids: tuple[str, ...]
+
+
+class Queued(Struct, frozen=True):
+    """Nobody was waiting for the event: it is kept until somebody does, or until it expires."""
+
+    event_id: str
+
+
+class TargetFinished(Struct, frozen=True):
+    """The run has ended; nothing was sent."""
+
+    run_id: str
+    status: str
+
+
+class TargetNotFound(Struct, frozen=True):
+    """There is no such run; nothing was sent."""
+
+    run_id: str
+
+
+Sent = Delivered | Queued | TargetFinished | TargetNotFound
+
+
+class FromCommit(Struct, frozen=True):
+    """The transaction finds out who got the event."""
+
+    event_id: str
+    strict: bool
+    pending_max: int
+
+
+def send(run: Run | None, op: ops.Send, me: str, scene: Scene) -> Decision:
+    event = op.event
+    letter = op.letter or None
+    if op.known:
+        return Decision(reply=Queued(op.known))
+    if not op.run_id:
+        return Decision(events=(event,), letter=letter, reply=FromCommit(event.id, op.strict, op.pending_max))
+    if run is None:
+        return Decision(reply=TargetNotFound(op.run_id))
+    if run.status in FINISHED:
+        return Decision(reply=TargetFinished(run.id, run.status))
+    mine_or_free(run, op, me)
+    box, given = boxes.put(scene.box, event)
+    if given.position is None:
+        if op.strict:
+            raise RunNotWaiting(
+                f"run {run.id!r} does not wait for {event.name!r} now; leave out strict=True to have it queued",
+                run_id=run.id,
+                event=event.name,
+            )
+        count = boxes.pending(scene.box, event.name)
+        if count >= op.pending_max:
+            raise QueueFull(
+                f"{count} events {event.name!r} already wait to be read by run {run.id!r}: send fewer, or let it read",
+                event=event.name,
+                pending=count,
+                run_id=run.id,
+            )
+        return Decision(run=run, guard=run.owner != me, box=box, events=(given,), letter=letter, reply=Queued(event.id))
+    reply = Delivered((run.id,))
+    if run.owner == me:
+        effects: tuple[Effect, ...] = deliveries(run.id, (given,))
+        return Decision(run=run, box=box, events=(given,), letter=letter, effects=effects, reply=reply)
+    if not _can_take(run, scene):
+        return Decision(run=run, guard=True, box=box, events=(given,), letter=letter, reply=reply)
+    run = _taken(run, me)
+    return Decision(run=run, row=True, box=box, events=(given,), letter=letter, effects=(Begin(run),), reply=reply)
+
+
+def spread(_run: Run | None, op: ops.Spread, _me: str, _scene: Scene) -> Decision:
+    return Decision(spread=op.event_id, reply=True)
+
+
+def forget(_run: Run | None, op: ops.Forget, _me: str, _scene: Scene) -> Decision:
+    return Decision(letter=op.letter, reply=True)
+
+
+def due(run: Run | None, op: ops.Due, me: str, scene: Scene) -> Decision:
+    if run is None or run.owner != me or run.claim != op.claim or not boxes.is_open(scene.box, op.position):
+        return NOTHING
+    box = boxes.fire(scene.box, op.position, op.option)
+    return Decision(run=run, box=box, effects=(Deliver(run.id, op.position, op.option),), reply=True)
+
+
+def wake(run: Run | None, _op: ops.Wake, me: str, scene: Scene) -> Decision:
+    if run is None or run.owner is not None or not _can_take(run, scene):
+        return NOTHING
+    run = _taken(run, me)
+    return Decision(run=run, row=True, effects=(Begin(run),), reply=True)
+
+
+def _can_take(run: Run, scene: Scene) -> bool:
+    return run.status is Status.SUSPENDED and run.hold is None and scene.has_code
+
+
+def _taken(run: Run, me: str) -> Run:
+    return replace(run, owner=me, claim=run.claim + 1)

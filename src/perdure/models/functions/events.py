@@ -1,0 +1,149 @@
+"""Events: typed ones, which are msgspec structs with options, and plain named values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import cache
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from perdure.errors import InvalidArguments, InvalidDefinition
+from perdure.models.functions.values import UNSTORABLE_TEXT, Reader
+
+NAME_MAX_CHARS = 500
+OPTIONS = "__event_options__"
+_FIELD_MAX_CHARS = 200
+
+Delivery = Literal["after_wait", "after_create", "all"]
+Fallback = Literal["discard", "broadcast", "dead_letter"]
+
+
+class EventOptions(Struct, frozen=True, kw_only=True):
+    """How events of one name are kept and handed out."""
+
+    name: str
+    expire_after: timedelta | None = None
+    consume_on_read: bool = True
+    delivery: Delivery = "after_wait"
+    on_target_terminated: Fallback = "discard"
+
+
+def check_options(options: EventOptions, what: str) -> None:
+    if options.expire_after is not None and options.expire_after <= timedelta(0):
+        raise InvalidDefinition(f"{what}: expire_after must be longer than nothing, not {options.expire_after}")
+    if options.delivery not in ("after_wait", "after_create", "all"):
+        raise InvalidDefinition(f'{what}: delivery is "after_wait", "after_create" or "all", not {options.delivery!r}')
+    if options.on_target_terminated not in ("discard", "broadcast", "dead_letter"):
+        raise InvalidDefinition(
+            f'{what}: on_target_terminated is "discard", "broadcast" or "dead_letter", '
+            f"not {options.on_target_terminated!r}"
+        )
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX_CHARS or UNSTORABLE_TEXT.search(name) is not None:
+        raise InvalidDefinition(f"an event's name is a text of 1 to {NAME_MAX_CHARS} characters, not {name!r:.80}")
+    return name
+
+
+class _EventMeta(type(Struct)):  # type: ignore[misc]
+    """Takes the options of an event in its class statement, and leaves the others to msgspec."""
+
+    def __new__(
+        mcls,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, Any],
+        *,
+        event_name: str | None = None,
+        expire_after: timedelta | None = None,
+        consume_on_read: bool = True,
+        delivery: Delivery = "after_wait",
+        on_target_terminated: Fallback = "discard",
+        **struct_options: Any,
+    ) -> Any:
+        struct_options.setdefault("frozen", True)
+        cls = super().__new__(mcls, name, bases, namespace, **struct_options)
+        options = EventOptions(
+            name=_checked_name(cls.__qualname__.rpartition(".")[2] if event_name is None else event_name),
+            expire_after=expire_after,
+            consume_on_read=consume_on_read,
+            delivery=delivery,
+            on_target_terminated=on_target_terminated,
+        )
+        check_options(options, f"event {cls.__qualname__!r}")
+        setattr(cls, OPTIONS, options)
+        return cls
+
+
+class Event(Struct, metaclass=_EventMeta, frozen=True):
+    """A typed value to be sent to runs: subclass it, with fields as in any msgspec struct.
+
+        class Paid(Event, event_name="payments.paid", expire_after=timedelta(days=7)):
+            amount: int
+
+    Options: `event_name` (the class's own name unless given), `expire_after` (after that it is never delivered),
+    `consume_on_read` (True: exactly one waiter gets it; False: all who wait, and later ones by `delivery`, until it
+    expires), `delivery` (of those kept: "after_wait" only what is sent once the run waits, "after_create" what is sent
+    once the run exists, "all"), `on_target_terminated` (a run ends before it reads it: "discard", "broadcast",
+    "dead_letter").
+    """
+
+
+class NamedEvent(Struct, frozen=True):
+    """An event that is known by its name alone; its value is whatever JSON can hold."""
+
+    name: str
+    value: Any = None
+
+
+def options_of(event: Event | NamedEvent | type[Event]) -> EventOptions:
+    """Raises InvalidArguments unless this is an event."""
+    if isinstance(event, NamedEvent):
+        return EventOptions(name=_checked_name(event.name))
+    options = getattr(event, OPTIONS, None)
+    if not isinstance(options, EventOptions) or event is Event or type(event) is Event:
+        raise InvalidArguments(f"events are subclasses of Event, or NamedEvent(name, value), not {event!r:.80}")
+    return options
+
+
+@cache
+def reader_of(kind: type[Event]) -> Reader:
+    return Reader(kind, f"event {kind.__qualname__!r}")
+
+
+def value_of(event: Event | NamedEvent) -> Any:
+    return event.value if isinstance(event, NamedEvent) else event
+
+
+def fields_of(value: Any) -> dict[str, str]:
+    """Those parts of an event's JSON value that waits can choose by: texts that are not long, numbers, true, false and
+    null at its top, each as JSON."""
+    if not isinstance(value, dict):
+        return {}
+    found: dict[str, str] = {}
+    for name, part in value.items():
+        if (
+            part is None
+            or isinstance(part, (bool, int, float))
+            or (isinstance(part, str) and len(part) <= _FIELD_MAX_CHARS)
+        ):
+            found[str(name)] = msgspec.json.encode(part).decode()
+    return found
+
+
+def where_of(where: Mapping[str, Any] | None, what: str) -> tuple[tuple[str, str], ...]:
+    """What fields must be, sorted by name. Raises InvalidArguments for what no field can be."""
+    if not where:
+        return ()
+    plain = msgspec.to_builtins(dict(where), enc_hook=str)
+    fields = fields_of(plain)
+    if missing := sorted(set(where) - set(fields)):
+        raise InvalidArguments(
+            f"{what}: where can only ask for short texts, numbers, booleans and None; {missing[0]!r} is "
+            f"{where[missing[0]]!r:.80}"
+        )
+    return tuple(sorted(fields.items()))

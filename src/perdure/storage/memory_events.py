@@ -1,0 +1,198 @@
+"""Events, waits and dead letters of the store in memory: the questions of matching, and what it has written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from perdure.kernel.batch import Batch
+from perdure.kernel.matching import (
+    Awaiting,
+    Ended,
+    Freed,
+    HasRead,
+    Kept,
+    Pending,
+    Question,
+    Queue,
+    Settlement,
+    Shapes,
+    Waiting,
+)
+from perdure.kernel.records import DeadLetter, Event, Wait
+from perdure.kernel.status import FINISHED, Status
+from perdure.storage.matching import settled
+
+Key = tuple[str, str]  # whose (the run's id, or "" for the queue of a name), the event's id
+
+
+class EventTables(Struct, eq=False):
+    """The tables. Waits are in all of them that they can be looked up by."""
+
+    waits: dict[str, dict[tuple[str, int], Wait]] = field(default_factory=dict)
+    events: dict[str, dict[str, Event]] = field(default_factory=dict)  # by whose they are, then by id
+    cursors: dict[str, int] = field(default_factory=dict)  # retained events on their way -> the last wait reached
+    reads: set[tuple[str, str]] = field(default_factory=set)  # run id, retained event
+    born: dict[str, int] = field(default_factory=dict)  # run id -> the sequence when it was created
+    keys: dict[str, tuple[str, int]] = field(default_factory=dict)
+    letters: dict[str, DeadLetter] = field(default_factory=dict)
+    sequence: int = 0
+    open_waits: dict[str, dict[Key, dict[int, Wait]]] = field(default_factory=dict)  # name -> (run, position) -> option
+    awaiting: dict[str, set[Key]] = field(default_factory=dict)  # target -> (run, position)
+
+    def apply(self, batch: Batch, statuses: dict[str, Status]) -> Settlement:
+        """Write the batch's waits and events; what matching came to. `statuses` are those of all runs not in it."""
+        base = self.sequence
+        self.sequence += batch.numbered
+        for run_id in batch.waits_cleared:
+            self.drop(run_id, None)
+        for run_id, position in batch.waits_dropped:
+            self.drop(run_id, position)
+        for run_id, event_id in batch.events_read:
+            event = self.events.get(run_id, {}).pop(event_id, None)
+            if event is not None and not event.consumed:
+                self.reads.add((run_id, event_id))
+        for wait in batch.waits.values():
+            self._put_wait(replace(wait, number=base + wait.number) if wait.number else wait)
+        for run_id, write in batch.runs.items():
+            if write.expected_version is None:
+                self.born[run_id] = base
+        for key, event_id in batch.keys.items():
+            self.keys[key] = (event_id, batch.at)
+        answers = _Answers(self, batch, statuses)
+        settlement = settled(batch, base, answers.answer)
+        for event in batch.events:
+            if event.run_id is not None:
+                self._put(replace(event, number=base + event.number))
+        for run_id, event_id, position, option in batch.events_given:
+            if (given := self.events.get(run_id, {}).get(event_id)) is not None:
+                self._put(replace(given, position=position, option=option))
+        for letter_id in batch.letters_gone:
+            if letter_id not in settlement.found.refused:
+                self.letters.pop(letter_id, None)
+        self._write(settlement)
+        return settlement
+
+    def _write(self, settlement: Settlement) -> None:
+        for event in settlement.gone:
+            self.events[event.run_id or ""].pop(event.id, None)
+        for event in settlement.freed:
+            self._put(replace(event, position=None))
+        for event in settlement.back:
+            self.events[event.run_id or ""].pop(event.id, None)
+            self._put(replace(event, run_id=None, shared=False, position=None))
+        for event in settlement.moved:
+            self.events[""].pop(event.id, None)
+            self._put(event)
+        for event in (*settlement.queued, *settlement.given):
+            self._put(event)
+        for letter in settlement.dead:
+            self.letters[letter.id] = letter
+        for event_id, cursor in settlement.spreading.items():
+            if cursor is None:
+                self.cursors.pop(event_id, None)
+            else:
+                self.cursors[event_id] = cursor
+        for run_id, position in settlement.marks:
+            for (at, option), wait in list(self.waits.get(run_id, {}).items()):
+                if at == position:
+                    self._forget_wait(wait)
+                    self.waits[run_id][at, option] = replace(wait, due_at=0)
+
+    def of(self, run_id: str) -> tuple[Event, ...]:
+        """A run's events, in the order of sending."""
+        return tuple(sorted(self.events.get(run_id, {}).values(), key=lambda event: event.number))
+
+    def waits_of(self, run_id: str) -> tuple[Wait, ...]:
+        waits = self.waits.get(run_id, {})
+        return tuple(waits[key] for key in sorted(waits))
+
+    def purge(self, at: int, keys_before: int, limit: int) -> int:
+        """Forget what has expired, but for what is on its way; how much that was."""
+        expired = [
+            event
+            for owned in self.events.values()
+            for event in owned.values()
+            if event.expires_at <= at and event.position is None and event.id not in self.cursors
+        ][:limit]
+        for event in expired:
+            self.events[event.run_id or ""].pop(event.id, None)
+        gone = {event.id for event in expired}
+        self.reads = {read for read in self.reads if read[1] not in gone}
+        old = [key for key, (_, sent) in self.keys.items() if sent < keys_before][:limit]
+        for key in old:
+            del self.keys[key]
+        return len(expired) + len(old)
+
+    def _put(self, event: Event) -> None:
+        self.events.setdefault(event.run_id or "", {})[event.id] = event
+
+    def _put_wait(self, wait: Wait) -> None:
+        self.waits.setdefault(wait.run_id, {})[wait.position, wait.option] = wait
+        key = (wait.run_id, wait.position)
+        if wait.kind == "event":
+            self.open_waits.setdefault(wait.name, {}).setdefault(key, {})[wait.option] = wait
+        elif wait.target is not None:
+            self.awaiting.setdefault(wait.target, set()).add(key)
+
+    def drop(self, run_id: str, position: str | None) -> None:
+        """Take the waits of a run at a position (None: at all) out of the tables."""
+        waits = self.waits.get(run_id, {})
+        for key in [key for key in waits if position in (None, key[0])]:
+            self._forget_wait(waits.pop(key))
+
+    def _forget_wait(self, wait: Wait) -> None:
+        """It is no longer open."""
+        key = (wait.run_id, wait.position)
+        if wait.kind == "event":
+            self.open_waits.get(wait.name, {}).pop(key, None)
+        elif wait.target is not None:
+            self.awaiting.get(wait.target, set()).discard(key)
+
+
+class _Answers:
+    def __init__(self, tables: EventTables, batch: Batch, statuses: dict[str, Status]) -> None:
+        self._tables = tables
+        self._batch = batch
+        self._statuses = statuses
+
+    def answer(self, question: Question) -> Any:
+        tables = self._tables
+        match question:
+            case Freed(positions, runs):
+                return [
+                    *(e for run, at in positions for e in tables.events.get(run, {}).values() if e.position == at),
+                    *(event for run in runs for event in tables.events.get(run, {}).values()),
+                ]
+            case Queue(name, after, limit):
+                fitting = (e for e in tables.events.get("", {}).values() if e.name == name and e.number > after)
+                return _ordered((e for e in fitting if e.expires_at > self._batch.at), limit)
+            case Shapes(name):
+                waits = tables.open_waits.get(name, {}).values()
+                return sorted({tuple(field for field, _ in w.where) for group in waits for w in group.values()})
+            case Waiting(name, where, after, before, limit):
+                waits = tables.open_waits.get(name, {}).values()
+                fits = [w for group in waits for w in group.values() if w.where == where and w.number > after]
+                return _ordered((w for w in fits if before is None or w.number < before), limit)
+            case Pending(name):
+                return sum(e.name == name and e.consumed for e in tables.events.get("", {}).values())
+            case HasRead(run_id, events, mode):
+                born = tables.born.get(run_id, 0) if mode == "after_create" else 0
+                return {one for one, number in events if (run_id, one) in tables.reads or number <= born}
+            case Ended(run_ids):
+                return {one for one in run_ids if one not in self._statuses or self._statuses[one] in FINISHED}
+            case Awaiting(run_ids):
+                keys = [key for run_id in run_ids for key in sorted(tables.awaiting.get(run_id, ()))]
+                found = [w for run_id, at in keys for (p, _), w in tables.waits[run_id].items() if p == at]
+                return [w for w in found if w.target in run_ids]
+            case Kept(event_id):
+                if event_id not in tables.cursors:
+                    return None
+                return tables.events[""][event_id], tables.cursors[event_id]
+
+
+def _ordered(records: Iterable[Any], limit: int) -> list[Any]:
+    return sorted(records, key=lambda record: record.number)[:limit]
