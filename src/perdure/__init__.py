@@ -5,7 +5,8 @@ from perdure.engine import Engine
 from perdure.handles import RunHandle
 from perdure.kernel.delivery import Delivered, Queued, TargetFinished, TargetNotFound
 from perdure.kernel.retry import Retry
-from perdure.models.functions.children import ChildHandle, run_of, start
+from perdure.models.functions.children import ChildHandle, continue_as, run_of, start
+from perdure.models.functions.compensation import compensate
 from perdure.models.functions.context import (
     CurrentRun,
     CurrentStep,
@@ -42,6 +43,8 @@ __all__ = [
     "TimeReached",
     "To",
     "Workflow",
+    "compensate",
+    "continue_as",
     "current_run",
     "current_step",
     "event",

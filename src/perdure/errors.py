@@ -24,6 +24,7 @@
     ├── Outcome                     how a run or a step ended
     │   ├── RunFailed                        the run failed; its cause is the rebuilt failure
     │   ├── ChildFailed                      a run that was waited for did not succeed
+    │   ├── RollbackFailed                   not all that was to be undone could be
     │   ├── RunCancelled                     the run was cancelled
     │   ├── DeadlineExceeded                 the run's deadline passed
     │   └── StepFailed                       a step failed with something that cannot be rebuilt
@@ -162,6 +163,10 @@ class ChildFailed(Outcome):
 
     run_id: str
     status: str
+
+
+class RollbackFailed(Outcome):
+    """Compensations failed. Its cause is the first one's failure."""
 
 
 class RunCancelled(Outcome):

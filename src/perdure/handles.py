@@ -59,9 +59,12 @@ class RunHandle(Generic[R]):
         return f"<run {self.id!r}>"
 
 
+_CANCELLED = "perdure.errors:RunCancelled"
+
+
 def _failed(run: Run, outcome: Outcome) -> Exception:
     failure = msgspec.json.decode(outcome.failure, type=Failure) if outcome.failure else None
-    if run.status == Status.CANCELLED or failure is None:
+    if failure is None or run.status == Status.CANCELLED or failure.type == _CANCELLED:
         reason = failure.message if failure is not None else None
         return RunCancelled(f"run {run.id!r} was cancelled: {reason}", run_id=run.id, reason=reason)
     error = RunFailed(

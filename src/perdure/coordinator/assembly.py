@@ -36,6 +36,11 @@ class Assembly:
             self.writes += 1
         if decision.row:
             self._add_row(before, run, decision)
+        if decision.hops:
+            batch.journal = [entry for entry in batch.journal if entry.run_id != run.id]
+            batch.waits = {key: wait for key, wait in batch.waits.items() if key[0] != run.id}
+            batch.audit = [row for row in batch.audit if row.run_id != run.id]
+            batch.hops.append(run.id)
         if decision.audit:
             batch.audit.extend(decision.audit)
         if decision.archive_from is not None:
@@ -58,6 +63,8 @@ class Assembly:
             )
         else:
             write.run = run
+            if decision.input is not None:
+                write.input = decision.input
             if decision.outcome is not None:
                 write.outcome = decision.outcome
         write.awake = decision.awake

@@ -313,9 +313,11 @@ class Coordinator:
                     check_run(run)
                 if run is not None and run.owner is not None and run.owner in self._dead:
                     run = replace(run, owner=None)
-                if kind is Advance:
+                if isinstance(op, Advance):
                     box = assembly.boxes.get(op.run_id) or self._boxes.get(op.run_id)
                     scene = NO_SCENE if box is None else Scene(box)
+                    if op.onward is not None:
+                        scene = Scene(scene.box, op.onward.workflow in self._workflows)
                 elif kind is Start:
                     scene = NO_SCENE
                 else:

@@ -28,7 +28,7 @@ class RunWrite(Struct, kw_only=True):
 
 class Batch(Struct, kw_only=True):
     """One transaction of one engine. Its store applies, in this order: the fence and the batch number, runs, archive,
-    journal, waits (cleared, dropped, put), events, audit, mail.
+    hops, journal, waits (cleared, dropped, put), events, audit, mail.
 
     Waits on events and new events have numbers from 1 on, in the order of their ops; the store adds its own count.
     `at` is the time of the batch, for what expires.
@@ -41,6 +41,7 @@ class Batch(Struct, kw_only=True):
     runs: dict[str, RunWrite] = field(default_factory=dict)
     guards: dict[str, tuple[str | None, int]] = field(default_factory=dict)  # run id -> its owner and version
     archive: list[tuple[str, int, int]] = field(default_factory=list)  # run id, from entry, attempt
+    hops: list[str] = field(default_factory=list)  # runs that continue without their history
     journal: list[Entry] = field(default_factory=list)
     waits_cleared: list[str] = field(default_factory=list)
     waits_dropped: list[tuple[str, str]] = field(default_factory=list)  # run id, position

@@ -52,6 +52,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     events_read: tuple[str, ...] = ()
     consumed: tuple[str, ...] = ()
     archive_from: int | None = None
+    hops: bool = False  # its history is cleared, and what was sent to it is kept
     audit: tuple[Audit, ...] = ()
     effects: tuple[Effect, ...] = ()
     posts: tuple[ops.Op, ...] = ()

@@ -141,10 +141,10 @@ class _Matching:
 
     def free(self) -> Asking:
         batch = self.batch
-        if not batch.waits_dropped and not batch.waits_cleared:
+        if not batch.waits_dropped and not batch.waits_cleared and not batch.hops:
             return
         cleared = set(batch.waits_cleared)
-        freed: list[Event] = yield Freed(batch.waits_dropped, batch.waits_cleared)
+        freed: list[Event] = yield Freed(batch.waits_dropped, [*batch.waits_cleared, *batch.hops])
         for event in freed:
             if event.shared and not event.consumed:
                 self.out.gone.append(event)  # A copy: the event itself is kept.

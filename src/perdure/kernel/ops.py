@@ -58,12 +58,21 @@ class End(Struct, frozen=True, kw_only=True, gc=False):
     has_waited: bool = True
 
 
+class Onward(Struct, frozen=True, kw_only=True, gc=False):
+    """What a run continues as: the same run, with another input and perhaps another workflow, and no history."""
+
+    workflow: str
+    workflow_version: str
+    input: str
+
+
 class Advance(Op, frozen=True, kw_only=True, gc=False):
     """A live run went on: these entries happened, these waits came and went, and perhaps it ended.
 
     `idle` means that nothing of it is running now: it waits only for what is durable. `events_read` are the ids of
     events that it was handed, `consumed` the runs whose failure it was. `starts` are its new children, `cancels` those
-    it no longer waits for. It is dropped unless `claim` is still the run's.
+    it no longer waits for; `undo` is how many compensations it has registered. It is dropped unless `claim` is still
+    the run's.
     """
 
     claim: int
@@ -75,8 +84,10 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
     consumed: tuple[str, ...] = ()
     starts: tuple[Start, ...] = ()
     cancels: tuple[str, ...] = ()
+    undo: int = 0
     idle: bool = False
     end: End | None = None
+    onward: Onward | None = None
 
     @property
     def payload_bytes(self) -> int:
@@ -87,7 +98,7 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
             size += len(self.end.outcome.output or "") + len(self.end.outcome.failure or "")
         for start in self.starts:
             size += len(start.input)
-        return size
+        return size if self.onward is None else size + len(self.onward.input)
 
 
 class Send(Op, frozen=True, kw_only=True, gc=False):

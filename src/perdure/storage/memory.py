@@ -300,7 +300,7 @@ def _check_rows(database: MemoryDatabase, batch: Batch) -> None:
         (run_id, seq)
         for run_id in {entry.run_id for entry in batch.journal}
         for seq in database.journal.get(run_id, {})
-        if not any(run_id == other and seq >= first for other, first in aside)
+        if run_id not in batch.hops and not any(run_id == other and seq >= first for other, first in aside)
     }
     _check_unique("entry", taken, ((entry.run_id, entry.seq) for entry in batch.journal))
     taken = {(row.run_id, seq) for row in batch.audit for seq in database.audit.get(row.run_id, {})}
@@ -344,6 +344,10 @@ def _apply(database: MemoryDatabase, batch: Batch) -> Committed:
     for run_id, first, attempt in batch.archive:
         for seq in _from(database, run_id, first):
             database.archive.setdefault(run_id, {})[attempt, seq] = database.journal[run_id].pop(seq)
+    for run_id in batch.hops:
+        database.journal.pop(run_id, None)
+        database.archive.pop(run_id, None)
+        database.audit.pop(run_id, None)
     for entry in batch.journal:
         database.journal.setdefault(entry.run_id, {})[entry.seq] = entry
     for run_id in batch.consumed:
@@ -369,7 +373,7 @@ def _written(stored: StoredRun | None, write: RunWrite) -> StoredRun:
     return StoredRun(
         run=replace(
             run,
-            workflow=was.workflow,
+            workflow=was.workflow if write.input is None else run.workflow,
             model=was.model,
             parent_id=was.parent_id,
             bond=was.bond,

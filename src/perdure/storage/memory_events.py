@@ -49,6 +49,8 @@ class EventTables(Struct, eq=False):
         self.sequence += batch.numbered
         for run_id in batch.waits_cleared:
             self.drop(run_id, None)
+        for run_id in batch.hops:
+            self.drop(run_id, None)
         for run_id, position in batch.waits_dropped:
             self.drop(run_id, position)
         for run_id, event_id in batch.events_read:

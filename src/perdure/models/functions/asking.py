@@ -51,6 +51,7 @@ class AskingLoop(GeneratorLoop):
         "_timers",
         "_timers_dropped",
         "_withdrawn",
+        "has_compensations",
     )
 
     def __init__(self, run_id: str) -> None:
@@ -69,6 +70,7 @@ class AskingLoop(GeneratorLoop):
         self._steps_cancelled: list[str] | None = None
         self._timers_dropped: list[str] | None = None
         self._withdrawn = False
+        self.has_compensations = False
         self._asks: dict[str, AskFuture] = {}
         self._new_asks: list[Ask] | None = None
         self._asks_withdrawn: list[str] | None = None
@@ -135,6 +137,8 @@ class AskingLoop(GeneratorLoop):
         future.number = self.next_number()
         future.request = request = Ask(self._next_position(), kind, name, what, self._now)
         self._asks[request.position] = future
+        if kind == "compensate":
+            self.has_compensations = True
         if self._new_asks is None:
             self._new_asks = [request]
         else:

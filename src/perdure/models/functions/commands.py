@@ -57,6 +57,13 @@ class Completed(Struct, frozen=True):
     value: Any
 
 
+class Continued(Struct, frozen=True):
+    """The workflow goes on as another call."""
+
+    workflow: Any
+    input: str
+
+
 class Raised(Struct, frozen=True):
     """The workflow raised: any BaseException, CancelledError, KeyboardInterrupt and SystemExit included."""
 
@@ -75,7 +82,7 @@ class Commands(Struct):
     timers_dropped: Sequence[str] = ()
     asks: Sequence[Ask] = ()
     asks_withdrawn: Sequence[str] = ()
-    end: Completed | Raised | None = None
+    end: Completed | Raised | Continued | None = None
 
 
 Request = TypeVar("Request")

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Generator
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from perdure.errors import InvalidDefinition, Misuse
 from perdure.kernel.retry import Retry
@@ -28,6 +28,7 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 Duration = timedelta | float
+Compensation = Literal["halt", "continue"]
 
 _NAME_MAX_CHARS = 500
 
@@ -200,11 +201,18 @@ class Workflow(Generic[P, R]):
     """A durable function: deterministic code between steps, which goes on after any crash where it was."""
 
     def __init__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], *, name: str, version: str, signature: Signature
+        self,
+        function: Callable[P, Coroutine[Any, Any, R]],
+        *,
+        name: str,
+        version: str,
+        signature: Signature,
+        compensation: Compensation = "halt",
     ) -> None:
         self.function = function
         self.name = _checked_name(name, "workflow")
         self.version = version
+        self.compensation = compensation
         self.signature = signature
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
@@ -289,9 +297,24 @@ def step(
 @overload
 def workflow(function: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 @overload
-def workflow(*, name: str | None = None, version: str = "") -> _WorkflowDecorator: ...
-def workflow(function: Callable[..., Any] | None = None, /, *, name: str | None = None, version: str = "") -> Any:
-    """Make an async function a durable workflow. Its name is its `__qualname__` unless given."""
+def workflow(
+    *, name: str | None = None, version: str = "", compensation: Compensation = "halt"
+) -> _WorkflowDecorator: ...
+def workflow(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    version: str = "",
+    compensation: Compensation = "halt",
+) -> Any:
+    """Make an async function a durable workflow. Its name is its `__qualname__` unless given.
+
+    `compensation` says what follows when something registered with `compensate` fails itself: "halt" stops there,
+    "continue" goes on with the rest; either way the run ends as rollback_failed.
+    """
+    if compensation not in ("halt", "continue"):
+        raise InvalidDefinition(f'compensation is "halt" or "continue", not {compensation!r}')
 
     def decorate(function: Callable[..., Any], depth: int = 1) -> Workflow[Any, Any]:
         _check_function(function, "workflow")
@@ -299,7 +322,7 @@ def workflow(function: Callable[..., Any] | None = None, /, *, name: str | None 
         if not inspect.iscoroutinefunction(function):
             raise InvalidDefinition(f"workflow {called!r} must be an `async def`, since it awaits its steps")
         signature = Signature(function, f"workflow {called!r}", local_names(function, depth))
-        return Workflow(function, name=called, version=version, signature=signature)
+        return Workflow(function, name=called, version=version, signature=signature, compensation=compensation)
 
     return decorate if function is None else decorate(function, 2)
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec import Struct
 from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from perdure.errors import EngineStopped, PerdureError, RunExists, StoreError
 from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Begin, Deliver, Drop, Finish
 from perdure.kernel.ops import Advance, Due, Op, Release, SetHold
-from perdure.kernel.records import Hold, Outcome, Run, Wait
+from perdure.kernel.records import Entry, Hold, Outcome, Run, Wait
 from perdure.kernel.status import Status
 from perdure.models.functions.commands import Ask
 from perdure.models.functions.define import Workflow
@@ -33,6 +34,15 @@ from perdure.models.functions.waiting import EventChoice, Won, child_failed, won
 from perdure.ports import Clock, Codec, Store
 
 log = logging.getLogger("perdure")
+
+
+class _Stored(Struct, frozen=True):
+    """What the store knows of a run that is brought back to life."""
+
+    input: str
+    entries: list[Entry]
+    waits: tuple[Wait, ...]
+    failure: str
 
 
 class FunctionHost:
@@ -148,6 +158,8 @@ class FunctionHost:
     # Coming to life.
 
     def _begin(self, run: Run, input: str | None) -> None:
+        if run.id in self._live or run.id in self._waking:
+            self._close(run.id)  # It begins anew: as another call, or to be undone.
         if input is None:
             self._wake(run)
             return
@@ -185,6 +197,9 @@ class FunctionHost:
         try:
             input, entries = await self._store.journal(run.id)
             loaded = await self._store.load([run.id])
+            failure = ""
+            if run.status is Status.ROLLING_BACK:
+                failure = (await self._store.get([run.id]))[run.id].outcome.failure or ""
         except StoreError as error:
             log.warning("run %s could not be read and is tried again: %s", run.id, error)
             self._timers.arm(self._clock.now() + 1_000_000, lambda: self._wake_again(run))
@@ -197,14 +212,16 @@ class FunctionHost:
             return
         waits = loaded[run.id].waits if run.id in loaded else ()
         # Workflow code must not run inside this task.
-        asyncio.get_running_loop().call_soon(self._replay, asyncio.current_task(), run, input, entries, waits)
+        asyncio.get_running_loop().call_soon(
+            self._replay, asyncio.current_task(), run, _Stored(input, entries, waits, failure)
+        )
 
     def _wake_again(self, run: Run) -> None:
         now = self._lookup(run.id)
         if now is not None and now.claim == run.claim:
             self._wake(now)
 
-    def _replay(self, task: object, run: Run, input: str, entries: list[Any], waits: tuple[Wait, ...]) -> None:
+    def _replay(self, task: object, run: Run, stored: _Stored) -> None:
         if self._waking.get(run.id) is not task:  # It was dropped, and perhaps claimed again, in the meantime.
             return
         del self._waking[run.id]
@@ -214,17 +231,21 @@ class FunctionHost:
         live = self._new(run)
         if live is None:
             return
-        self._guarded(live, self._replayed, run, input, entries, waits)
+        self._guarded(live, self._replayed, run, stored)
         won = [event for event in self._box(run.id).events if event.position is not None]
         arrived += [Deliver(run.id, event.position or "", event.option, event) for event in won]
-        ends = [wait for wait in waits if wait.target is not None and wait.due_at == 0]
+        ends = [wait for wait in stored.waits if wait.target is not None and wait.due_at == 0]
         arrived += [Deliver(run.id, wait.position, wait.option, target=wait.target) for wait in ends]
         for effect in arrived:
             self._deliver(effect)
 
-    def _replayed(self, live: LiveRun, run: Run, input: str, entries: list[Any], waits: tuple[Wait, ...]) -> None:
-        commands = live.replay(input, entries, run.started_at or run.created_at)
-        stored = {wait.position: wait for wait in waits}
+    def _replayed(self, live: LiveRun, run: Run, journal: _Stored) -> None:
+        at = run.started_at or run.created_at
+        if run.status is Status.ROLLING_BACK:
+            commands = live.undo(journal.input, journal.entries, at, journal.failure)
+        else:
+            commands = live.replay(journal.input, journal.entries, at)
+        stored = {wait.position: wait for wait in journal.waits}
         for ask in commands.asks:
             if ask.kind == "child" and ask.position in stored:
                 live.children[ask.position] = stored[ask.position].target or ""
@@ -241,7 +262,8 @@ class FunctionHost:
         commands.timers = [t for t in all_timers if t.position not in known]
         commands.asks = [ask for ask in all_asks if ask.position not in stored]
         unchanged = commands.end is None and not commands.timers and not commands.asks and not gone
-        if unchanged and live.idle == (run.status == "suspended") and not self._is_stuck(live):
+        is_asleep = run.status is Status.SUSPENDED or (run.status is Status.ROLLING_BACK and live.idle)
+        if unchanged and live.idle == is_asleep and not self._is_stuck(live):
             commands.timers, commands.asks = all_timers, all_asks
             self._release(live, commands)
             return

@@ -14,11 +14,12 @@ from msgspec import Struct
 from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
 
-from perdure.errors import PerdureError, UnstorableValue
-from perdure.kernel.ops import Advance, End, Start
+from perdure.errors import PerdureError, RollbackFailed, UnstorableValue
+from perdure.kernel.ops import Advance, End, Onward, Start
 from perdure.kernel.records import Attempt, Entry, Failure, Outcome, Run, Wait
 from perdure.kernel.status import Status
-from perdure.models.functions.commands import Ask, ChildCall
+from perdure.models.functions.commands import Ask, ChildCall, Continued
+from perdure.models.functions.compensation import BRANCH, Compensation, roll_back
 from perdure.models.functions.context import CurrentRun
 from perdure.models.functions.define import StepCall, Workflow
 from perdure.models.functions.failures import entry_of, mark, rebuild, to_failure
@@ -48,8 +49,9 @@ class LiveRun:
     that is not committed yet."""
 
     __slots__ = (
-        "_codec", "_encode", "_payload_max", "asks", "children", "claim", "ended", "gate", "has_waited", "id", "loop",
-        "pausing", "requests", "retries", "running", "seq", "timers", "workflow",
+        "_callbacks_max", "_codec", "_encode", "_payload_max", "_undone_for", "asks", "children", "claim",
+        "compensations", "ended", "gate", "has_waited", "id", "loop", "pausing", "requests", "retries", "running",
+        "seq", "timers", "workflow",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +66,9 @@ class LiveRun:
         self.requests: dict[str, StepRequest] = {}
         self.asks: dict[str, Ask] = {}
         self.children: dict[str, str] = {}
+        self.compensations: list[Compensation] = []
+        self._undone_for: str | None = None  # while it rolls back: the failure that it does so for, as it is stored
+        self._callbacks_max = callbacks_max
         self.running: dict[str, Any] = {}  # position -> its execution, for the step runner
         self.retries: dict[str, Wait] = {}
         self.pausing: set[str] = set()
@@ -89,12 +94,34 @@ class LiveRun:
 
     def replay(self, input: str, entries: Sequence[Entry], created_at: int) -> Commands:
         """Bring a new loop to where the journal ends; what is asked for from there on. Raises Mismatch."""
-        total = _Outstanding()
         self.has_waited = True
+        total = _Outstanding()
         try:
             commands = total.add(self.begin(input, created_at))
         except UnstorableValue as error:
             raise Mismatch(str(error), details=str(error)) from error
+        return self._replay_entries(total, commands, entries)
+
+    def undo(self, input: str, entries: Sequence[Entry], created_at: int, failure: str) -> Commands:
+        """Bring a run that rolls back to where its journal ends: what it did before tells what there is to undo. Raises
+        Mismatch."""
+        self._undone_for = failure
+        forward = [entry for entry in entries if not entry.position.startswith(BRANCH)]
+        self.replay(input, forward, created_at)
+        self.loop.close()
+        self.asks.clear()
+        self.requests.clear()
+        about = self.loop.about
+        # As in __init__.
+        self.loop = WorkflowLoop(run_id=self.id, callbacks_max=self._callbacks_max, branch=BRANCH)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
+        self.loop.about = about
+        at = forward[-1].at if forward else created_at
+        compensations, policy = list(self.compensations), self.workflow.compensation
+        total = _Outstanding()
+        commands = total.add(self._took(self.loop.begin(lambda: roll_back(compensations, policy), at)))
+        return self._replay_entries(total, commands, entries[len(forward) :])
+
+    def _replay_entries(self, total: _Outstanding, commands: Commands, entries: Sequence[Entry]) -> Commands:
         for entry in entries:
             if commands.end is not None:
                 raise Mismatch(
@@ -140,6 +167,9 @@ class LiveRun:
             if isinstance(got, RunEnded) and got.error is not None:
                 mark(got.error, self.seq)
             return got
+        if ask.kind == "compensate":
+            self.compensations.append(ask.what)
+            return None
         if ask.kind == "child":
             return ask.what.workflow.signature.result.read(text, f"the result of child {ask.name!r}")
         return from_json(text)
@@ -247,15 +277,16 @@ class LiveRun:
     ) -> Advance:  # fmt: skip
         """The op that makes these commands durable; they are released from the gate once it is committed."""
         starts: tuple[Start, ...] = ()
+        undo = 0
         if commands.asks:
-            commands, entries, starts = self._start_children(commands, at, entries)
+            commands, entries, starts, undo = self._answer_at_once(commands, at, entries)
         self.gate.append(commands)
         # The hot path: it goes on with steps and nothing else.
         if (
             commands.end is None
             and len(self.requests) > len(self.pausing)
             and not (commands.timers or commands.timers_dropped or commands.steps_cancelled)
-            and not (commands.asks or commands.asks_withdrawn or starts or read or consumed)
+            and not (commands.asks or commands.asks_withdrawn or starts or read or consumed or undo)
         ):
             return Advance(run_id=self.id, at=at, claim=self.claim, cause=cause, entries=entries, waits_dropped=dropped)
         waits: tuple[Wait, ...] = ()
@@ -281,11 +312,14 @@ class LiveRun:
             self.pausing.discard(position)
             if self.retries.pop(position, None) is not None:
                 dropped += (position,)
-        end = None
+        end = onward = None
         if commands.end is not None:
             self.ended = True
-            end = self._end(commands.end)
             cancels += self.children.values()
+            if isinstance(commands.end, Continued):
+                onward = self._onward(commands.end)
+            else:
+                end = self._end(commands.end)
         return Advance(
             run_id=self.id,
             at=at,
@@ -298,25 +332,40 @@ class LiveRun:
             consumed=consumed,
             starts=starts,
             cancels=tuple(cancels),
-            idle=end is None and self.idle,
+            undo=undo,
+            idle=end is None and onward is None and self.idle,
             end=end,
+            onward=onward,
         )
 
-    def _start_children(
+    def _answer_at_once(
         self, commands: Commands, at: int, entries: tuple[Entry, ...]
-    ) -> tuple[Commands, tuple[Entry, ...], tuple[Start, ...]]:
-        """Children that are started and not awaited have their ids at once, so the run goes on with them before all of
-        it is committed, together."""
+    ) -> tuple[Commands, tuple[Entry, ...], tuple[Start, ...], int]:
+        """Children that are started and not awaited have their ids at once, and compensations need nothing: so the run
+        goes on with them before all of it is committed, together."""
         starts: tuple[Start, ...] = ()
+        undo = 0
         total = _Merged()
         total.add(commands)
-        while (ask := total.next_start()) is not None:
-            child_id = new_id(at)
-            starts += (self.start_of(ask, child_id, at),)
-            entry, value, _ = self._ask_entry(ask, to_json(child_id).decode(), None, at)
+        while (ask := total.next_at_once()) is not None:
+            if ask.kind == "start":
+                child_id = new_id(at)
+                starts += (self.start_of(ask, child_id, at),)
+                text = to_json(child_id).decode()
+            else:
+                undo += 1
+                text = ask.what.text
+            entry, value, _ = self._ask_entry(ask, text, None, at)
             entries += (entry,)
             total.add(self._took(self.loop.complete_ask(ask.position, at, value=value)))
-        return total.commands(), entries, starts
+        return total.commands(), entries, starts, undo
+
+    def _onward(self, end: Continued) -> Onward:
+        return Onward(
+            workflow=end.workflow.name,
+            workflow_version=end.workflow.version,
+            input=self._codec.encode(end.input),
+        )
 
     def start_of(self, ask: Ask, child_id: str, at: int) -> Start:
         child: ChildCall = ask.what
@@ -350,6 +399,8 @@ class LiveRun:
         return (wait,), starts
 
     def _end(self, end: Any) -> End:
+        if self._undone_for is not None:
+            return self._end_of_rollback(end, self._undone_for)
         if isinstance(end, Completed):
             try:
                 signature = self.workflow.signature
@@ -366,6 +417,15 @@ class LiveRun:
         failure = to_failure(error, entry=entry_of(error))
         outcome = Outcome(failure=to_json(failure).decode())
         return End(status=Status.FAILED, outcome=outcome, has_waited=self.has_waited)
+
+    @staticmethod
+    def _end_of_rollback(end: Any, cause: str) -> End:
+        if isinstance(end, Completed):
+            return End(status=Status.SUCCEEDED, outcome=Outcome(failure=cause))
+        why = from_json(cause, type=Failure)
+        error = RollbackFailed(f"{end.error}; it was to be undone because of {why.type}: {why.message}")
+        error.__cause__ = end.error.__cause__ or end.error
+        return End(status=Status.FAILED, outcome=Outcome(failure=to_json(to_failure(error)).decode()))
 
     def _took(self, commands: Commands) -> Commands:
         """Keep track of which steps are asked for."""
@@ -434,11 +494,12 @@ class _Merged:
         total.asks_withdrawn = [*total.asks_withdrawn, *_withdrawn(self._asks, commands.asks_withdrawn)]
         total.end = commands.end
 
-    def next_start(self) -> Ask | None:
-        """The next request for a child that has no id of its own."""
-        for ask in self._asks.values():
-            if ask.kind == "start" and ask.what.id is None and self._total.end is None:
-                return self._asks.pop(ask.position)
+    def next_at_once(self) -> Ask | None:
+        """The next request that needs nobody's answer: for a child that has no id of its own, for a compensation."""
+        if self._total.end is None:
+            for ask in self._asks.values():
+                if ask.kind == "compensate" or (ask.kind == "start" and ask.what.id is None):
+                    return self._asks.pop(ask.position)
         return None
 
     def commands(self) -> Commands:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -45,6 +46,8 @@ from perdure.storage.sqlite.rows import (
 )
 from perdure.storage.sqlite.transaction import snapshot, transaction
 
+_HISTORY: Final = ("clear_journal", "clear_archive", "clear_history_payloads", "clear_audit")
+
 
 class Plan(Struct):
     """A batch as statements to execute. Made in the thread that asks for the commit, so that the writer's thread, which
@@ -67,19 +70,20 @@ def plan(batch: Batch) -> Plan:
     runs, new_inputs = _run_executions(batch.runs.values(), payloads)
     journal = entry_rows(batch.journal, payloads)
     waits: list[Execution] = []
-    if batch.waits_cleared or batch.waits_dropped or batch.waits or batch.events_read:
+    if batch.waits_cleared or batch.waits_dropped or batch.waits or batch.events_read or batch.hops:
         cleared = [(run_id,) for run_id in batch.waits_cleared]
         waits = [
-            *CLEAR_WAITS.executions(cleared),
+            *CLEAR_WAITS.executions([*cleared, *((run_id,) for run_id in batch.hops)]),
             *DROP_WAITS.executions(batch.waits_dropped),
             *NOTE_READS.executions(batch.events_read),
             *READ_EVENTS.executions(batch.events_read),
             *FORGET_READS.executions(cleared),
             *PUT_WAITS.executions(wait_rows(wait for wait in batch.waits.values() if not wait.number)),
         ]
-    rest = [
+    rest: list[Execution] = [
         *new_inputs,
         *_archive_executions(batch.archive),
+        *_history_executions(batch.hops),
         *INSERT_JOURNAL.executions(journal),
         *INSERT_PAYLOADS.executions(payloads),
     ]
@@ -214,6 +218,10 @@ def _conflict(connection: sqlite3.Connection, batch: Batch) -> CommitConflict | 
 
 def _expected(write: RunWrite) -> tuple[str | None, int] | None:
     return None if write.expected_version is None else (write.expected_owner, write.expected_version)
+
+
+def _history_executions(hops: list[str]) -> list[Execution]:
+    return [(QUERIES[query], [run_id]) for run_id in hops for query in _HISTORY]
 
 
 def _archive_executions(archive: list[tuple[str, int, int]]) -> list[Execution]:

@@ -5,7 +5,7 @@
 -- name: run_columns
 -- A run without payloads, in the order of the fields of kernel.records.Run.
 runs.id, runs.workflow, runs.workflow_version, runs.model, runs.status, runs.version, runs.revision, runs.owner,
-runs.claim, runs.parent_id, runs.bond, runs.consumed, runs.tags, runs.hold, runs.deadline, runs.attempt, runs.recoveries,
+runs.claim, runs.parent_id, runs.bond, runs.consumed, runs.undo, runs.tags, runs.hold, runs.deadline, runs.attempt, runs.recoveries,
 runs.created_at, runs.started_at, runs.updated_at, runs.completed_at
 
 -- name: active
@@ -58,10 +58,10 @@ update engines set batch = :number where id = :id and epoch = :epoch and alive a
 insert into runs (
     id, workflow, model, parent_id, bond, created_at,
     workflow_version, status, version, revision, owner, claim, tags, hold_kind, hold_fingerprint, hold, deadline,
-    attempt, recoveries, started_at, updated_at, completed_at,
+    attempt, recoveries, undo, started_at, updated_at, completed_at,
     spilled, input, output, failure, born
 )
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, (select value from sequence))
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, (select value from sequence))
 on conflict (id) do nothing
 
 -- name: update_runs
@@ -70,14 +70,14 @@ update runs set
     workflow_version = new.workflow_version, status = new.status, version = new.version, revision = new.revision,
     owner = new.owner, claim = new.claim, tags = new.tags, hold_kind = new.hold_kind,
     hold_fingerprint = new.hold_fingerprint, hold = new.hold, deadline = new.deadline, attempt = new.attempt,
-    recoveries = new.recoveries, started_at = new.started_at,
+    recoveries = new.recoveries, undo = new.undo, started_at = new.started_at,
     updated_at = new.updated_at, completed_at = new.completed_at
 from (
     with new (
         id, expected_owner, expected_version,
         workflow_version, status, version, revision, owner, claim, tags, hold_kind, hold_fingerprint, hold, deadline,
-        attempt, recoveries, started_at, updated_at, completed_at
-    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+        attempt, recoveries, undo, started_at, updated_at, completed_at
+    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
     select * from new
 ) as new
 where runs.id = new.id and runs.owner is new.expected_owner and runs.version = new.expected_version
@@ -88,16 +88,16 @@ update runs set
     workflow_version = new.workflow_version, status = new.status, version = new.version, revision = new.revision,
     owner = new.owner, claim = new.claim, tags = new.tags, hold_kind = new.hold_kind,
     hold_fingerprint = new.hold_fingerprint, hold = new.hold, deadline = new.deadline, attempt = new.attempt,
-    recoveries = new.recoveries, started_at = new.started_at,
+    recoveries = new.recoveries, undo = new.undo, started_at = new.started_at,
     updated_at = new.updated_at, completed_at = new.completed_at,
     spilled = (runs.spilled & 1) | new.spilled, output = new.output, failure = new.failure
 from (
     with new (
         id, expected_owner, expected_version,
         workflow_version, status, version, revision, owner, claim, tags, hold_kind, hold_fingerprint, hold, deadline,
-        attempt, recoveries, started_at, updated_at, completed_at,
+        attempt, recoveries, undo, started_at, updated_at, completed_at,
         spilled, output, failure
-    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
     select * from new
 ) as new
 where runs.id = new.id and runs.owner is new.expected_owner and runs.version = new.expected_version
@@ -107,8 +107,8 @@ where runs.id = new.id and runs.owner is new.expected_owner and runs.version = n
 delete from payloads where run_id = ? and slot = 'input'
 
 -- name: replace_input
--- Give a run another input.
-update runs set spilled = (spilled & ~1) | ?, input = ? where id = ?
+-- Give a run another input, and perhaps another workflow.
+update runs set spilled = (spilled & ~1) | ?, input = ?, workflow = ? where id = ?
 
 -- name: expectations
 -- What tells whether runs are as a batch expects them.
@@ -130,6 +130,22 @@ where run_id = ? and slot glob 'entry:*' and cast(substr(slot, 7) as integer) >=
 -- name: archive_clear
 -- Take the entries set aside out of the journal.
 delete from journal where run_id = ? and seq >= ?
+
+-- name: clear_journal
+-- A run continues without its history: entries,
+delete from journal where run_id = ?
+
+-- name: clear_archive
+-- those set aside by retries,
+delete from journal_archive where run_id = ?
+
+-- name: clear_audit
+-- the audit trail, which begins anew with where it continues,
+delete from audit where run_id = ?
+
+-- name: clear_history_payloads
+-- and the large payloads of entries.
+delete from payloads where run_id = ? and (slot glob 'entry:*' or slot glob 'archive:*')
 
 -- name: insert_journal
 -- Append entries.

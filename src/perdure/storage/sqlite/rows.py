@@ -69,7 +69,7 @@ def finished_run(write: RunWrite, payloads: Payloads) -> Row:
 
 
 def replaced_input(write: RunWrite, payloads: Payloads) -> Row:
-    return (*_spill_input(write, payloads), write.run.id)
+    return (*_spill_input(write, payloads), write.run.workflow, write.run.id)
 
 
 def _changing(run: Run) -> Row:
@@ -89,6 +89,7 @@ def _changing(run: Run) -> Row:
         run.deadline,
         run.attempt,
         run.recoveries,
+        run.undo,
         run.started_at,
         run.updated_at,
         run.completed_at,
