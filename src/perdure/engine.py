@@ -22,7 +22,6 @@ from perdure.errors import (
     EngineStopped,
     InvalidArguments,
     Misuse,
-    RunExists,
     RunNotFound,
     StoreError,
     UnknownWorkflow,
@@ -39,6 +38,7 @@ from perdure.models.functions.context import from_datetime
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.host import FunctionHost
+from perdure.models.functions.identity import check_same
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
 from perdure.ports import Clock, Codec, PlainCodec, RunFilter, Store, SystemClock, new_id
 from perdure.registry import Registry
@@ -356,15 +356,8 @@ class Engine(Sending):
         return RunHandle(self, id, None)
 
     async def _check_same(self, run: Run, workflow: str, input: str) -> None:
-        """An id was used before: fine, if it was for the same thing."""
         stored = (await self._store.get([run.id]))[run.id]
-        before = self._codec.decode(stored.input)
-        if run.workflow != workflow or msgspec.json.decode(before) != msgspec.json.decode(input):
-            raise RunExists(
-                f"the id {run.id!r} belongs to a run of {run.workflow!r} with the arguments {before[:200]}; "
-                f"this start asks for {workflow!r} with {input[:200]}. Use another id",
-                run_id=run.id,
-            )
+        check_same(run, self._codec.decode(stored.input), workflow, input)
 
     def read_result(self, run: Run, output: str, reader: Reader | None) -> Any:
         """What a run returned, typed by its workflow if this engine has it."""
@@ -436,6 +429,7 @@ class Engine(Sending):
         workflow: str | None = None,
         status: str | Sequence[str] = (),
         hold: str | None = None,
+        parent: str | None = None,
         tags: Mapping[str, str] | None = None,
         created_from: datetime | None = None,
         created_before: datetime | None = None,
@@ -454,6 +448,7 @@ class Engine(Sending):
                 workflow=workflow,
                 statuses=statuses,
                 hold=hold,
+                parent_id=parent,
                 tags=dict(tags or {}),
                 created_from=None if created_from is None else from_datetime(created_from),
                 created_before=None if created_before is None else from_datetime(created_before),

@@ -341,6 +341,8 @@ class Coordinator:
             else:
                 assembly.add(before, decision)
                 decided.append((item, decision))
+                if op.run_id in found.runs and op.run_id not in assembly.boxes:
+                    assembly.boxes[op.run_id] = scene.box  # It counts if the run is ours from now on.
                 if decision.posts:
                     queue.extendleft(Item(post, None, False) for post in reversed(decision.posts))
         self.stats.ops += len(items)

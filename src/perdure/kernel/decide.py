@@ -197,6 +197,7 @@ def _continue(run: Run, op: ops.Advance, me: str, scene: Scene) -> Decision:
         claim=run.claim + 1,
         recoveries=0,
         started_at=op.at,
+        origin=run.origin or onward.origin,
     )
     return Decision(
         run=run,

@@ -59,11 +59,13 @@ class End(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Onward(Struct, frozen=True, kw_only=True, gc=False):
-    """What a run continues as: the same run, with another input and perhaps another workflow, and no history."""
+    """What a run continues as: the same run, with another input and perhaps another workflow, and no history. `origin`
+    tells what it was before (see identity.py)."""
 
     workflow: str
     workflow_version: str
     input: str
+    origin: str
 
 
 class Advance(Op, frozen=True, kw_only=True, gc=False):

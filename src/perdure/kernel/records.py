@@ -68,6 +68,7 @@ class Run(Struct, frozen=True, kw_only=True, gc=False):
     bond: str = ""  # to its parent: awaited | started | detached
     consumed: bool = False  # its failure was handed to a run that waited for it
     undo: int = 0  # compensations that it has registered
+    origin: str = ""  # what it was started as, if it continues as something else
     tags: Mapping[str, str] = field(default_factory=dict)
     hold: Hold | None = None
     deadline: int | None = None

@@ -13,12 +13,11 @@ from functools import partial
 from typing import Any
 
 from msgspec import Struct
-from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
 from perdure.coordinator.timers import Timers
-from perdure.errors import EngineStopped, PerdureError, RunExists, StoreError
+from perdure.errors import EngineStopped, PerdureError, StoreError
 from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Begin, Deliver, Drop, Finish
 from perdure.kernel.ops import Advance, Due, Op, Release, SetHold
@@ -27,6 +26,7 @@ from perdure.kernel.status import Status
 from perdure.models.functions.commands import Ask
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.failures import to_failure
+from perdure.models.functions.identity import check_same
 from perdure.models.functions.loop import Commands, Livelock, TimerRequest
 from perdure.models.functions.runner import LiveRun, Mismatch
 from perdure.models.functions.steps import Execution, StepRunner
@@ -176,7 +176,7 @@ class FunctionHost:
         live = LiveRun(run, workflow, self._codec, self._payload_bytes_max, self._callbacks_max)
         self._live[run.id] = live
         if len(self._live) > self._live_runs_max:
-            self._evict(newest=live)
+            self._evict()
         return live
 
     def _began(self, live: LiveRun, run: Run, input: str) -> None:
@@ -279,15 +279,18 @@ class FunctionHost:
         live.gate[-1] = release
         self._progressed(live, advance)
 
-    def _evict(self, newest: LiveRun) -> None:
-        """Give up the run that has been waiting longest; whoever can go on with it takes it up again."""
+    def _evict(self) -> None:
+        """Give up the runs that have been waiting longest; whoever can go on with them takes them up again."""
         excess = len(self._live) - len(self._leaving) - self._live_runs_max
         if excess <= 0:
             return
+        now = self._clock.now()
         for run_id, live in self._live.items():
-            if live is newest or run_id in self._leaving:
+            if run_id in self._leaving or live.gate or live.ended or live.pausing or live.fetching:
                 continue
-            if live.idle and not live.gate and not live.ended and not live.pausing:
+            if any(timer.due_at <= now for timer in live.timers.values()):
+                continue
+            if live.idle and live.has_waited:  # One that has not begun has asked for nothing.
                 self._leaving.add(run_id)
                 self._owe(Release(run_id=run_id, at=self._clock.now(), claim=live.claim))
                 excess -= 1
@@ -300,6 +303,8 @@ class FunctionHost:
         due_at: int | None = None
         if live is not None:
             due_at = min((timer.due_at for timer in live.timers.values()), default=None)
+            if live.gate or live.fetching:
+                due_at = 0  # It was going on when it was given up, and is to go on from the store.
         self._close(run_id)
         self._dropped(run_id, due_at)
 
@@ -358,6 +363,8 @@ class FunctionHost:
             else:
                 execution.resume_from(wait)
                 self._pause(execution, wait)
+        if len(self._live) > self._live_runs_max and live.idle:
+            self._evict()
 
     def _attempt(self, execution: Execution) -> None:
         if execution.dropped or execution.live.ended or self._draining:
@@ -488,6 +495,7 @@ class FunctionHost:
         if ask is None or live.ended or self._draining:
             return
         if effect.target is not None and effect.outcome is None:
+            live.fetching += 1
             self._background(self._fetch_end(live, ask, effect))
             return
         if (timer := live.timers.pop(effect.position, None)) is not None:
@@ -530,6 +538,8 @@ class FunctionHost:
             log.warning("run %s could not be read and is tried again: %s", target, error)
             self._timers.arm(self._clock.now() + 1_000_000, lambda: self._deliver(effect))
             return
+        finally:
+            live.fetching -= 1
         ended = None if stored is None else (stored.run, stored.outcome)
         asyncio.get_running_loop().call_soon(self._end_fetched, live, ask, effect, ended)
 
@@ -544,26 +554,14 @@ class FunctionHost:
         try:
             started = await self._submit(start)
             if not started.created:
-                stored = (await self._store.get([start.run_id])).get(start.run_id)
-                if (
-                    stored is None
-                    or started.run.workflow != start.workflow
-                    or not self._is_same(stored.input, start.input)
-                ):
-                    raise RunExists(
-                        f"the id {start.run_id!r} belongs to a run of {started.run.workflow!r} with other arguments; "
-                        "use another id",
-                        run_id=start.run_id,
-                    )
+                stored = (await self._store.get([start.run_id]))[start.run_id]
+                check_same(started.run, self._codec.decode(stored.input), start.workflow, ask.what.input)
         except (StoreError, EngineStopped) as stopped:
             log.warning("child %s is started when its parent goes on: %s", start.run_id, stopped)
             return
         except PerdureError as refused:
             error = refused
         asyncio.get_running_loop().call_soon(self._child_started, live, ask, start.run_id, error)
-
-    def _is_same(self, one: str, other: str) -> bool:
-        return bool(from_json(self._codec.decode(one)) == from_json(self._codec.decode(other)))
 
     def _child_started(self, live: LiveRun, ask: Ask, child_id: str, error: PerdureError | None) -> None:
         if self._live.get(live.id) is live and live.asks.get(ask.position) is ask and not live.ended:

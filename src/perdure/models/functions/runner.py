@@ -23,6 +23,7 @@ from perdure.models.functions.compensation import BRANCH, Compensation, roll_bac
 from perdure.models.functions.context import CurrentRun
 from perdure.models.functions.define import StepCall, Workflow
 from perdure.models.functions.failures import entry_of, mark, rebuild, to_failure
+from perdure.models.functions.identity import identity
 from perdure.models.functions.loop import Commands, Completed, StepRequest, TimerRequest, WorkflowLoop
 from perdure.models.functions.values import to_text
 from perdure.models.functions.waiting import RunEnded, Won, read_won
@@ -49,8 +50,9 @@ class LiveRun:
     that is not committed yet."""
 
     __slots__ = (
-        "_callbacks_max", "_codec", "_encode", "_payload_max", "_undone_for", "asks", "children", "claim",
-        "compensations", "ended", "gate", "has_waited", "id", "loop", "pausing", "requests", "retries", "running",
+        "_callbacks_max", "_codec", "_encode", "_input", "_payload_max", "_undone_for", "asks", "children",
+        "claim",
+        "compensations", "ended", "fetching", "gate", "has_waited", "id", "loop", "pausing", "requests", "retries", "running",
         "seq", "timers", "workflow",
     )  # fmt: skip
 
@@ -69,6 +71,7 @@ class LiveRun:
         self.compensations: list[Compensation] = []
         self._undone_for: str | None = None  # while it rolls back: the failure that it does so for, as it is stored
         self._callbacks_max = callbacks_max
+        self._input = ""
         self.running: dict[str, Any] = {}  # position -> its execution, for the step runner
         self.retries: dict[str, Wait] = {}
         self.pausing: set[str] = set()
@@ -77,6 +80,7 @@ class LiveRun:
         self.seq = 0
         self.ended = False
         self.has_waited = False
+        self.fetching = 0  # ends of other runs that are being read for it
         self._codec = codec
         self._encode = None if type(codec) is PlainCodec else codec.encode
         self._payload_max = payload_max
@@ -88,6 +92,7 @@ class LiveRun:
 
     def begin(self, input: str, at: int) -> Commands:
         """The first activation. Raises UnstorableValue if the input does not fit the code any more."""
+        self._input = input
         args, kwargs = self.workflow.signature.read(self._codec.decode(input))
         function = self.workflow.function
         return self._took(self.loop.begin(lambda: function(*args, **kwargs), at))
@@ -365,6 +370,7 @@ class LiveRun:
             workflow=end.workflow.name,
             workflow_version=end.workflow.version,
             input=self._codec.encode(end.input),
+            origin=identity(self.workflow.name, self._codec.decode(self._input)),
         )
 
     def start_of(self, ask: Ask, child_id: str, at: int) -> Start:

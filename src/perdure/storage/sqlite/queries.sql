@@ -5,7 +5,7 @@
 -- name: run_columns
 -- A run without payloads, in the order of the fields of kernel.records.Run.
 runs.id, runs.workflow, runs.workflow_version, runs.model, runs.status, runs.version, runs.revision, runs.owner,
-runs.claim, runs.parent_id, runs.bond, runs.consumed, runs.undo, runs.tags, runs.hold, runs.deadline, runs.attempt, runs.recoveries,
+runs.claim, runs.parent_id, runs.bond, runs.consumed, runs.undo, runs.origin, runs.tags, runs.hold, runs.deadline, runs.attempt, runs.recoveries,
 runs.created_at, runs.started_at, runs.updated_at, runs.completed_at
 
 -- name: active
@@ -58,10 +58,10 @@ update engines set batch = :number where id = :id and epoch = :epoch and alive a
 insert into runs (
     id, workflow, model, parent_id, bond, created_at,
     workflow_version, status, version, revision, owner, claim, tags, hold_kind, hold_fingerprint, hold, deadline,
-    attempt, recoveries, undo, started_at, updated_at, completed_at,
+    attempt, recoveries, undo, origin, started_at, updated_at, completed_at,
     spilled, input, output, failure, born
 )
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, (select value from sequence))
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, (select value from sequence))
 on conflict (id) do nothing
 
 -- name: update_runs
@@ -70,14 +70,14 @@ update runs set
     workflow_version = new.workflow_version, status = new.status, version = new.version, revision = new.revision,
     owner = new.owner, claim = new.claim, tags = new.tags, hold_kind = new.hold_kind,
     hold_fingerprint = new.hold_fingerprint, hold = new.hold, deadline = new.deadline, attempt = new.attempt,
-    recoveries = new.recoveries, undo = new.undo, started_at = new.started_at,
+    recoveries = new.recoveries, undo = new.undo, origin = new.origin, started_at = new.started_at,
     updated_at = new.updated_at, completed_at = new.completed_at
 from (
     with new (
         id, expected_owner, expected_version,
         workflow_version, status, version, revision, owner, claim, tags, hold_kind, hold_fingerprint, hold, deadline,
-        attempt, recoveries, undo, started_at, updated_at, completed_at
-    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+        attempt, recoveries, undo, origin, started_at, updated_at, completed_at
+    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
     select * from new
 ) as new
 where runs.id = new.id and runs.owner is new.expected_owner and runs.version = new.expected_version
@@ -88,16 +88,16 @@ update runs set
     workflow_version = new.workflow_version, status = new.status, version = new.version, revision = new.revision,
     owner = new.owner, claim = new.claim, tags = new.tags, hold_kind = new.hold_kind,
     hold_fingerprint = new.hold_fingerprint, hold = new.hold, deadline = new.deadline, attempt = new.attempt,
-    recoveries = new.recoveries, undo = new.undo, started_at = new.started_at,
+    recoveries = new.recoveries, undo = new.undo, origin = new.origin, started_at = new.started_at,
     updated_at = new.updated_at, completed_at = new.completed_at,
     spilled = (runs.spilled & 1) | new.spilled, output = new.output, failure = new.failure
 from (
     with new (
         id, expected_owner, expected_version,
         workflow_version, status, version, revision, owner, claim, tags, hold_kind, hold_fingerprint, hold, deadline,
-        attempt, recoveries, undo, started_at, updated_at, completed_at,
+        attempt, recoveries, undo, origin, started_at, updated_at, completed_at,
         spilled, output, failure
-    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
     select * from new
 ) as new
 where runs.id = new.id and runs.owner is new.expected_owner and runs.version = new.expected_version

@@ -90,6 +90,7 @@ def _changing(run: Run) -> Row:
         run.attempt,
         run.recoveries,
         run.undo,
+        run.origin,
         run.started_at,
         run.updated_at,
         run.completed_at,
