@@ -92,16 +92,19 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Wait(Struct, frozen=True, kw_only=True, gc=False):
-    """Something durable that a run waits for at a position: a timer, or the next attempt of a step (retry)."""
+    """Something durable that a run waits for at a position: a timer, the next attempt of a step (retry), or a step that
+    runs and has sent a heartbeat (beat). For a step, `attempts` have failed so far, `failure` tells of them, and
+    `details` is what its last heartbeat said."""
 
     run_id: str
     position: str
-    kind: str  # timer | retry
+    kind: str  # timer | retry | beat
     name: str
     due_at: int | None = None
     attempts: int = 0
     failure: str | None = None
     since: int = 0
+    details: str | None = None
 
 
 class Audit(Struct, frozen=True, kw_only=True, gc=False):

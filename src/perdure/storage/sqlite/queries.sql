@@ -147,8 +147,8 @@ delete from waits where (run_id, position) in (values (?, ?))
 
 -- name: put_waits
 -- New waits, or new states of old ones.
-insert or replace into waits (run_id, position, kind, name, due_at, attempts, failure, since)
-values (?, ?, ?, ?, ?, ?, ?, ?)
+insert or replace into waits (run_id, position, kind, name, due_at, attempts, failure, since, details)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_audit
 -- Append audit rows.
@@ -200,7 +200,7 @@ select {run_columns} from runs where runs.id in {given_ids}
 
 -- name: waits
 -- What runs wait for.
-select run_id, position, kind, name, due_at, attempts, failure, since from waits
+select run_id, position, kind, name, due_at, attempts, failure, since, details from waits
 where run_id in {given_ids} order by run_id, position
 
 -- name: stored_runs
