@@ -94,7 +94,8 @@ class NewStepCall(StepCall[R_co]):
 class Step(Generic[P, R]):
     """A unit of side-effecting work. Its results and failures are journaled; it is tried again by its retry policy.
 
-    `timeout` bounds each attempt, `total_timeout` all of them with the pauses between, from when the workflow asked.
+    `timeout` bounds each attempt, from when its body begins; `total_timeout` all of them with the pauses between, from
+    when the workflow asked; `heartbeat_timeout` the time in which an attempt sends no heartbeat.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Step(Generic[P, R]):
         retry: Retry,
         timeout: Duration | None,
         total_timeout: Duration | None,
+        heartbeat_timeout: Duration | None,
         signature: Signature,
     ) -> None:
         self.function = function
@@ -112,6 +114,8 @@ class Step(Generic[P, R]):
         self.retry = retry
         self.timeout_s = _seconds(timeout, "timeout", name)
         self.total_timeout_s = _seconds(total_timeout, "total_timeout", name)
+        self.heartbeat_timeout_s = _seconds(heartbeat_timeout, "heartbeat_timeout", name)
+        self.is_timed = self.timeout_s is not None or self.heartbeat_timeout_s is not None
         self.signature = signature
         self.is_async = inspect.iscoroutinefunction(function)
         self.__doc__ = function.__doc__
@@ -131,6 +135,7 @@ class Step(Generic[P, R]):
         retry: Retry | None = None,
         timeout: Duration | None = None,
         total_timeout: Duration | None = None,
+        heartbeat_timeout: Duration | None = None,
     ) -> Step[P, R]:
         """The same step with other options for the calls made from it."""
         return Step(
@@ -139,6 +144,7 @@ class Step(Generic[P, R]):
             retry=retry or self.retry,
             timeout=self.timeout_s if timeout is None else timeout,
             total_timeout=self.total_timeout_s if total_timeout is None else total_timeout,
+            heartbeat_timeout=self.heartbeat_timeout_s if heartbeat_timeout is None else heartbeat_timeout,
             signature=self.signature,
         )
 
@@ -252,6 +258,7 @@ def step(
     retry: Retry | None = None,
     timeout: Duration | None = None,
     total_timeout: Duration | None = None,
+    heartbeat_timeout: Duration | None = None,
 ) -> _StepDecorator: ...
 def step(
     function: Callable[..., Any] | None = None,
@@ -261,6 +268,7 @@ def step(
     retry: Retry | None = None,
     timeout: Duration | None = None,
     total_timeout: Duration | None = None,
+    heartbeat_timeout: Duration | None = None,
 ) -> Any:
     """Make a function a step: async ones run on the process's loop, sync ones in a thread.
 
@@ -276,6 +284,7 @@ def step(
             retry=retry or Retry(),
             timeout=timeout,
             total_timeout=total_timeout,
+            heartbeat_timeout=heartbeat_timeout,
             signature=Signature(function, f"step {called!r}", local_names(function, depth)),
         )
 

@@ -13,12 +13,13 @@ from functools import partial
 from typing import Any
 
 from msgspec.json import encode as to_json
+from msgspec.structs import replace
 
 from perdure.coordinator.timers import Timers
 from perdure.errors import PerdureError, StoreError
 from perdure.kernel.effects import Begin, Drop, Finish, Park
 from perdure.kernel.ops import Advance, Op, SetHold
-from perdure.kernel.records import Hold, Run, Wait
+from perdure.kernel.records import Failure, Hold, Run, Wait
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.loop import Commands, Livelock, TimerRequest
@@ -69,10 +70,12 @@ class FunctionHost:
             clock=clock,
             resources=resources,
             threads_max=threads_max,
+            payload_max=payload_bytes_max,
             finished=self._step_finished,
             delayed=self._step_delayed,
             paused=self._inactive,
             again=self._attempt,
+            beaten=self._step_beat,
         )
 
     @property
@@ -121,6 +124,9 @@ class FunctionHost:
                 await asyncio.wait_for(self._drained.wait(), grace_s)
             except TimeoutError:
                 log.warning("%d steps did not end within %s s and will run again", len(self._active), grace_s)
+        for live in self._live.values():
+            for execution in live.running.values():
+                execution.flush()
 
     def close(self) -> None:
         """Close every run in memory. Writes nothing."""
@@ -206,9 +212,11 @@ class FunctionHost:
         stored = {wait.position: wait for wait in waits}
         for request in list(live.requests.values()):
             wait = stored.get(request.position)
-            if wait is not None and wait.kind == "retry" and wait.name == request.name:
-                live.retries[request.position] = wait
-                live.pausing.add(request.position)
+            if wait is not None and wait.kind in ("retry", "beat") and wait.name == request.name:
+                details = None if wait.details is None else self._codec.decode(wait.details)
+                live.retries[request.position] = replace(wait, details=details)
+                if wait.kind == "retry":
+                    live.pausing.add(request.position)
         known = {t.position: t for t in commands.timers if t.position in stored}
         gone = tuple(p for p in stored if p not in known and p not in live.retries)
         all_timers = list(commands.timers)
@@ -295,7 +303,10 @@ class FunctionHost:
                 self._attempt(execution)
             else:
                 execution.resume_from(wait)
-                self._pause(execution, wait)
+                if wait.kind == "retry":
+                    self._pause(execution, wait)
+                else:
+                    self._attempt(execution)
 
     def _attempt(self, execution: Execution) -> None:
         if execution.dropped or execution.live.ended or self._draining:
@@ -348,22 +359,43 @@ class FunctionHost:
         self._inactive(execution)
         if live.ended or live.requests.get(request.position) is not request:
             return
+        self._guarded(live, self._keep, execution, "retry", to_failure(error, history=execution.history), due_at)
+
+    def _step_beat(self, execution: Execution) -> None:
+        """A step said how far it got: make that durable, for the next attempt."""
+        live, request = execution.live, execution.request
+        if live.ended or live.requests.get(request.position) is not request:
+            return
+        failed = execution.history[-1:]
+        failure = Failure(type=failed[0].type, message=failed[0].message, history=execution.history) if failed else None
+        self._guarded(live, self._keep, execution, "beat", failure, None)
+
+    def _keep(
+        self, live: LiveRun, execution: Execution, kind: str, failure: Failure | None, due_at: int | None
+    ) -> None:
+        """Have the store know of a step that has not ended."""
+        position = execution.request.position
         wait = Wait(
             run_id=live.id,
-            position=request.position,
-            kind="retry",
-            name=request.name,
+            position=position,
+            kind=kind,
+            name=execution.request.name,
             due_at=due_at,
-            attempts=execution.attempt,
-            failure=to_json(to_failure(error, history=execution.history)).decode(),
+            attempts=len(execution.history),
+            failure=None if failure is None else to_json(failure).decode(),
             since=execution.started_at,
+            details=None if execution.details is None else self._codec.encode(execution.details),
         )
         live.has_waited = True
-        live.retries[request.position] = wait
-        live.pausing.add(request.position)
-        live.gate.append(lambda: self._pause(execution, wait))
+        live.retries[position] = wait
+        if kind == "retry":
+            live.pausing.add(position)
+            live.gate.append(lambda: self._pause(execution, wait))
+        else:
+            live.gate.append(execution.details_written)
+        cause = "step failed" if kind == "retry" else "heartbeat"
         at = self._now(live)
-        self._owe(Advance(run_id=live.id, at=at, claim=live.claim, cause="step failed", waits=(wait,), idle=live.idle))
+        self._owe(Advance(run_id=live.id, at=at, claim=live.claim, cause=cause, waits=(wait,), idle=live.idle))
 
     def _pause(self, execution: Execution, wait: Wait) -> None:
         live = execution.live
