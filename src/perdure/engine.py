@@ -66,7 +66,9 @@ class Engine:
     """Runs workflows on a store. Use it as an async context manager, one per process and store.
 
     `store` is a URL ("sqlite:///shop.db", "memory://") or a Store. `workflows` are those it can run; by default all
-    that were decorated. Leaving the context shuts it down gracefully; killing the process at any moment loses nothing.
+    that were decorated. At most `steps_max` steps run at once, plain functions in `threads_max` threads.
+
+    Leaving the context shuts it down gracefully; killing the process at any moment loses nothing.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Engine:
         live_runs_max: int = 20_000,
         callbacks_max: int = 100_000,
         payload_bytes_max: int = PAYLOAD_MAX_BYTES,
+        steps_max: int = 1000,
         threads_max: int = 32,
         recoveries_max: int = 5,
         recover_every_s: float | None = 5.0,
@@ -97,6 +100,7 @@ class Engine:
         self._live_runs_max = live_runs_max
         self._callbacks_max = callbacks_max
         self._payload_bytes_max = payload_bytes_max
+        self._steps_max = steps_max
         self._threads_max = threads_max
         self._recoveries_max = recoveries_max
         self._recover_every_s = recover_every_s
@@ -159,6 +163,7 @@ class Engine:
             live_runs_max=self._live_runs_max,
             callbacks_max=self._callbacks_max,
             payload_bytes_max=self._payload_bytes_max,
+            steps_max=self._steps_max,
             threads_max=self._threads_max,
         )
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
 from perdure.coordinator.timers import Timers
-from perdure.errors import PerdureError, StoreError
+from perdure.errors import Misuse, PerdureError, StoreError
 from perdure.kernel.effects import Begin, Drop, Finish, Park
 from perdure.kernel.ops import Advance, Op, SetHold
 from perdure.kernel.records import Failure, Hold, Run, Wait
@@ -47,8 +48,11 @@ class FunctionHost:
         live_runs_max: int,
         callbacks_max: int,
         payload_bytes_max: int,
+        steps_max: int,
         threads_max: int,
     ) -> None:
+        if steps_max < 1:
+            raise Misuse(f"steps_max is at least 1, not {steps_max}")
         self._store = store
         self._clock = clock
         self._codec = codec
@@ -59,10 +63,12 @@ class FunctionHost:
         self._live_runs_max = live_runs_max
         self._callbacks_max = callbacks_max
         self._payload_bytes_max = payload_bytes_max
+        self._steps_max = steps_max
         self._live: dict[str, LiveRun] = {}
         self._parked: dict[str, Run] = {}
         self._waking: dict[str, asyncio.Task[None]] = {}
         self._active: set[Execution] = set()
+        self._queued: OrderedDict[Execution, None] = OrderedDict()  # wait for their turn, in the order of coming
         self._draining = False
         self._drained = asyncio.Event()
         self._drained.set()
@@ -80,7 +86,7 @@ class FunctionHost:
 
     @property
     def steps_running(self) -> int:
-        """Steps whose body runs now: those that pause between two attempts are not counted."""
+        """Steps whose body runs now: those that pause between two attempts or wait for their turn are not counted."""
         return len(self._active)
 
     @property
@@ -311,6 +317,10 @@ class FunctionHost:
     def _attempt(self, execution: Execution) -> None:
         if execution.dropped or execution.live.ended or self._draining:
             return
+        if len(self._active) >= self._steps_max:
+            self._queued[execution] = None
+            execution.queue()
+            return
         self._active.add(execution)
         try:
             execution.begin()
@@ -319,6 +329,10 @@ class FunctionHost:
 
     def _inactive(self, execution: Execution) -> None:
         self._active.discard(execution)
+        if self._queued:
+            self._queued.pop(execution, None)
+            while self._queued and len(self._active) < self._steps_max:
+                self._attempt(self._queued.popitem(last=False)[0])
         if self._draining and not self._active:
             self._drained.set()
 

@@ -75,9 +75,22 @@ class Execution:
         if wait.failure is not None:
             self.history = list(from_json(wait.failure, type=Failure).history)
 
+    def queue(self) -> None:
+        """Its turn has not come yet; the total timeout counts all the same."""
+        if self.deadline is not None:
+            self._timeout = self.runner.clock.call_at(self.deadline, self._miss_turn)
+
+    def _miss_turn(self) -> None:
+        self._timeout = None
+        if not self.dropped:
+            self.started_at = self.started_at or self.runner.clock.now()
+            self._finish(None, self._overall_timeout())
+
     def begin(self) -> None:
         """Start the next attempt."""
         runner, step, call = self.runner, self.step, self.request.call
+        if self._timeout is not None:
+            self._stop_timers()
         self.attempt += 1
         now = runner.clock.now()
         if not self.started_at:
