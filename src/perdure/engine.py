@@ -66,7 +66,8 @@ class Engine:
     """Runs workflows on a store. Use it as an async context manager, one per process and store.
 
     `store` is a URL ("sqlite:///shop.db", "memory://") or a Store. `workflows` are those it can run; by default all
-    that were decorated. At most `steps_max` steps run at once, plain functions in `threads_max` threads.
+    that were decorated. At most `steps_max` steps run at once, plain functions in `threads_max` threads, those with
+    `process=True` in `processes_max` processes (as many as there are processors).
 
     Leaving the context shuts it down gracefully; killing the process at any moment loses nothing.
     """
@@ -85,6 +86,7 @@ class Engine:
         payload_bytes_max: int = PAYLOAD_MAX_BYTES,
         steps_max: int = 1000,
         threads_max: int = 32,
+        processes_max: int | None = None,
         recoveries_max: int = 5,
         recover_every_s: float | None = 5.0,
         grace_s: float = 10.0,
@@ -102,6 +104,7 @@ class Engine:
         self._payload_bytes_max = payload_bytes_max
         self._steps_max = steps_max
         self._threads_max = threads_max
+        self._processes_max = processes_max
         self._recoveries_max = recoveries_max
         self._recover_every_s = recover_every_s
         self._grace_s = grace_s
@@ -165,6 +168,7 @@ class Engine:
             payload_bytes_max=self._payload_bytes_max,
             steps_max=self._steps_max,
             threads_max=self._threads_max,
+            processes_max=self._processes_max,
         )
         try:
             await self._store.open()

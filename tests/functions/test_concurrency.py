@@ -257,7 +257,7 @@ async def test_a_thousand_steps_that_were_given_up_while_they_waited_are_forgott
         assert len(env.engine._functions._queued) == 0
 
 
-@pytest.mark.parametrize("bound", ["steps_max"])
+@pytest.mark.parametrize("bound", ["steps_max", "processes_max"])
 async def test_a_bound_of_nothing_is_refused(bound: str) -> None:
     options: dict[str, Any] = {bound: 0}
     env = Environment([visit], **options)

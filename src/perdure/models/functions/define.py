@@ -107,6 +107,7 @@ class Step(Generic[P, R]):
         timeout: Duration | None,
         total_timeout: Duration | None,
         heartbeat_timeout: Duration | None,
+        process: bool,
         signature: Signature,
     ) -> None:
         self.function = function
@@ -116,8 +117,11 @@ class Step(Generic[P, R]):
         self.total_timeout_s = _seconds(total_timeout, "total_timeout", name)
         self.heartbeat_timeout_s = _seconds(heartbeat_timeout, "heartbeat_timeout", name)
         self.is_timed = self.timeout_s is not None or self.heartbeat_timeout_s is not None
+        self.process = process
         self.signature = signature
         self.is_async = inspect.iscoroutinefunction(function)
+        if process:
+            _check_for_process(function, name)
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__wrapped__ = function
@@ -136,6 +140,7 @@ class Step(Generic[P, R]):
         timeout: Duration | None = None,
         total_timeout: Duration | None = None,
         heartbeat_timeout: Duration | None = None,
+        process: bool | None = None,
     ) -> Step[P, R]:
         """The same step with other options for the calls made from it."""
         return Step(
@@ -145,6 +150,7 @@ class Step(Generic[P, R]):
             timeout=self.timeout_s if timeout is None else timeout,
             total_timeout=self.total_timeout_s if total_timeout is None else total_timeout,
             heartbeat_timeout=self.heartbeat_timeout_s if heartbeat_timeout is None else heartbeat_timeout,
+            process=self.process if process is None else process,
             signature=self.signature,
         )
 
@@ -259,6 +265,7 @@ def step(
     timeout: Duration | None = None,
     total_timeout: Duration | None = None,
     heartbeat_timeout: Duration | None = None,
+    process: bool = False,
 ) -> _StepDecorator: ...
 def step(
     function: Callable[..., Any] | None = None,
@@ -269,10 +276,13 @@ def step(
     timeout: Duration | None = None,
     total_timeout: Duration | None = None,
     heartbeat_timeout: Duration | None = None,
+    process: bool = False,
 ) -> Any:
     """Make a function a step: async ones run on the process's loop, sync ones in a thread.
 
-    Without a retry policy it is tried three times in all; `Retry.never()` tries it once.
+    With `process=True` a sync function runs in a worker process instead, which imports its module anew, and is killed
+    when the step is cancelled or takes too long: for work that keeps the processor busy, or that may crash. Arguments
+    and result cross as JSON. Without a retry policy it is tried three times in all; `Retry.never()` tries it once.
     """
 
     def decorate(function: Callable[..., Any], depth: int = 1) -> Step[Any, Any]:
@@ -285,6 +295,7 @@ def step(
             timeout=timeout,
             total_timeout=total_timeout,
             heartbeat_timeout=heartbeat_timeout,
+            process=process,
             signature=Signature(function, f"step {called!r}", local_names(function, depth)),
         )
 
@@ -320,6 +331,19 @@ def _check_function(function: Any, what: str) -> None:
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidDefinition(f"@{what} cannot decorate the generator {function.__qualname__!r}: return one value")
+
+
+def _check_for_process(function: Callable[..., Any], name: str) -> None:
+    """A worker process finds the function again by its module and name, and has no event loop."""
+    if inspect.iscoroutinefunction(function):
+        raise InvalidDefinition(
+            f"step {name!r} is async, and process=True is for plain functions: make it a `def`, or leave process out"
+        )
+    if "<" in function.__qualname__:
+        raise InvalidDefinition(
+            f"step {name!r} has process=True, but a worker process cannot find {function.__qualname__!r} again: "
+            "define it at the top level of a module"
+        )
 
 
 def _checked_name(name: Any, what: str) -> str:

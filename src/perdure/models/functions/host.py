@@ -50,6 +50,7 @@ class FunctionHost:
         payload_bytes_max: int,
         steps_max: int,
         threads_max: int,
+        processes_max: int | None,
     ) -> None:
         if steps_max < 1:
             raise Misuse(f"steps_max is at least 1, not {steps_max}")
@@ -76,6 +77,7 @@ class FunctionHost:
             clock=clock,
             resources=resources,
             threads_max=threads_max,
+            processes_max=processes_max,
             payload_max=payload_bytes_max,
             finished=self._step_finished,
             delayed=self._step_delayed,

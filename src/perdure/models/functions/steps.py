@@ -1,5 +1,5 @@
-"""Runs steps: async ones on the process's loop (see carriers.py), sync ones in threads; with timeouts, heartbeats and
-retries.
+"""Runs steps: async ones on the process's loop (see carriers.py), sync ones in threads or in worker processes (see
+processes.py); with timeouts, heartbeats and retries.
 
 A step's outcome goes to `finished`. Between attempts it is `paused` and then begun `again`; a pause longer than a
 second goes to `delayed`, which makes it durable, as `beaten` does with what heartbeats say. All are called in plain
@@ -10,26 +10,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
+import sys
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from msgspec.json import decode as from_json
 
-from perdure.errors import StepFailed, StepTimedOut
+from perdure.errors import Misuse, StepFailed, StepTimedOut, UnstorableValue
 from perdure.kernel.records import Attempt, Failure, Wait
 from perdure.models.functions.carriers import Carriers
 from perdure.models.functions.context import in_step
 from perdure.models.functions.define import Step, StepCall
-from perdure.models.functions.failures import message_of, type_name
+from perdure.models.functions.failures import brief, receive
 from perdure.models.functions.heartbeats import Beats, Pulse
 from perdure.models.functions.loop import StepRequest
 from perdure.models.functions.runner import LiveRun
 from perdure.ports import Clock, TimerHandle
+
+if TYPE_CHECKING:
+    from perdure.models.functions.processes import ProcessPool
+    from perdure.models.functions.worker import Ended
 
 log = logging.getLogger("perdure")
 
@@ -87,7 +93,7 @@ class Execution:
             self._finish(None, self._overall_timeout())
 
     def begin(self) -> None:
-        """Start the next attempt."""
+        """Start the next attempt. Raises Misuse if the step cannot be called like this in a worker process."""
         runner, step, call = self.runner, self.step, self.request.call
         if self._timeout is not None:
             self._stop_timers()
@@ -106,6 +112,8 @@ class Execution:
             self.coroutine = step.function(*call.args, **call.kwargs)
             self.context = context
             runner.carriers.give(self)
+        elif step.process:
+            self._begin_in_process(pulse)
         else:
             function = partial(_without_stop_iteration, step.function, *call.args, **call.kwargs)
             if step.is_timed:
@@ -115,8 +123,24 @@ class Execution:
             self.task.add_done_callback(self._thread_ended)
             self._arm_deadline()
 
+    def _begin_in_process(self, pulse: Pulse) -> None:
+        runner, step, call = self.runner, self.step, self.request.call
+        self.task = runner.processes.submit(
+            step,
+            step.signature.write(call.args, call.kwargs, runner.payload_max),
+            run_id=self.live.id,
+            position=self.request.position,
+            attempt=self.attempt,
+            details=self.details,
+            payload_max=runner.payload_max,
+            began=partial(self._began, pulse),
+            beat=pulse.receive,
+        )
+        self.task.add_done_callback(self._process_ended)
+        self._arm_deadline()
+
     def drop(self) -> None:
-        """Stop: the outcome no longer matters. A thread cannot be stopped; it is left to end."""
+        """Stop: the outcome no longer matters. A process is killed; a thread cannot be, and is left to end."""
         self.dropped = True
         self.pulse = None
         self._stop_timers()
@@ -166,7 +190,7 @@ class Execution:
             self._arm()
 
     def _arm_deadline(self) -> None:
-        """While it waits for a thread."""
+        """While it waits for a thread or a process."""
         if self.deadline is not None:
             self._timeout = self.runner.clock.call_at(self.deadline, lambda: self._time_out(self._overall_timeout()))
 
@@ -218,8 +242,8 @@ class Execution:
             return
         if self._thread is not None and not self._thread.cancel():
             log.warning("%s; its thread is still busy and keeps its place until it ends", error)
-        task.remove_done_callback(self._thread_ended)
-        task.cancel()
+        task.remove_done_callback(self._process_ended if self.step.process else self._thread_ended)
+        task.cancel()  # Which kills a process, and leaves a thread alone.
         self.ended(None, error)
 
     def _stop_timers(self) -> None:
@@ -239,6 +263,27 @@ class Execution:
             self.ended(None, error)
         else:
             self.ended(future.result(), None)
+
+    def _process_ended(self, future: asyncio.Future[Ended]) -> None:
+        if future.cancelled():
+            self.ended(None, asyncio.CancelledError())
+            return
+        if (error := future.exception()) is not None:
+            self.ended(None, error)
+            return
+        end = future.result()
+        if end.details is not None and self.pulse is not None:
+            self.pulse.newest = end.details
+        if end.failure is not None:
+            self.ended(None, receive(end.failure, run_id=self.live.id, position=self.request.position))
+            return
+        signature = self.step.signature
+        try:
+            value = signature.result.read(end.result or "", signature.about_result)
+        except UnstorableValue as unstorable:
+            self.ended(None, unstorable)
+        else:
+            self.ended(value, None)
 
     def ended(self, value: Any, error: BaseException | None) -> None:
         """An attempt came to its end."""
@@ -264,7 +309,8 @@ class Execution:
             return
         runner, policy = self.runner, self.step.retry
         now = runner.clock.now()
-        self.history.append(Attempt(self.attempt, type_name(type(error)), message_of(error)[:1000], now))
+        kind, message = brief(error)
+        self.history.append(Attempt(self.attempt, kind, message[:1000], now))
         try:
             again = policy.again(self.attempt, error)
             delay = policy.backoff(self.attempt, random.random()) if again else 0
@@ -306,7 +352,7 @@ def _without_stop_iteration(function: Callable[..., Any], *args: Any, **kwargs: 
 
 
 class StepRunner:
-    """Starts steps where they belong."""
+    """Starts steps where they belong. Raises Misuse in a process whose main module was imported by multiprocessing."""
 
     def __init__(
         self,
@@ -314,6 +360,7 @@ class StepRunner:
         clock: Clock,
         resources: Callable[[type[Any]], Any],
         threads_max: int,
+        processes_max: int | None,
         payload_max: int,
         finished: Callable[[Execution, Any, BaseException | None], None],
         delayed: Callable[[Execution, int, BaseException], None],
@@ -321,6 +368,9 @@ class StepRunner:
         again: Callable[[Execution], None],
         beaten: Callable[[Execution], None],
     ) -> None:
+        _check_not_imported_again()
+        if processes_max is not None and processes_max < 1:
+            raise Misuse(f"processes_max is at least 1, not {processes_max}")
         self.clock = clock
         self.resources = resources
         self.payload_max = payload_max
@@ -332,6 +382,14 @@ class StepRunner:
         self.loop = asyncio.get_running_loop()
         self.carriers = Carriers(Execution.ended)
         self.threads = ThreadPoolExecutor(threads_max, thread_name_prefix="perdure-step")
+        self._processes_max = processes_max or os.cpu_count() or 1
+
+    @cached_property
+    def processes(self) -> ProcessPool:
+        """Made when a step first needs it: most engines need none."""
+        from perdure.models.functions.processes import ProcessPool
+
+        return ProcessPool(self._processes_max)
 
     def tell(self, callback: Callable[..., object], *args: Any) -> None:
         """Call back on the loop, from any thread. Once the loop is closed, nobody listens."""
@@ -339,6 +397,18 @@ class StepRunner:
             self.loop.call_soon_threadsafe(callback, *args)
 
     def close(self) -> None:
-        """Start nothing more; threads that still run are left to end."""
+        """Start nothing more; threads that still run are left to end, processes are not."""
         self.carriers.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
+        if "processes" in self.__dict__:
+            self.processes.close()
+
+
+def _check_not_imported_again() -> None:
+    """A worker process imports the program's main module. If that opens an engine, it is not meant to be there."""
+    multiprocessing: Any = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise Misuse(
+            "a worker process has imported the program's main module, which opened an engine: let it do so only under "
+            '`if __name__ == "__main__":`'
+        )
