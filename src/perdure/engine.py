@@ -67,7 +67,10 @@ class Engine(Sending):
     """Runs workflows on a store. Use it as an async context manager, one per process and store.
 
     `store` is a URL ("sqlite:///shop.db", "memory://") or a Store. `workflows` are those it can run; by default all
-    that were decorated. Leaving the context shuts it down gracefully; killing the process at any moment loses nothing.
+    that were decorated. At most `steps_max` steps run at once, plain functions in `threads_max` threads, those with
+    `process=True` in `processes_max` processes (as many as there are processors).
+
+    Leaving the context shuts it down gracefully; killing the process at any moment loses nothing.
     """
 
     def __init__(
@@ -82,7 +85,9 @@ class Engine(Sending):
         live_runs_max: int = 20_000,
         callbacks_max: int = 100_000,
         payload_bytes_max: int = PAYLOAD_MAX_BYTES,
+        steps_max: int = 1000,
         threads_max: int = 32,
+        processes_max: int | None = None,
         recoveries_max: int = 5,
         event_retention: timedelta = RETENTION,
         events_pending_max: int = PENDING_MAX,
@@ -98,7 +103,9 @@ class Engine(Sending):
         self._live_runs_max = live_runs_max
         self._callbacks_max = callbacks_max
         self._payload_bytes_max = payload_bytes_max
+        self._steps_max = steps_max
         self._threads_max = threads_max
+        self._processes_max = processes_max
         self._recoveries_max = recoveries_max
         self._event_retention = event_retention
         self._events_pending_max = events_pending_max
@@ -176,7 +183,9 @@ class Engine(Sending):
             live_runs_max=self._live_runs_max,
             callbacks_max=self._callbacks_max,
             payload_bytes_max=self._payload_bytes_max,
+            steps_max=self._steps_max,
             threads_max=self._threads_max,
+            processes_max=self._processes_max,
         )
         try:
             await self._store.open()

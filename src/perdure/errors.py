@@ -29,7 +29,8 @@
     │   ├── DeadlineExceeded                 the run's deadline passed
     │   └── StepFailed                       a step failed with something that cannot be rebuilt
     │       ├── MaxRetriesExceeded           … after all its attempts
-    │       └── StepTimedOut (TimeoutError)  an attempt, or all of them, took too long
+    │       ├── StepTimedOut (TimeoutError)  an attempt, or all of them, took too long or fell silent
+    │       └── StepProcessDied              the process that ran an attempt died under it
     ├── StoreError                  the store did not do what it was asked
     │   ├── StoreBusy                        not now: nothing was written, the same batch may be sent again
     │   ├── OutcomeUnknown                   the batch may or may not have landed
@@ -196,6 +197,15 @@ class MaxRetriesExceeded(StepFailed):
 
 
 class StepTimedOut(StepFailed, TimeoutError): ...
+
+
+class StepProcessDied(StepFailed):
+    """The worker process of a step with `process=True` died: out of memory, a crash in native code, a kill.
+
+    `exit_code` is that of the process, negative if a signal ended it; None if it never came up. Tried again by policy.
+    """
+
+    exit_code: int | None
 
 
 class StoreError(PerdureError): ...

@@ -22,8 +22,8 @@ from perdure.storage.sqlite import SqliteStore
 from perdure.storage.sqlite.listing import listing
 from perdure.storage.sqlite.pace import COMMIT_SWITCH_INTERVAL_S, BriskSwitching
 from perdure.storage.sqlite.queries import QUERIES
-from perdure.storage.sqlite.schema import SCHEMA_VERSION
-from perdure.testing.conformance.base import Author, a_run, an_entry, insert, update
+from perdure.storage.sqlite.schema import MIGRATIONS, SCHEMA_VERSION
+from perdure.testing.conformance.base import Author, a_run, a_wait, an_entry, insert, update
 
 LARGE = "x" * 100_000
 
@@ -91,6 +91,24 @@ async def test_tables_of_somebody_else_with_our_names_are_refused_and_left_alone
     await refuses(path, "runs", "a file of its own")
     assert sql(path, "select name from sqlite_master") == [("runs",)]
     assert sql(path, "pragma journal_mode") == [("delete",)]
+
+
+async def test_a_file_of_the_first_schema_is_brought_up_to_date_with_what_is_in_it(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(MIGRATIONS[1])
+        connection.execute("insert into perdure_schema (version) values (1)")
+        for run_id in ("old", "older"):
+            waiting = (run_id, "1", "retry", "pay", 500, 2, "{}", 4)
+            connection.execute("insert into waits values (?, ?, ?, ?, ?, ?, ?, ?)", waiting)
+        connection.commit()
+    async with opened(path) as store:
+        author = await Author.enroll(store, "e-1")
+        await author.commit(insert(a_run("old", owner="e-1")))
+        (wait,) = (await store.load(["old"]))["old"].waits
+        assert wait == a_wait("old", kind="retry", name="pay", attempts=2, failure="{}", since=4, details=None)
+        await author.commit(waits={("old", "1"): a_wait("old", kind="beat", details="1")})
+        assert (await store.load(["old"]))["old"].waits == (a_wait("old", kind="beat", details="1"),)
+    assert sql(path, "select version from perdure_schema") == [(SCHEMA_VERSION,)]
 
 
 async def test_a_file_may_have_other_tables(path: Path) -> None:

@@ -18,6 +18,12 @@ async def reserve(order: str) -> str:
     return f"{order}: {current_step().idempotency_key}"
 
 
+@step(process=True, heartbeat_timeout=30)
+def crunch(numbers: list[int]) -> int:
+    current_step().heartbeat({"done": len(numbers)})
+    return sum(numbers)
+
+
 @step
 def count(order: str, *, at_least: int = 0) -> int:
     return max(len(order), at_least)
@@ -35,6 +41,7 @@ async def checkout(order: str) -> str:
     assert_type(await reserve(order), str)
     assert_type(await count(order, at_least=2), int)
     assert_type(await ship(order), int)
+    assert_type(await crunch([1, 2]), int)
     assert_type(await asyncio.gather(reserve(order), count(order)), tuple[str, int])
     async with asyncio.TaskGroup() as group:
         task = group.create_task(reserve(order))
@@ -54,6 +61,9 @@ async def options(order: str) -> None:
     patient = reserve.options(timeout=timedelta(minutes=5))
     assert_type(await patient(order), str)
     await patient(17)  # E: incompatible type "int"; expected "str"
+    assert_type(await count.options(process=True)(order), int)
+    await crunch.options(heartbeat_timeout=5)("12")  # E: incompatible type "str"; expected "list[int]"
+    count.options(process="yes")  # E: incompatible type "str"; expected "bool | None"
     reserve.options(no_such_option=1)  # E: Unexpected keyword argument "no_such_option"
 
 

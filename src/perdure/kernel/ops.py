@@ -96,6 +96,8 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
         size = 0
         for entry in self.entries:
             size += len(entry.value or "") + len(entry.failure or "")
+        for wait in self.waits:
+            size += len(wait.details or "") + len(wait.failure or "")
         if self.end is not None:
             size += len(self.end.outcome.output or "") + len(self.end.outcome.failure or "")
         for start in self.starts:

@@ -96,16 +96,17 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Wait(Struct, frozen=True, kw_only=True, gc=False):
-    """Something durable that a run waits for at a position: a timer, the next attempt of a step (retry), an event, or
-    the end of a run. Several options at one position are an OR.
+    """Something durable that a run waits for at a position: a timer, the next attempt of a step (retry), a step that
+    runs and has sent a heartbeat (beat), an event, or the end of a run. Several options at one position are an OR.
 
-    Events and ends have no time; `due_at` 0 says that the position was won by one, and that its run must go on.
+    Events and ends have no time; `due_at` 0 says that the position was won by one, and that its run must go on. For a
+    step, `attempts` have failed so far, `failure` tells of them, and `details` is what its last heartbeat said.
     """
 
     run_id: str
     position: str
     option: int = 0
-    kind: str  # timer | retry | event | run
+    kind: str  # timer | retry | beat | event | run
     name: str  # of the event; for people otherwise
     where: tuple[tuple[str, str], ...] = ()  # what the event's fields must be, sorted by name
     mode: str = ""  # which retained events count: after_wait | after_create | all
@@ -115,6 +116,7 @@ class Wait(Struct, frozen=True, kw_only=True, gc=False):
     attempts: int = 0
     failure: str | None = None
     since: int = 0
+    details: str | None = None
 
 
 class Event(Struct, frozen=True, kw_only=True, gc=False):

@@ -103,7 +103,7 @@ def _problems_of_audit(run: Run, audit: list[Audit]) -> Iterator[str]:
 def _problems_of_waits(run: Run, waits: tuple[Wait, ...], entries: list[Entry]) -> Iterator[str]:
     if run.status in FINISHED and waits:
         yield f"has finished, but waits for {[wait.name for wait in waits]}"
-    if run.status is Status.SUSPENDED and not waits:
+    if run.status is Status.SUSPENDED and all(wait.kind == "beat" for wait in waits):
         yield "is suspended, but waits for nothing"
     done = {entry.position for entry in entries}
     for wait in waits:

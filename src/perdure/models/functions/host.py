@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,11 +18,11 @@ from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
 from perdure.coordinator.timers import Timers
-from perdure.errors import EngineStopped, PerdureError, StoreError
+from perdure.errors import EngineStopped, Misuse, PerdureError, StoreError
 from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Begin, Deliver, Drop, Finish
 from perdure.kernel.ops import Advance, Due, Op, Release, SetHold
-from perdure.kernel.records import Entry, Hold, Outcome, Run, Wait
+from perdure.kernel.records import Entry, Failure, Hold, Outcome, Run, Wait
 from perdure.kernel.status import Status
 from perdure.models.functions.commands import Ask
 from perdure.models.functions.define import Workflow
@@ -65,8 +66,12 @@ class FunctionHost:
         live_runs_max: int,
         callbacks_max: int,
         payload_bytes_max: int,
+        steps_max: int,
         threads_max: int,
+        processes_max: int | None,
     ) -> None:
+        if steps_max < 1:
+            raise Misuse(f"steps_max is at least 1, not {steps_max}")
         self._store = store
         self._clock = clock
         self._codec = codec
@@ -80,12 +85,14 @@ class FunctionHost:
         self._live_runs_max = live_runs_max
         self._callbacks_max = callbacks_max
         self._payload_bytes_max = payload_bytes_max
+        self._steps_max = steps_max
         self._live: dict[str, LiveRun] = {}
         self._waking: dict[str, asyncio.Task[None]] = {}
         self._arrived: dict[str, list[Deliver]] = {}  # for runs that are being woken
         self._fetching: set[asyncio.Task[None]] = set()
         self._leaving: set[str] = set()
         self._active: set[Execution] = set()
+        self._queued: OrderedDict[Execution, None] = OrderedDict()  # wait for their turn, in the order of coming
         self._draining = False
         self._drained = asyncio.Event()
         self._drained.set()
@@ -93,15 +100,18 @@ class FunctionHost:
             clock=clock,
             resources=resources,
             threads_max=threads_max,
+            processes_max=processes_max,
+            payload_max=payload_bytes_max,
             finished=self._step_finished,
             delayed=self._step_delayed,
             paused=self._inactive,
             again=self._attempt,
+            beaten=self._step_beat,
         )
 
     @property
     def steps_running(self) -> int:
-        """Steps whose body runs now: those that pause between two attempts are not counted."""
+        """Steps whose body runs now: those that pause between two attempts or wait for their turn are not counted."""
         return len(self._active)
 
     @property
@@ -145,6 +155,9 @@ class FunctionHost:
                 await asyncio.wait_for(self._drained.wait(), grace_s)
             except TimeoutError:
                 log.warning("%d steps did not end within %s s and will run again", len(self._active), grace_s)
+        for live in self._live.values():
+            for execution in live.running.values():
+                execution.flush()
 
     def close(self) -> None:
         """Close every run in memory. Writes nothing."""
@@ -251,9 +264,11 @@ class FunctionHost:
                 live.children[ask.position] = stored[ask.position].target or ""
         for request in list(live.requests.values()):
             wait = stored.get(request.position)
-            if wait is not None and wait.kind == "retry" and wait.name == request.name:
-                live.retries[request.position] = wait
-                live.pausing.add(request.position)
+            if wait is not None and wait.kind in ("retry", "beat") and wait.name == request.name:
+                details = None if wait.details is None else self._codec.decode(wait.details)
+                live.retries[request.position] = replace(wait, details=details)
+                if wait.kind == "retry":
+                    live.pausing.add(request.position)
         known = {t.position: t for t in commands.timers if t.position in stored}
         known_asks = [ask for ask in commands.asks if ask.position in stored]
         asked = {ask.position for ask in known_asks}
@@ -362,12 +377,19 @@ class FunctionHost:
                 self._attempt(execution)
             else:
                 execution.resume_from(wait)
-                self._pause(execution, wait)
+                if wait.kind == "retry":
+                    self._pause(execution, wait)
+                else:
+                    self._attempt(execution)
         if len(self._live) > self._live_runs_max and live.idle:
             self._evict()
 
     def _attempt(self, execution: Execution) -> None:
         if execution.dropped or execution.live.ended or self._draining:
+            return
+        if len(self._active) >= self._steps_max:
+            self._queued[execution] = None
+            execution.queue()
             return
         self._active.add(execution)
         try:
@@ -377,6 +399,10 @@ class FunctionHost:
 
     def _inactive(self, execution: Execution) -> None:
         self._active.discard(execution)
+        if self._queued:
+            self._queued.pop(execution, None)
+            while self._queued and len(self._active) < self._steps_max:
+                self._attempt(self._queued.popitem(last=False)[0])
         if self._draining and not self._active:
             self._drained.set()
 
@@ -417,22 +443,43 @@ class FunctionHost:
         self._inactive(execution)
         if live.ended or live.requests.get(request.position) is not request:
             return
+        self._guarded(live, self._keep, execution, "retry", to_failure(error, history=execution.history), due_at)
+
+    def _step_beat(self, execution: Execution) -> None:
+        """A step said how far it got: make that durable, for the next attempt."""
+        live, request = execution.live, execution.request
+        if live.ended or live.requests.get(request.position) is not request:
+            return
+        failed = execution.history[-1:]
+        failure = Failure(type=failed[0].type, message=failed[0].message, history=execution.history) if failed else None
+        self._guarded(live, self._keep, execution, "beat", failure, None)
+
+    def _keep(
+        self, live: LiveRun, execution: Execution, kind: str, failure: Failure | None, due_at: int | None
+    ) -> None:
+        """Have the store know of a step that has not ended."""
+        position = execution.request.position
         wait = Wait(
             run_id=live.id,
-            position=request.position,
-            kind="retry",
-            name=request.name,
+            position=position,
+            kind=kind,
+            name=execution.request.name,
             due_at=due_at,
-            attempts=execution.attempt,
-            failure=to_json(to_failure(error, history=execution.history)).decode(),
+            attempts=len(execution.history),
+            failure=None if failure is None else to_json(failure).decode(),
             since=execution.started_at,
+            details=None if execution.details is None else self._codec.encode(execution.details),
         )
         live.has_waited = True
-        live.retries[request.position] = wait
-        live.pausing.add(request.position)
-        live.gate.append(lambda: self._pause(execution, wait))
+        live.retries[position] = wait
+        if kind == "retry":
+            live.pausing.add(position)
+            live.gate.append(lambda: self._pause(execution, wait))
+        else:
+            live.gate.append(execution.details_written)
+        cause = "step failed" if kind == "retry" else "heartbeat"
         at = self._now(live)
-        self._owe(Advance(run_id=live.id, at=at, claim=live.claim, cause="step failed", waits=(wait,), idle=live.idle))
+        self._owe(Advance(run_id=live.id, at=at, claim=live.claim, cause=cause, waits=(wait,), idle=live.idle))
 
     def _pause(self, execution: Execution, wait: Wait) -> None:
         live = execution.live

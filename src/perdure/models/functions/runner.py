@@ -50,10 +50,9 @@ class LiveRun:
     that is not committed yet."""
 
     __slots__ = (
-        "_callbacks_max", "_codec", "_encode", "_input", "_payload_max", "_undone_for", "asks", "children",
-        "claim",
-        "compensations", "ended", "fetching", "gate", "has_waited", "id", "loop", "pausing", "requests", "retries", "running",
-        "seq", "timers", "workflow",
+        "_callbacks_max", "_codec", "_encode", "_input", "_payload_max", "_undone_for", "asks", "children", "claim",
+        "compensations", "ended", "fetching", "gate", "has_waited", "id", "loop", "pausing", "requests", "retries",
+        "running", "seq", "timers", "workflow",
     )  # fmt: skip
 
     def __init__(

@@ -168,9 +168,10 @@ delete from waits where (run_id, position) in (values (?, ?))
 -- name: put_waits
 -- New waits, or new states of old ones.
 insert or replace into waits (
-    run_id, position, option, kind, name, shape, filter, mode, target, number, due_at, attempts, failure, since
+    run_id, position, option, kind, name, shape, filter, mode, target, number, due_at, attempts, failure, since,
+    details
 )
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: mark_waits
 -- Positions that were won: their runs must go on.
@@ -252,7 +253,7 @@ events.option, events.number, events.expires_at, events.fallback, events.key, ev
 -- name: wait_columns
 -- A wait, in the order of the fields of kernel.records.Wait; its filter has the shape in it.
 waits.run_id, waits.position, waits.option, waits.kind, waits.name, waits.filter, waits.mode, waits.target,
-waits.number, waits.due_at, waits.attempts, waits.failure, waits.since
+waits.number, waits.due_at, waits.attempts, waits.failure, waits.since, waits.details
 
 -- name: is_eventful
 -- Whether there is any event that some run has, and anybody who waits for the end of a run.
