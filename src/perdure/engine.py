@@ -137,7 +137,7 @@ class Engine(Sending):
             limits=self._limits,
             enroll=self._enroll,
             perform=self._perform,
-            fenced=lambda: self._background(self._recover_again()),
+            lost_track=lambda: self._background(self._recover_again()),
             broken=self._broke,
             now=self._clock.now,
             workflows=self._workflows,

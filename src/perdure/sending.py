@@ -118,7 +118,8 @@ class Sending:
         """Events that wait to be read, in the order of sending: those sent to a run, or those for anybody."""
         self._check_open()
         found = await self._store.events(name=name, run_id=to, limit=limit)
-        return [event_view(event, self._codec) for event in found]
+        now = self._clock.now()
+        return [event_view(event, self._codec) for event in found if event.expires_at > now]
 
     # Dead letters.
 
@@ -172,9 +173,11 @@ class Sending:
     async def remove_dead_letter(self, id: str) -> bool:
         """Forget a dead letter. False if there is none."""
         self._check_open()
-        if await self._store.letter(id) is None:
+        op = ops.Forget(run_id="", at=self._clock.now(), letter=checked_text(id, "a dead letter's id"))
+        try:
+            return bool(await self._coordinator.submit(op))
+        except DeadLetterNotFound:
             return False
-        return bool(await self._coordinator.submit(ops.Forget(run_id="", at=self._clock.now(), letter=id)))
 
     async def _letter(self, id: str) -> DeadLetter:
         letter = await self._store.letter(checked_text(id, "a dead letter's id"))

@@ -90,7 +90,7 @@ def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decisio
     if op.starts or op.cancels:
         why = f"its parent {run.id!r} no longer waits for it"
         posts = (
-            *(_born_of(run, start) for start in op.starts),
+            *(born_of(run, start) for start in op.starts),
             *(_cancellation(child, op, why) for child in op.cancels),
         )
     # The hot path: a run that goes on running writes journal rows and nothing else.
@@ -163,7 +163,7 @@ def _meet(box: Box, op: ops.Advance) -> tuple[Box | None, tuple[Event, ...]]:
     return (None if box is before else box), tuple(given)
 
 
-def _born_of(parent: Run, start: ops.Start) -> ops.Start:
+def born_of(parent: Run, start: ops.Start) -> ops.Start:
     """A child has its parent's tags beside its own, and ends with it at the latest, unless it is detached."""
     deadlines = [at for at in (start.deadline, None if start.bond == "detached" else parent.deadline) if at is not None]
     return replace(start, tags={**parent.tags, **start.tags}, deadline=min(deadlines, default=None))
@@ -324,7 +324,7 @@ def _set_hold(run: Run | None, op: ops.SetHold, me: str, _scene: Scene) -> Decis
     return Decision(run=run, row=True, audit=audit_rows, effects=(Drop(run.id, hold.kind),), reply=True)
 
 
-def _resume(run: Run | None, op: ops.Resume, me: str, _scene: Scene) -> Decision:
+def _resume(run: Run | None, op: ops.Resume, me: str, scene: Scene) -> Decision:
     run = mine_or_free(run, op, me)
     if run.hold is None:
         return NOTHING
@@ -333,7 +333,8 @@ def _resume(run: Run | None, op: ops.Resume, me: str, _scene: Scene) -> Decision
     if op.take and run.status is Status.CREATED:
         run, more = move(run, Status.RUNNING, op, "resumed by hand")
         audit_rows += more
-    return Decision(run=run, row=True, audit=audit_rows, effects=(Begin(run),) if op.take else (), reply=True)
+    effects = (Begin(run),) if op.take else ()
+    return Decision(run=run, row=True, box=scene.box, audit=audit_rows, effects=effects, reply=True)
 
 
 _RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
@@ -354,4 +355,4 @@ _RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
     ops.Wake: delivery.wake,
 }
 
-__all__ = ["NOTHING", "Decision", "Started", "decide"]
+__all__ = ["NOTHING", "Decision", "Started", "born_of", "decide"]
