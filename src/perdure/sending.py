@@ -22,6 +22,9 @@ from perdure.views import DeadLetterView, EventView, dead_letter_view, event_vie
 
 RETENTION = timedelta(days=7)
 PENDING_MAX = 10_000
+_EXPIRED_FOR_US = 60 * 1_000_000
+_PURGED_AT_ONCE = 1_000
+_PURGES_MAX = 20
 
 
 class To(Struct, frozen=True):
@@ -120,6 +123,23 @@ class Sending:
         found = await self._store.events(name=name, run_id=to, limit=limit)
         now = self._clock.now()
         return [event_view(event, self._codec) for event in found if event.expires_at > now]
+
+    async def purge(self) -> int:
+        """Forget events that expired a while ago, and keys older than the retention of events; how many.
+
+        Done regularly, a bounded number at a time. Whether an event has expired never depends on it.
+        """
+        self._check_open()
+        now = self._clock.now()
+        kept = self._event_retention // timedelta(microseconds=1)
+        total = 0
+        for _ in range(_PURGES_MAX):
+            # What is being decided now may still be given what expires now.
+            gone = await self._store.purge(at=now - _EXPIRED_FOR_US, keys_before=now - kept, limit=_PURGED_AT_ONCE)
+            total += gone
+            if gone < _PURGED_AT_ONCE:
+                break
+        return total
 
     # Dead letters.
 

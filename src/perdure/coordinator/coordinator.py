@@ -49,7 +49,7 @@ from perdure.kernel.invariants import check_decision, check_run
 from perdure.kernel.ops import Advance, Forget, Op, Send, SetHold, Spread, Start, Wake
 from perdure.kernel.records import Engine, Hold, Mail, Outcome, Run
 from perdure.kernel.status import ACTIVE, FINISHED, Status
-from perdure.ports import LoadedRun, Store
+from perdure.ports import LoadedRun, Probe, Store
 
 log = logging.getLogger("perdure")
 
@@ -97,6 +97,7 @@ class Coordinator:
         broken: Callable[[BaseException], None],
         now: Callable[[], int],
         workflows: Container[str],
+        probe: Probe | None = None,
     ) -> None:
         self.stats = Stats()
         self._store = store
@@ -107,6 +108,7 @@ class Coordinator:
         self._broken = broken
         self._now = now
         self._workflows = workflows
+        self._probe = probe
         self._inbox = Inbox(
             outside_max=limits.inbox_max, batch_ops_max=limits.batch_ops_max, batch_bytes_max=limits.batch_bytes_max
         )
@@ -189,6 +191,8 @@ class Coordinator:
 
     async def submit(self, op: Op) -> Any:
         """Have an op decided and committed; its reply. Waits while the inbox is full."""
+        if self._probe is not None and (stop := self._probe.reached(f"{_verb(op)}.submit", op.run_id)) is not None:
+            await stop
         await self._inbox.enter()
         if self._stopped is not None:
             self._inbox.leave()  # Who waits behind is to hear of it too.
@@ -214,7 +218,14 @@ class Coordinator:
     def owe(self, op: Op) -> None:
         """An op that the engine itself owes: never refused, no reply."""
         if self._worker is not None:
+            if self._probe is not None:
+                self._probe.reached(f"{_verb(op)}.submit", op.run_id)
             self._put(Item(op, None, False))
+
+    async def _come_by(self, probe: Probe, point: str, items: Sequence[Item]) -> None:
+        for item in items:
+            if (stop := probe.reached(f"{_verb(item.op)}.{point}", item.op.run_id)) is not None:
+                await stop
 
     def _put(self, item: Item) -> None:
         if self._is_idle:
@@ -228,9 +239,13 @@ class Coordinator:
         try:
             while True:
                 await self._inbox.arrival()
+                if self._probe is not None and (stop := self._probe.reached("batch.take", "")) is not None:
+                    await stop
                 items = self._inbox.take()
                 await self._settle(items)
                 await asyncio.sleep(0)  # What was committed is done before more is decided.
+                if self._probe is not None:
+                    await self._come_by(self._probe, "done", items)
                 if not len(self._inbox):
                     # Effects are performed in a callback of their own, so one more turn shows whether they owe new ops.
                     await asyncio.sleep(0)
@@ -268,6 +283,8 @@ class Coordinator:
             try:
                 found = await self._patiently(partial(look_up, self._store, self._runs, items))
                 assembly, decided = self._decide(items, found)
+                if self._probe is not None:
+                    await self._come_by(self._probe, "before_commit", items)
                 committed = Committed()
                 if assembly.writes:
                     committed = await self._commit(assembly.batch)
@@ -292,6 +309,8 @@ class Coordinator:
                 await self._rejoin(fenced)
                 items = self._from_outside(items, fenced)
             else:
+                if self._probe is not None:
+                    await self._come_by(self._probe, "committed", items)
                 if committed.landed:
                     committed = await self._patiently(partial(self._recollect, assembly))
                     self._lost_track()
@@ -355,11 +374,11 @@ class Coordinator:
         if box is None:
             loaded = found.runs.get(op.run_id)
             box = EMPTY if loaded is None else boxes.opened(loaded.waits, loaded.events)
-        if isinstance(op, (Send, Forget)) and op.letter:
-            if op.letter not in found.letters or op.letter in assembly.batch.letters_gone:
-                raise DeadLetterNotFound(
-                    f"there is no dead letter {op.letter!r}: it was replayed or removed", letter_id=op.letter
-                )
+        letter = op.letter if isinstance(op, (Send, Forget)) else ""
+        if letter and (letter not in found.letters or letter in assembly.batch.letters_gone):
+            raise DeadLetterNotFound(
+                f"there is no dead letter {letter!r}: it was replayed or removed", letter_id=letter
+            )
         if isinstance(op, Send) and op.event.key is not None:
             known = assembly.batch.keys.get(op.event.key) or found.keys.get(op.event.key)
             if known is not None:
@@ -590,6 +609,10 @@ class Coordinator:
     def _effects(self, effects: list[Effect]) -> None:
         # A plain callback, never this task: workflow code runs on loops of its own, which must not nest in a task.
         asyncio.get_running_loop().call_soon(self._perform, effects)
+
+
+def _verb(op: Op) -> str:
+    return type(op).__name__.lower()
 
 
 def _entry(op: Advance) -> str:

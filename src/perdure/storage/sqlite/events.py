@@ -48,9 +48,8 @@ def is_matched(connection: sqlite3.Connection, batch: Batch) -> bool:
 
 def match(connection: sqlite3.Connection, batch: Batch) -> Settlement:
     """Bring the batch's events and waits into the tables, and what they come to."""
-    base = 0
+    base: int = connection.execute(QUERIES["last_number"]).fetchone()[0]
     if batch.numbered:
-        base = connection.execute(QUERIES["last_number"]).fetchone()[0]
         connection.execute(QUERIES["take_numbers"], {"count": batch.numbered})
         _execute(connection, PUT_WAITS.executions(wait_rows((w for w in batch.waits.values() if w.number), base)))
     settlement = settled(batch, base, _Answers(connection, batch).answer)
