@@ -206,7 +206,7 @@ def event(
     if isinstance(kind, str):
         options = options_of(NamedEvent(kind))
         return EventChoice(options.name, None, where_of(where, f"event {kind!r}"), delivery or options.delivery)
-    if not issubclass(kind, Event):
+    if not isinstance(kind, type) or not issubclass(kind, Event):
         raise InvalidArguments(f"wait for a subclass of Event, or for a name, not for {kind!r:.80}")
     options = options_of(kind)
     chosen = where_of(where, f"event {options.name!r}")
