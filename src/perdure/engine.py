@@ -40,7 +40,7 @@ from perdure.models.functions.failures import to_failure
 from perdure.models.functions.host import FunctionHost
 from perdure.models.functions.identity import check_same
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
-from perdure.ports import Clock, Codec, PlainCodec, RunFilter, Store, SystemClock, new_id
+from perdure.ports import Clock, Codec, PlainCodec, Probe, RunFilter, Store, SystemClock, new_id
 from perdure.registry import Registry
 from perdure.resources import Resources
 from perdure.sending import PENDING_MAX, RETENTION, Sending
@@ -93,6 +93,7 @@ class Engine(Sending):
         events_pending_max: int = PENDING_MAX,
         recover_every_s: float | None = 5.0,
         grace_s: float = 10.0,
+        probe: Probe | None = None,
     ) -> None:
         self._store = open_store(store) if isinstance(store, str) else store
         self._workflows = Registry(workflows)
@@ -111,6 +112,7 @@ class Engine(Sending):
         self._events_pending_max = events_pending_max
         self._recover_every_s = recover_every_s
         self._grace_s = grace_s
+        self._probe = probe
         self._waiters: dict[str, list[asyncio.Future[tuple[Run, Outcome] | None]]] = {}
         self._deadlines: dict[str, Timer] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -144,10 +146,11 @@ class Engine(Sending):
             limits=self._limits,
             enroll=self._enroll,
             perform=self._perform,
-            fenced=lambda: self._background(self._recover_again()),
+            lost_track=lambda: self._background(self._recover_again()),
             broken=self._broke,
             now=self._clock.now,
             workflows=self._workflows,
+            probe=self._probe,
         )
         self._sweeper = Sweeper(
             self._store,
@@ -596,6 +599,10 @@ class Engine(Sending):
         while True:
             await pause(self._clock, every_s)
             await self._recover_again()
+            try:
+                await self.purge()
+            except StoreError as error:
+                log.warning("forgetting expired events failed and is tried again: %s", error)
 
     async def _recover_again(self) -> None:
         try:

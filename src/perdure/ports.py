@@ -15,7 +15,7 @@ from __future__ import annotations
 import builtins
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -184,6 +184,14 @@ class Codec(Protocol):
     def encode(self, text: str) -> str: ...
 
     def decode(self, text: str) -> str: ...
+
+
+class Probe(Protocol):
+    """Sees the points that ops come by, and may stop them there: for tests (see perdure.testing.YieldPoints)."""
+
+    def reached(self, point: str, run_id: str) -> Awaitable[object] | None:
+        """An op of this run is at this point. What is returned is awaited before it goes on, unless the engine owes it
+        and it is not in a batch yet."""
 
 
 class SystemClock:

@@ -22,6 +22,9 @@ from perdure.views import DeadLetterView, EventView, dead_letter_view, event_vie
 
 RETENTION = timedelta(days=7)
 PENDING_MAX = 10_000
+_EXPIRED_FOR_US = 60 * 1_000_000
+_PURGED_AT_ONCE = 1_000
+_PURGES_MAX = 20
 
 
 class To(Struct, frozen=True):
@@ -118,7 +121,25 @@ class Sending:
         """Events that wait to be read, in the order of sending: those sent to a run, or those for anybody."""
         self._check_open()
         found = await self._store.events(name=name, run_id=to, limit=limit)
-        return [event_view(event, self._codec) for event in found]
+        now = self._clock.now()
+        return [event_view(event, self._codec) for event in found if event.expires_at > now]
+
+    async def purge(self) -> int:
+        """Forget events that expired a while ago, and keys older than the retention of events; how many.
+
+        Done regularly, a bounded number at a time. Whether an event has expired never depends on it.
+        """
+        self._check_open()
+        now = self._clock.now()
+        kept = self._event_retention // timedelta(microseconds=1)
+        total = 0
+        for _ in range(_PURGES_MAX):
+            # What is being decided now may still be given what expires now.
+            gone = await self._store.purge(at=now - _EXPIRED_FOR_US, keys_before=now - kept, limit=_PURGED_AT_ONCE)
+            total += gone
+            if gone < _PURGED_AT_ONCE:
+                break
+        return total
 
     # Dead letters.
 
@@ -172,9 +193,11 @@ class Sending:
     async def remove_dead_letter(self, id: str) -> bool:
         """Forget a dead letter. False if there is none."""
         self._check_open()
-        if await self._store.letter(id) is None:
+        op = ops.Forget(run_id="", at=self._clock.now(), letter=checked_text(id, "a dead letter's id"))
+        try:
+            return bool(await self._coordinator.submit(op))
+        except DeadLetterNotFound:
             return False
-        return bool(await self._coordinator.submit(ops.Forget(run_id="", at=self._clock.now(), letter=id)))
 
     async def _letter(self, id: str) -> DeadLetter:
         letter = await self._store.letter(checked_text(id, "a dead letter's id"))

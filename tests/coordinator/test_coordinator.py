@@ -84,7 +84,7 @@ class Bench:
             limits=limits,
             enroll=self._enroll,
             perform=self._perform,
-            fenced=self._fenced,
+            lost_track=self._fenced,
             broken=self._broke,
             now=lambda: 1,
             workflows={"w"},

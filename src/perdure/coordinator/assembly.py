@@ -14,13 +14,15 @@ from perdure.kernel.records import Event, Run
 class Assembly:
     """A batch in the making, with the state its runs and their boxes will have once it is committed."""
 
-    __slots__ = ("batch", "boxes", "runs", "writes")
+    __slots__ = ("_winning", "batch", "boxes", "children", "runs", "writes")
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.runs: dict[str, Run] = {}
         self.boxes: dict[str, Box] = {}
+        self.children: dict[str, tuple[str, ...]] = {}  # of these runs, new in this batch and not detached
         self.writes = 0
+        self._winning: set[str] = set()  # runs that were given an event in this batch
 
     def add(self, before: Run | None, decision: Decision) -> None:
         """Take in a decision about a run that was `before` (None: not there, or it is about no run)."""
@@ -47,7 +49,7 @@ class Assembly:
             batch.archive.append((run.id, decision.archive_from, run.attempt - 1))
         if decision.waits_cleared or decision.waits or decision.waits_dropped:
             self._add_waits(run.id, decision)
-        if decision.box is not None or decision.guard or decision.consumed:
+        if decision.box is not None or decision.guard or decision.consumed or decision.events_read:
             self._add_rest(before, run.id, decision)
 
     def _add_row(self, before: Run | None, run: Run, decision: Decision) -> None:
@@ -60,7 +62,10 @@ class Assembly:
                 expected_owner=None if before is None else before.owner,
                 input=decision.input,
                 outcome=decision.outcome,
+                born=self.batch.numbered,
             )
+            if before is None and run.parent_id is not None and run.bond != "detached":
+                self.children[run.parent_id] = (*self.children.get(run.parent_id, ()), run.id)
         else:
             write.run = run
             if decision.input is not None:
@@ -77,16 +82,31 @@ class Assembly:
             for key in [key for key in batch.waits if key[0] == run_id]:
                 del batch.waits[key]
             batch.waits_cleared.append(run_id)
+            self._take_back(run_id, None)
         for position in decision.waits_dropped:
             option = 0
             while batch.waits.pop((run_id, position, option), None) is not None:
                 option += 1
             batch.waits_dropped.append((run_id, position))
+            self._take_back(run_id, position)
         for wait in decision.waits:
             if wait.kind == "event":
                 batch.numbered += 1
                 wait = replace(wait, number=batch.numbered)  # noqa: PLW2901
             batch.waits[run_id, wait.position, wait.option] = wait
+
+    def _take_back(self, run_id: str, position: str | None) -> None:
+        """What this very batch gave to a position (None: to all of a run) that is gone again was never given."""
+        if run_id not in self._winning:
+            return
+        batch = self.batch
+        for index, event in enumerate(batch.events):
+            if event.run_id == run_id and event.position is not None and position in (None, event.position):
+                batch.events[index] = replace(event, position=None, option=0)
+        if batch.events_given:
+            batch.events_given = [
+                given for given in batch.events_given if given[0] != run_id or position not in (None, given[2])
+            ]
 
     def _add_events(self, decision: Decision) -> None:
         batch = self.batch
@@ -103,6 +123,8 @@ class Assembly:
 
     def _add_event(self, event: Event) -> None:
         self.batch.events.append(event)
+        if event.position is not None:
+            self._winning.add(event.run_id or "")
         if event.key is not None:
             self.batch.keys[event.key] = event.id
 
@@ -110,6 +132,8 @@ class Assembly:
         batch = self.batch
         if decision.box is not None:
             self.boxes[run_id] = decision.box
+        if decision.events_given:
+            self._winning.add(run_id)
         for event in decision.events_given:
             # One that is new in this batch is written with what it has won.
             for index, known in enumerate(batch.events):

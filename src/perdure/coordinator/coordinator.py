@@ -23,6 +23,7 @@ from perdure.coordinator.lookup import Found, look_up
 from perdure.errors import (
     CommitConflict,
     CommitRefused,
+    DeadLetterNotFound,
     EngineBug,
     EngineStopped,
     Fenced,
@@ -30,6 +31,7 @@ from perdure.errors import (
     OutcomeUnknown,
     PerdureError,
     QueueFull,
+    RunFinished,
     RunNotWaiting,
     RunOwnedElsewhere,
     StoreBusy,
@@ -39,15 +41,15 @@ from perdure.errors import (
 from perdure.kernel import boxes
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.boxes import EMPTY, Box
-from perdure.kernel.decide import Decision, decide
+from perdure.kernel.decide import Decision, born_of, decide
 from perdure.kernel.decision import NO_SCENE, Scene
 from perdure.kernel.delivery import Delivered, FromCommit, Queued
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect
 from perdure.kernel.invariants import check_decision, check_run
-from perdure.kernel.ops import Advance, Op, Send, SetHold, Spread, Start, Wake
+from perdure.kernel.ops import Advance, Forget, Op, Send, SetHold, Spread, Start, Wake
 from perdure.kernel.records import Engine, Hold, Mail, Outcome, Run
-from perdure.kernel.status import ACTIVE
-from perdure.ports import LoadedRun, Store
+from perdure.kernel.status import ACTIVE, FINISHED, Status
+from perdure.ports import LoadedRun, Probe, Store
 
 log = logging.getLogger("perdure")
 
@@ -80,7 +82,8 @@ class Coordinator:
     """Serialises ops. `perform` gets the effects of each batch, in order, in a plain callback after its commit.
 
     `enroll` registers the engine with the store and returns its row; it is called at start and whenever the engine was
-    declared dead, when everything in memory is dropped first.
+    declared dead, when everything in memory is dropped first. `lost_track` is told when there may be runs to go on with
+    that only the store knows of: after that, and after a commit whose outcome was unknown.
     """
 
     def __init__(
@@ -90,20 +93,22 @@ class Coordinator:
         limits: Limits,
         enroll: Callable[[], Awaitable[Engine]],
         perform: Callable[[Iterable[Effect]], None],
-        fenced: Callable[[], None],
+        lost_track: Callable[[], None],
         broken: Callable[[BaseException], None],
         now: Callable[[], int],
         workflows: Container[str],
+        probe: Probe | None = None,
     ) -> None:
         self.stats = Stats()
         self._store = store
         self._limits = limits
         self._enroll = enroll
         self._perform = perform
-        self._fenced = fenced
+        self._lost_track = lost_track
         self._broken = broken
         self._now = now
         self._workflows = workflows
+        self._probe = probe
         self._inbox = Inbox(
             outside_max=limits.inbox_max, batch_ops_max=limits.batch_ops_max, batch_bytes_max=limits.batch_bytes_max
         )
@@ -186,6 +191,8 @@ class Coordinator:
 
     async def submit(self, op: Op) -> Any:
         """Have an op decided and committed; its reply. Waits while the inbox is full."""
+        if self._probe is not None and (stop := self._probe.reached(f"{_verb(op)}.submit", op.run_id)) is not None:
+            await stop
         await self._inbox.enter()
         if self._stopped is not None:
             self._inbox.leave()  # Who waits behind is to hear of it too.
@@ -211,7 +218,14 @@ class Coordinator:
     def owe(self, op: Op) -> None:
         """An op that the engine itself owes: never refused, no reply."""
         if self._worker is not None:
+            if self._probe is not None:
+                self._probe.reached(f"{_verb(op)}.submit", op.run_id)
             self._put(Item(op, None, False))
+
+    async def _come_by(self, probe: Probe, point: str, items: Sequence[Item]) -> None:
+        for item in items:
+            if (stop := probe.reached(f"{_verb(item.op)}.{point}", item.op.run_id)) is not None:
+                await stop
 
     def _put(self, item: Item) -> None:
         if self._is_idle:
@@ -225,9 +239,13 @@ class Coordinator:
         try:
             while True:
                 await self._inbox.arrival()
+                if self._probe is not None and (stop := self._probe.reached("batch.take", "")) is not None:
+                    await stop
                 items = self._inbox.take()
                 await self._settle(items)
                 await asyncio.sleep(0)  # What was committed is done before more is decided.
+                if self._probe is not None:
+                    await self._come_by(self._probe, "done", items)
                 if not len(self._inbox):
                     # Effects are performed in a callback of their own, so one more turn shows whether they owe new ops.
                     await asyncio.sleep(0)
@@ -265,6 +283,8 @@ class Coordinator:
             try:
                 found = await self._patiently(partial(look_up, self._store, self._runs, items))
                 assembly, decided = self._decide(items, found)
+                if self._probe is not None:
+                    await self._come_by(self._probe, "before_commit", items)
                 committed = Committed()
                 if assembly.writes:
                     committed = await self._commit(assembly.batch)
@@ -289,8 +309,11 @@ class Coordinator:
                 await self._rejoin(fenced)
                 items = self._from_outside(items, fenced)
             else:
+                if self._probe is not None:
+                    await self._come_by(self._probe, "committed", items)
                 if committed.landed:
                     committed = await self._patiently(partial(self._recollect, assembly))
+                    self._lost_track()
                 return self._conclude(assembly, decided, committed)
 
     def _decide(self, items: list[Item], found: Found) -> tuple[Assembly, list[tuple[Item, Decision | PerdureError]]]:
@@ -308,6 +331,8 @@ class Coordinator:
                 op = replace(op, admitted_at=now, admit=op.admit and op.workflow in self._workflows)
             before = run = assembly.runs.get(op.run_id) or runs.get(op.run_id)
             try:
+                if isinstance(op, Start) and op.parent_id is not None and item.reply is not None:
+                    op = self._born(op, assembly)
                 if run is None and op.run_id in found.runs:
                     before = run = found.runs[op.run_id].run
                     check_run(run)
@@ -353,12 +378,25 @@ class Coordinator:
         if box is None:
             loaded = found.runs.get(op.run_id)
             box = EMPTY if loaded is None else boxes.opened(loaded.waits, loaded.events)
+        letter = op.letter if isinstance(op, (Send, Forget)) else ""
+        if letter and (letter not in found.letters or letter in assembly.batch.letters_gone):
+            raise DeadLetterNotFound(
+                f"there is no dead letter {letter!r}: it was replayed or removed", letter_id=letter
+            )
         if isinstance(op, Send) and op.event.key is not None:
             known = assembly.batch.keys.get(op.event.key) or found.keys.get(op.event.key)
             if known is not None:
                 op = replace(op, known=known)
         has_code = run is None or run.workflow in self._workflows
-        return op, Scene(box, has_code, found.children.get(op.run_id, ()))
+        children = found.children.get(op.run_id, ()) + assembly.children.get(op.run_id, ())
+        return op, Scene(box, has_code, children)
+
+    def _born(self, op: Start, assembly: Assembly) -> Start:
+        """A child whose parent asked for it in an earlier commit: it must still be there to have it."""
+        parent = assembly.runs.get(op.parent_id or "") or self._runs.get(op.parent_id or "")
+        if parent is None or parent.status in FINISHED or parent.hold is not None:
+            raise RunFinished(f"run {op.parent_id!r} is not there any more to start {op.run_id!r}", run_id=op.run_id)
+        return born_of(parent, op)
 
     async def _commit(self, batch: Batch) -> Committed:
         """Send a batch until its outcome is known: the very same one, since it may have landed."""
@@ -435,6 +473,8 @@ class Coordinator:
         """Of runs just forgotten, go on with those that are still this engine's, from the store."""
         found = await self._patiently(lambda: self._store.load(list(run_ids)))
         mine = [one for one in found.values() if one.run.owner == self._engine.id and one.run.status in ACTIVE]
+        # One that is `created` was claimed a moment ago, and whoever did that takes it up.
+        mine = [one for one in mine if one.run.status is not Status.CREATED]
         self.adopt(mine)
         if mine:
             self._effects([Begin(one.run) for one in mine])
@@ -465,26 +505,30 @@ class Coordinator:
                 log.warning("registering anew is tried again: %s", error)
             else:
                 break
-        self._fenced()
+        self._lost_track()
 
     async def _recollect(self, assembly: Assembly) -> Committed:
-        """A batch had landed without our hearing of it: what it had found out is read from the store."""
+        """A batch had landed without our hearing of it: what it had found out is read from the store. That leaves out
+        those whom nobody has in memory."""
         for run_id, run in assembly.runs.items():
             if run.owner == self._engine.id:
                 self._runs[run_id] = run
         known = list(self._runs)
+        committed = Committed(landed=True)
         for start in range(0, len(known), _RECOLLECTED_AT_ONCE):
             for one in (await self._store.load(known[start : start + _RECOLLECTED_AT_ONCE])).values():
                 if one.run.owner == self._engine.id:
                     assembly.runs[one.run.id] = one.run
                     assembly.boxes[one.run.id] = boxes.opened(one.waits, one.events)
                     won = [e for e in one.events if e.position is not None]
+                    for event in won:
+                        committed.sent[event.id] = (*committed.sent.get(event.id, ()), one.run.id)
                     effects: list[Effect] = [Deliver(one.run.id, e.position or "", e.option, e) for e in won]
                     ends = [wait for wait in one.waits if wait.target is not None and wait.due_at == 0]
                     effects += [Deliver(one.run.id, w.position, w.option, target=w.target) for w in ends]
                     if effects:
                         self._effects(effects)
-        return Committed(landed=True)
+        return committed
 
     def _conclude(
         self, assembly: Assembly, decided: list[tuple[Item, Decision | PerdureError]], committed: Committed
@@ -527,21 +571,23 @@ class Coordinator:
             self._boxes.pop(run_id, None)
 
     def _answer(self, item: Item, reply: Any, committed: Committed) -> None:
-        if not isinstance(reply, FromCommit):
-            item.answer(reply)
-        elif (pending := committed.refused.get(reply.event_id)) is None:
-            run_ids = committed.sent.get(reply.event_id, ())
-            item.answer(Delivered(run_ids) if run_ids else Queued(reply.event_id))
-        elif reply.strict:
+        # A second one with the same key has the fate of the first.
+        pending = committed.refused.get(reply.event_id) if isinstance(reply, (FromCommit, Queued)) else None
+        if pending is not None and isinstance(reply, FromCommit) and reply.strict:
             item.refuse(RunNotWaiting("nobody waits for this event now; leave out strict=True to have it queued"))
-        else:
+        elif pending is not None:
             item.refuse(
                 QueueFull(
-                    f"{pending} events of this name already wait for somebody to read them, and no more than "
-                    f"{reply.pending_max} may: send fewer, let them expire sooner, or read them",
+                    f"{pending} events of this name already wait for somebody to read them, and no more may: "
+                    "send fewer, let them expire sooner, or read them",
                     pending=pending,
                 )
             )
+        elif isinstance(reply, FromCommit):
+            run_ids = committed.sent.get(reply.event_id, ())
+            item.answer(Delivered(run_ids) if run_ids else Queued(reply.event_id))
+        else:
+            item.answer(reply)
 
     def _winners(self, batch: Batch, committed: Committed) -> list[Effect]:
         """What the transaction found out: deliver to our own runs, wake those that nobody has."""
@@ -549,8 +595,11 @@ class Coordinator:
         now = self._now()
         for won in committed.won:
             if won.run_id in self._runs:
+                box = self.box(won.run_id)
                 if won.event is not None:
-                    self._keep_box(won.run_id, boxes.give(self.box(won.run_id), won.event))
+                    self._keep_box(won.run_id, boxes.give(box, won.event))
+                elif boxes.is_open(box, won.position):
+                    self._keep_box(won.run_id, boxes.fire(box, won.position, won.option))
                 outcome: tuple[Run, Outcome] | None = None
                 if won.target is not None and (write := batch.runs.get(won.target)) is not None:
                     outcome = write.run, write.outcome or Outcome()
@@ -564,6 +613,10 @@ class Coordinator:
     def _effects(self, effects: list[Effect]) -> None:
         # A plain callback, never this task: workflow code runs on loops of its own, which must not nest in a task.
         asyncio.get_running_loop().call_soon(self._perform, effects)
+
+
+def _verb(op: Op) -> str:
+    return type(op).__name__.lower()
 
 
 def _entry(op: Advance) -> str:

@@ -7,16 +7,18 @@ from collections.abc import Container, Sequence
 from msgspec import Struct, field
 
 from perdure.coordinator.inbox import Item
-from perdure.kernel.ops import Advance, Cancel, Expire, Send, Start
+from perdure.kernel.ops import Advance, Cancel, Expire, Forget, Send, Start
 from perdure.ports import LoadedRun, Store
 
 
 class Found(Struct, kw_only=True):
-    """What was looked up for a batch: runs that are not in memory, children of those that are ended, keys in use."""
+    """What was looked up for a batch: runs that are not in memory, children of those that are ended, keys in use, and
+    those dead letters that are there."""
 
     runs: dict[str, LoadedRun] = field(default_factory=dict)
     children: dict[str, tuple[str, ...]] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
+    letters: set[str] = field(default_factory=set)
 
 
 async def look_up(store: Store, loaded: Container[str], items: Sequence[Item]) -> Found:
@@ -24,6 +26,7 @@ async def look_up(store: Store, loaded: Container[str], items: Sequence[Item]) -
     missing: set[str] = set()
     ending: list[str] = []
     keys: list[str] = []
+    letters: list[str] = []
     for item in items:
         op = item.op
         if op.run_id not in loaded and op.run_id and not (isinstance(op, Start) and op.fresh):
@@ -33,9 +36,15 @@ async def look_up(store: Store, loaded: Container[str], items: Sequence[Item]) -
                 ending += op.cancels
         elif isinstance(op, (Cancel, Expire)):
             ending.append(op.run_id)
-        elif isinstance(op, Send) and op.event.key is not None:
-            keys.append(op.event.key)
+        elif isinstance(op, (Send, Forget)):
+            if op.letter:
+                letters.append(op.letter)
+            if isinstance(op, Send) and op.event.key is not None:
+                keys.append(op.event.key)
     found = Found()
+    for letter_id in letters:
+        if await store.letter(letter_id) is not None:
+            found.letters.add(letter_id)
     missing.update(run_id for run_id in ending if run_id not in loaded)
     if missing:
         found.runs = await store.load(list(missing))

@@ -81,7 +81,7 @@ class Recovery:
             if suspects:
                 resumed += len(suspects)
                 self._background(self._one_by_one(suspects))
-            for event_id in await self._store.spreading() if self._is_first or buried else ():
+            for event_id in await self._store.spreading():
                 self._coordinator.owe(Spread(run_id="", at=self._clock.now(), event_id=event_id))
             self._is_first = False
             waiting = await self._sweeper.sweep()

@@ -14,7 +14,7 @@ class RunWrite(Struct, kw_only=True):
     `expected_version` None inserts; otherwise the row must still have `expected_owner` and `expected_version`.
     `outcome` None leaves output and failure as they are. `awake` is the row to write instead, if something that this
     run is about to wait for turns out to be there (None: it is not about to wait); `dozing` is the number of the audit
-    row that then falls away.
+    row that then falls away. `born` is the last of the batch's numbers that was given before a new run.
     """
 
     run: Run
@@ -24,6 +24,7 @@ class RunWrite(Struct, kw_only=True):
     outcome: Outcome | None = None
     awake: Run | None = None
     dozing: int = 0
+    born: int = 0
 
 
 class Batch(Struct, kw_only=True):

@@ -15,8 +15,9 @@ from perdure.kernel.records import Event, Wait
 
 
 class Box(Struct, frozen=True, kw_only=True, gc=False):
-    """A run's waits with an event among their options, by position; its events, in the order of sending; and what has
-    won at which position: the option, and the event's id (None: a timer)."""
+    """A run's waits with an event or the end of a run among their options, by position, in the order of waiting; its
+    events, in the order of sending; and what has won at which position: the option, and the event's id (None: a timer,
+    or the end of a run)."""
 
     waits: Mapping[str, tuple[Wait, ...]] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
@@ -42,8 +43,14 @@ def accepts(wait: Wait, event: Event) -> bool:
 def opened(waits: Iterable[Wait], events: Iterable[Event]) -> Box:
     """A run's box as it is stored."""
     ordered = tuple(sorted(events, key=lambda event: event.number))
-    won = {event.position: (event.option, event.id) for event in ordered if event.position is not None}
-    return Box(waits=_with_events(waits), events=ordered, won=won)
+    groups = _watched(sorted(waits, key=lambda wait: (wait.number, wait.position, wait.option)))
+    won: dict[str, tuple[int, str | None]] = {
+        position: (group[0].option, None)
+        for position, group in groups.items()
+        if any(wait.target is not None and wait.due_at == 0 for wait in group)
+    }
+    won |= {event.position: (event.option, event.id) for event in ordered if event.position is not None}
+    return Box(waits=groups, events=ordered, won=won)
 
 
 def put(box: Box, event: Event) -> tuple[Box, Event]:
@@ -66,9 +73,14 @@ def give(box: Box, event: Event) -> Box:
 
 
 def add_waits(box: Box, waits: Iterable[Wait]) -> Box:
-    """Open positions: those that have an event among their options."""
-    groups = _with_events(waits)
-    return replace(box, waits={**box.waits, **groups}) if groups else box
+    """Open positions: those that have an event or the end of a run among their options."""
+    groups = _watched(waits)
+    if not groups:
+        return box
+    won = box.won
+    if won and not groups.keys().isdisjoint(won):  # A position that is opened anew has not been won.
+        won = {position: by for position, by in won.items() if position not in groups}
+    return replace(box, waits={**box.waits, **groups}, won=won)
 
 
 def settle(box: Box, now: int) -> tuple[Box, list[Event]]:
@@ -93,15 +105,17 @@ def settle(box: Box, now: int) -> tuple[Box, list[Event]]:
     return replace(box, events=tuple(events), won=won), winners
 
 
-def _with_events(waits: Iterable[Wait]) -> dict[str, tuple[Wait, ...]]:
+def _watched(waits: Iterable[Wait]) -> dict[str, tuple[Wait, ...]]:
     groups: dict[str, tuple[Wait, ...]] = {}
     for wait in waits:
         groups[wait.position] = (*groups.get(wait.position, ()), wait)
-    return {position: group for position, group in groups.items() if any(wait.kind == "event" for wait in group)}
+    return {
+        position: group for position, group in groups.items() if any(wait.kind in ("event", "run") for wait in group)
+    }
 
 
 def fire(box: Box, position: str, option: int) -> Box:
-    """A timer wins a position that is open."""
+    """A timer, or the end of a run, wins a position that is open."""
     return replace(box, won={**box.won, position: (option, None)})
 
 
@@ -125,6 +139,14 @@ def hop(box: Box, read: Collection[str]) -> Box:
     return close(box, box.waits.keys(), read)
 
 
-def pending(box: Box, name: str) -> int:
-    """How many events of this name wait to be read."""
-    return sum(event.name == name and event.position is None for event in box.events)
+def pending(box: Box, name: str, now: int) -> int:
+    """How many events of this name wait to be read and have not expired."""
+    return sum(event.name == name and event.position is None and event.expires_at > now for event in box.events)
+
+
+def without_expired(box: Box, now: int) -> Box:
+    """Forget events that nobody can be given any more; the store forgets them in its own time."""
+    if all(event.position is not None or event.expires_at > now for event in box.events):
+        return box
+    kept = tuple(event for event in box.events if event.position is not None or event.expires_at > now)
+    return replace(box, events=kept)

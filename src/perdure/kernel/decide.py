@@ -90,11 +90,7 @@ def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decisio
     if op.waits or scene.box is not EMPTY:
         box, given = _meet(scene.box, op)
     if op.starts or op.cancels:
-        why = f"its parent {run.id!r} no longer waits for it"
-        posts = (
-            *(_born_of(run, start) for start in op.starts),
-            *(_cancellation(child, op, why) for child in op.cancels),
-        )
+        posts = _posts(run, op)
     # The hot path: a run that goes on running writes journal rows and nothing else.
     if status is Status.RUNNING and not op.idle and op.end is None and not run.recoveries and not op.undo:
         return Decision(
@@ -209,7 +205,7 @@ def _continue(run: Run, op: ops.Advance, me: str, scene: Scene) -> Decision:
         consumed=op.consumed,
         audit=more,
         effects=(Begin(run, onward.input),) if scene.has_code else (Drop(run.id, "continued elsewhere"),),
-        posts=tuple(_born_of(run, start) for start in op.starts),
+        posts=_posts(run, op),
         reply=True,
     )
 
@@ -224,10 +220,16 @@ def _meet(box: Box, op: ops.Advance) -> tuple[Box | None, tuple[Event, ...]]:
     return (None if box is before else box), tuple(given)
 
 
-def _born_of(parent: Run, start: ops.Start) -> ops.Start:
+def born_of(parent: Run, start: ops.Start) -> ops.Start:
     """A child has its parent's tags beside its own, and ends with it at the latest, unless it is detached."""
     deadlines = [at for at in (start.deadline, None if start.bond == "detached" else parent.deadline) if at is not None]
     return replace(start, tags={**parent.tags, **start.tags}, deadline=min(deadlines, default=None))
+
+
+def _posts(run: Run, op: ops.Advance) -> tuple[ops.Op, ...]:
+    """Children that come and go with an advance of their parent."""
+    why = f"its parent {run.id!r} no longer waits for it"
+    return (*(born_of(run, start) for start in op.starts), *(_cancellation(child, op, why) for child in op.cancels))
 
 
 def _proceed(run_id: str, given: tuple[Event, ...]) -> tuple[Effect, ...]:
@@ -405,7 +407,7 @@ def _set_hold(run: Run | None, op: ops.SetHold, me: str, _scene: Scene) -> Decis
     return Decision(run=run, row=True, audit=audit_rows, effects=(Drop(run.id, hold.kind),), reply=True)
 
 
-def _resume(run: Run | None, op: ops.Resume, me: str, _scene: Scene) -> Decision:
+def _resume(run: Run | None, op: ops.Resume, me: str, scene: Scene) -> Decision:
     run = mine_or_free(run, op, me)
     if run.hold is None:
         return NOTHING
@@ -414,7 +416,8 @@ def _resume(run: Run | None, op: ops.Resume, me: str, _scene: Scene) -> Decision
     if op.take and run.status is Status.CREATED:
         run, more = move(run, Status.RUNNING, op, "resumed by hand")
         audit_rows += more
-    return Decision(run=run, row=True, audit=audit_rows, effects=(Begin(run),) if op.take else (), reply=True)
+    effects = (Begin(run),) if op.take else ()
+    return Decision(run=run, row=True, box=scene.box, audit=audit_rows, effects=effects, reply=True)
 
 
 _ADVANCING = frozenset({Status.RUNNING, Status.SUSPENDED, Status.ROLLING_BACK})
@@ -438,4 +441,4 @@ _RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
     ops.Wake: delivery.wake,
 }
 
-__all__ = ["NOTHING", "Decision", "Started", "decide"]
+__all__ = ["NOTHING", "Decision", "Started", "born_of", "decide"]

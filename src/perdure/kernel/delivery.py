@@ -65,7 +65,8 @@ def send(run: Run | None, op: ops.Send, me: str, scene: Scene) -> Decision:
     if run.status in FINISHED:
         return Decision(reply=TargetFinished(run.id, run.status))
     mine_or_free(run, op, me)
-    box, given = boxes.put(scene.box, event)
+    before = boxes.without_expired(scene.box, op.at)
+    box, given = boxes.put(before, event)
     if given.position is None:
         if op.strict:
             raise RunNotWaiting(
@@ -73,7 +74,7 @@ def send(run: Run | None, op: ops.Send, me: str, scene: Scene) -> Decision:
                 run_id=run.id,
                 event=event.name,
             )
-        count = boxes.pending(scene.box, event.name)
+        count = boxes.pending(before, event.name, op.at)
         if count >= op.pending_max:
             raise QueueFull(
                 f"{count} events {event.name!r} already wait to be read by run {run.id!r}: send fewer, or let it read",
@@ -111,7 +112,7 @@ def wake(run: Run | None, _op: ops.Wake, me: str, scene: Scene) -> Decision:
     if run is None or run.owner is not None or not _can_take(run, scene):
         return NOTHING
     run = _taken(run, me)
-    return Decision(run=run, row=True, effects=(Begin(run),), reply=True)
+    return Decision(run=run, row=True, box=scene.box, effects=(Begin(run),), reply=True)
 
 
 def _can_take(run: Run, scene: Scene) -> bool:

@@ -18,6 +18,7 @@ from perdure.kernel.matching import (
     Pending,
     Question,
     Queue,
+    Readers,
     Settlement,
     Shapes,
     Waiting,
@@ -49,6 +50,7 @@ class EventTables(Struct, eq=False):
         self.sequence += batch.numbered
         for run_id in batch.waits_cleared:
             self.drop(run_id, None)
+            self.reads = {read for read in self.reads if read[0] != run_id} if self.reads else self.reads
         for run_id in batch.hops:
             self.drop(run_id, None)
         for run_id, position in batch.waits_dropped:
@@ -61,30 +63,30 @@ class EventTables(Struct, eq=False):
             self._put_wait(replace(wait, number=base + wait.number) if wait.number else wait)
         for run_id, write in batch.runs.items():
             if write.expected_version is None:
-                self.born[run_id] = base
+                self.born[run_id] = base + write.born
         for key, event_id in batch.keys.items():
             self.keys[key] = (event_id, batch.at)
         answers = _Answers(self, batch, statuses)
         settlement = settled(batch, base, answers.answer)
-        for event in batch.events:
-            if event.run_id is not None:
-                self._put(replace(event, number=base + event.number))
         for run_id, event_id, position, option in batch.events_given:
             if (given := self.events.get(run_id, {}).get(event_id)) is not None:
                 self._put(replace(given, position=position, option=option))
         for letter_id in batch.letters_gone:
             if letter_id not in settlement.found.refused:
                 self.letters.pop(letter_id, None)
+        for key, event_id in batch.keys.items():
+            if event_id in settlement.found.refused:
+                del self.keys[key]
         self._write(settlement)
         return settlement
 
     def _write(self, settlement: Settlement) -> None:
         for event in settlement.gone:
-            self.events[event.run_id or ""].pop(event.id, None)
+            self.events.get(event.run_id or "", {}).pop(event.id, None)
         for event in settlement.freed:
             self._put(replace(event, position=None))
         for event in settlement.back:
-            self.events[event.run_id or ""].pop(event.id, None)
+            self.events.get(event.run_id or "", {}).pop(event.id, None)
             self._put(replace(event, run_id=None, shared=False, position=None))
         for event in settlement.moved:
             self.events[""].pop(event.id, None)
@@ -112,6 +114,10 @@ class EventTables(Struct, eq=False):
         waits = self.waits.get(run_id, {})
         return tuple(waits[key] for key in sorted(waits))
 
+    def has_read(self, run_id: str, event_id: str) -> bool:
+        """Whether a run has read a retained event, or was given it."""
+        return (run_id, event_id) in self.reads or event_id in self.events.get(run_id, {})
+
     def purge(self, at: int, keys_before: int, limit: int) -> int:
         """Forget what has expired, but for what is on its way; how much that was."""
         expired = [
@@ -122,7 +128,7 @@ class EventTables(Struct, eq=False):
         ][:limit]
         for event in expired:
             self.events[event.run_id or ""].pop(event.id, None)
-        gone = {event.id for event in expired}
+        gone = {event.id for event in expired if event.run_id is None and not event.consumed}
         self.reads = {read for read in self.reads if read[1] not in gone}
         old = [key for key, (_, sent) in self.keys.items() if sent < keys_before][:limit]
         for key in old:
@@ -180,10 +186,13 @@ class _Answers:
                 fits = [w for group in waits for w in group.values() if w.where == where and w.number > after]
                 return _ordered((w for w in fits if before is None or w.number < before), limit)
             case Pending(name):
-                return sum(e.name == name and e.consumed for e in tables.events.get("", {}).values())
+                queue = (e for e in tables.events.get("", {}).values() if e.expires_at > self._batch.at)
+                return sum(e.name == name and e.consumed for e in queue)
             case HasRead(run_id, events, mode):
                 born = tables.born.get(run_id, 0) if mode == "after_create" else 0
-                return {one for one, number in events if (run_id, one) in tables.reads or number <= born}
+                return {one for one, number in events if tables.has_read(run_id, one) or number <= born}
+            case Readers(event_id, run_ids):
+                return {one for one in run_ids if tables.has_read(one, event_id)}
             case Ended(run_ids):
                 return {one for one in run_ids if one not in self._statuses or self._statuses[one] in FINISHED}
             case Awaiting(run_ids):

@@ -1,8 +1,8 @@
 """Tools for tests, for users as for Perdure itself. Nothing in the library imports them.
 
 `Environment` is an engine on virtual time that can be killed and restarted; `run_with_crashes` kills a scenario at each
-of its commits; `check_store` looks for anything that must never be stored. `perdure.testing.conformance` has the tests
-that every store must pass.
+of its commits; `YieldPoints` has two ops that race meet in a chosen order; `check_store` looks for anything that must
+never be stored. `perdure.testing.conformance` has the tests that every store must pass.
 """
 
 from perdure.testing.clock import VirtualClock
@@ -11,6 +11,7 @@ from perdure.testing.environment import Environment
 from perdure.testing.faults import CRASH_POINTS, Fault, FaultyStore, Point
 from perdure.testing.invariants import check_store
 from perdure.testing.proxy import StoreProxy
+from perdure.testing.yield_points import YieldPoints
 
 __all__ = [
     "CRASH_POINTS",
@@ -21,6 +22,7 @@ __all__ = [
     "Point",
     "StoreProxy",
     "VirtualClock",
+    "YieldPoints",
     "check_store",
     "run_with_crashes",
 ]

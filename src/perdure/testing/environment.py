@@ -142,7 +142,7 @@ class Environment:
         store = self._make()
         await store.open()
         try:
-            return await check_store(store)
+            return await check_store(store, now=self.clock.now())
         finally:
             await store.close()
 

@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 from perdure.errors import InvalidTransition, InvariantViolated
+from perdure.kernel import boxes
 from perdure.kernel.invariants import check_entry, check_run
 from perdure.kernel.records import Audit, Entry, Run, Wait
 from perdure.kernel.status import FINISHED, Status, check_transition
-from perdure.ports import RunFilter, Store
+from perdure.ports import LoadedRun, RunFilter, Store
 
 _PAGE = 200
+_QUEUE = 10_000
 
 
-async def check_store(store: Store) -> int:
+async def check_store(store: Store, *, now: int | None = None) -> int:
     """Look at every run of an open store; how many there are. Raises InvariantViolated with all that is wrong.
 
     Of each run: its row's fields fit each other; its journal and its audit trail have no gaps; every change of status
     is one that the table allows and has a version of its own; the last one is the run's. One that has finished waits
     for nothing and has no owner, a suspended one waits for something, and nothing is waited for that has happened.
+
+    Of events: none belongs to a run that has finished; a position that one has won is marked as won, and one that is
+    marked has a winner; nobody waits for the end of a run that has ended. With `now`, in microseconds since the epoch:
+    nobody waits for an event that is there and has not expired.
     """
     wrong: list[str] = []
     seen = 0
@@ -33,6 +39,9 @@ async def check_store(store: Store) -> int:
             *_problems_of_journal(entries),
             *_problems_of_audit(run, audit),
             *_problems_of_waits(run, loaded.waits, entries),
+            *_problems_of_events(run, loaded),
+            *[problem async for problem in _problems_of_ends(store, loaded)],
+            *([] if now is None else [problem async for problem in _overlooked(store, loaded, now)]),
             *(f"has archived an entry of its attempt {n}" for n, _ in archived if n >= run.attempt),
         ]
         wrong += [f"run {run.id!r} ({run.workflow}, {run.status}) {problem}" for problem in problems]
@@ -109,6 +118,51 @@ def _problems_of_waits(run: Run, waits: tuple[Wait, ...], entries: list[Entry]) 
     for wait in waits:
         if wait.position in done:
             yield f"waits at {wait.position} for {wait.kind} {wait.name!r}, which is in its journal"
+
+
+def _problems_of_events(run: Run, loaded: LoadedRun) -> Iterator[str]:
+    if run.status in FINISHED and loaded.events:
+        yield f"has finished, but has the events {[event.name for event in loaded.events]}"
+        return
+    won: dict[str, str] = {}
+    for event in loaded.events:
+        if event.position is None:
+            continue
+        group = [wait for wait in loaded.waits if wait.position == event.position]
+        if not group or any(wait.due_at != 0 for wait in group):
+            yield f"has the event {event.name!r}, which won position {event.position}, where it waits for {group}"
+        if event.position in won:
+            yield f"has two events that won position {event.position}: {won[event.position]} and {event.id}"
+        won[event.position] = event.id
+
+
+async def _problems_of_ends(store: Store, loaded: LoadedRun) -> AsyncIterator[str]:
+    """Whether positions that are marked have a winner, and those that are not have none."""
+    targets = [wait.target for wait in loaded.waits if wait.target is not None]
+    known = await store.load(targets)
+    over = {one for one in targets if one not in known or known[one].run.status in FINISHED}
+    retried = {one for one in targets if one in known and known[one].run.attempt > 1}
+    given = {event.position for event in loaded.events}
+    for position, group in boxes.opened(loaded.waits, ()).waits.items():
+        is_marked = any(wait.due_at == 0 for wait in group)
+        ended = [wait.target for wait in group if wait.target in over]
+        if ended and not is_marked:
+            yield f"waits at {position} for the end of {ended}, which has come"
+        if is_marked and not ended and position not in given and not retried:
+            yield f"has won at {position}, but nothing is there that could have"
+
+
+async def _overlooked(store: Store, loaded: LoadedRun, now: int) -> AsyncIterator[str]:
+    waits = [wait for wait in loaded.waits if wait.kind == "event" and wait.due_at is None]
+    if not waits:
+        return
+    queued = [event for event in loaded.events if event.position is None]
+    for name in {wait.name for wait in waits}:
+        queued += [event for event in await store.events(name=name, limit=_QUEUE) if event.consumed]
+    for wait in waits:
+        for event in queued:
+            if event.expires_at > now and boxes.accepts(wait, event):
+                yield f"waits at {wait.position} for event {wait.name!r}, and {event.id} is there"
 
 
 __all__ = ["check_store"]

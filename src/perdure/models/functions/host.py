@@ -18,12 +18,12 @@ from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
 from perdure.coordinator.timers import Timers
-from perdure.errors import EngineStopped, Misuse, PerdureError, StoreError
+from perdure.errors import CommitRefused, EngineStopped, Misuse, PerdureError, StoreError
 from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Begin, Deliver, Drop, Finish
 from perdure.kernel.ops import Advance, Due, Op, Release, SetHold
 from perdure.kernel.records import Entry, Failure, Hold, Outcome, Run, Wait
-from perdure.kernel.status import Status
+from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.commands import Ask
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.failures import to_failure
@@ -194,7 +194,7 @@ class FunctionHost:
 
     def _began(self, live: LiveRun, run: Run, input: str) -> None:
         commands = live.begin(input, run.started_at or run.created_at)
-        if commands.end is None and not commands.timers and not live.idle:
+        if commands.end is None and not commands.timers and not commands.asks and not live.idle:
             self._release(live, commands)  # Only steps, and nothing before them that is not committed.
         else:
             self._progressed(live, live.advance(commands, self._now(live), "started"))
@@ -316,10 +316,10 @@ class FunctionHost:
         """A run is no longer ours: say when it is due, if it is."""
         live = self._live.get(run_id)
         due_at: int | None = None
-        if live is not None:
+        if live is not None and (live.gate or live.fetching):
+            due_at = self._clock.now()  # It had got on, which nobody will commit now: it does so again at once.
+        elif live is not None:
             due_at = min((timer.due_at for timer in live.timers.values()), default=None)
-            if live.gate or live.fetching:
-                due_at = 0  # It was going on when it was given up, and is to go on from the store.
         self._close(run_id)
         self._dropped(run_id, due_at)
 
@@ -516,8 +516,8 @@ class FunctionHost:
                 self._background(self._start_child(live, ask))
 
     def _option_due(self, live: LiveRun, ask: Ask, option: int) -> None:
-        """The timer among the options of a wait. Where an event may have won, the coordinator knows."""
-        live.timers.pop(ask.position, None)
+        """The timer among the options of a wait. Where an event may have won, the coordinator knows. It stays in
+        `timers` until something has won, since the run may be given up before."""
         if live.ended or self._draining or live.asks.get(ask.position) is not ask:
             return
         if any(isinstance(choice, EventChoice) for choice in ask.what.options):
@@ -587,12 +587,27 @@ class FunctionHost:
             return
         finally:
             live.fetching -= 1
+        if stored is not None and stored.run.status not in FINISHED:
+            asyncio.get_running_loop().call_soon(self._wait_again, live, ask)
+            return
         ended = None if stored is None else (stored.run, stored.outcome)
         asyncio.get_running_loop().call_soon(self._end_fetched, live, ask, effect, ended)
 
     def _end_fetched(self, live: LiveRun, ask: Ask, effect: Deliver, ended: tuple[Run, Outcome] | None) -> None:
         if self._live.get(live.id) is live and live.asks.get(ask.position) is ask and not live.ended:
             self._guarded(live, self._go_on_with, ask, replace(effect, outcome=ended))
+
+    def _wait_again(self, live: LiveRun, ask: Ask) -> None:
+        """The stored wait was won by an end, but the run that was asked after has not ended: another of the wait's runs
+        has, or this one was retried. The wait is put anew, and whichever of them has ended wins it."""
+        if self._live.get(live.id) is live and live.asks.get(ask.position) is ask and not live.ended:
+            live.gate.append(lambda: None)
+            at = self._now(live)
+            waits = live.waits_again(ask, at)
+            cause = "waiting again"
+            self._owe(
+                Advance(run_id=live.id, at=at, claim=live.claim, cause=cause, waits=waits, idle=live.idle)
+            )  # fmt: skip
 
     async def _start_child(self, live: LiveRun, ask: Ask) -> None:
         """Start a child whose id was given: it may exist, and may be another."""
@@ -603,8 +618,14 @@ class FunctionHost:
             if not started.created:
                 stored = (await self._store.get([start.run_id]))[start.run_id]
                 check_same(started.run, self._codec.decode(stored.input), start.workflow, ask.what.input)
-        except (StoreError, EngineStopped) as stopped:
+        except EngineStopped as stopped:
             log.warning("child %s is started when its parent goes on: %s", start.run_id, stopped)
+            return
+        except CommitRefused as refused:
+            error = refused
+        except StoreError as unavailable:
+            log.warning("child %s could not be started and is tried again: %s", start.run_id, unavailable)
+            self._timers.arm(self._clock.now() + 1_000_000, partial(self._arm_asks, live, [ask]))
             return
         except PerdureError as refused:
             error = refused

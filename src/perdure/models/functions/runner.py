@@ -86,8 +86,11 @@ class LiveRun:
 
     @property
     def idle(self) -> bool:
-        """Nothing runs: all that is asked for is durable."""
-        return len(self.requests) == len(self.pausing)
+        """Nothing runs: all that is asked for is durable. A child that is being started under an id of the caller's is
+        not: nothing that is stored would wake the run."""
+        if len(self.requests) != len(self.pausing):
+            return False
+        return not self.asks or not any(ask.kind == "start" for ask in self.asks.values())
 
     def begin(self, input: str, at: int) -> Commands:
         """The first activation. Raises UnstorableValue if the input does not fit the code any more."""
@@ -386,6 +389,10 @@ class LiveRun:
             bond=child.bond,
             fresh=child.id is None,
         )
+
+    def waits_again(self, ask: Ask, at: int) -> tuple[Wait, ...]:
+        """The rows of a request that is outstanding."""
+        return self._waits_of(ask, at)[0]
 
     def _waits_of(self, ask: Ask, at: int) -> tuple[tuple[Wait, ...], tuple[Start, ...]]:
         """The rows of a request, and the child that it starts, if any."""

@@ -67,7 +67,7 @@ class _RunConflict(Exception):
 def plan(batch: Batch) -> Plan:
     """Raises UnicodeEncodeError, OverflowError."""
     payloads: Payloads = []
-    runs, new_inputs = _run_executions(batch.runs.values(), payloads)
+    runs, new_inputs = _run_executions(batch.runs.values(), payloads, batch.numbered)
     journal = entry_rows(batch.journal, payloads)
     waits: list[Execution] = []
     if batch.waits_cleared or batch.waits_dropped or batch.waits or batch.events_read or batch.hops:
@@ -131,7 +131,7 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
 def _without_sleep(planned: Plan, awake: set[str]) -> Plan:
     """The same plan, where what these runs are about to wait for is there."""
     writes, audit = awakened(planned.batch, awake)
-    runs, _ = _run_executions(writes.values(), [])
+    runs, _ = _run_executions(writes.values(), [], planned.batch.numbered)
     return replace(planned, runs=runs, audit=INSERT_AUDIT.executions(audit_rows(audit)))
 
 
@@ -178,7 +178,9 @@ def _advance(connection: sqlite3.Connection, batch: Batch) -> bool:
     )
 
 
-def _run_executions(writes: Iterable[RunWrite], payloads: Payloads) -> tuple[list[Execution], list[Execution]]:
+def _run_executions(
+    writes: Iterable[RunWrite], payloads: Payloads, numbered: int
+) -> tuple[list[Execution], list[Execution]]:
     """What writes the runs' rows, and what replaces the inputs of some afterwards."""
     inserted: list[Row] = []
     updated: list[Row] = []
@@ -186,7 +188,7 @@ def _run_executions(writes: Iterable[RunWrite], payloads: Payloads) -> tuple[lis
     new_inputs: list[Execution] = []
     for write in writes:
         if write.expected_version is None:
-            inserted.append(inserted_run(write, payloads))
+            inserted.append(inserted_run(write, payloads, numbered))
             continue
         if write.outcome is None:
             updated.append(updated_run(write))

@@ -19,6 +19,7 @@ from perdure.kernel.matching import (
     Pending,
     Question,
     Queue,
+    Readers,
     Settlement,
     Shapes,
     Waiting,
@@ -47,14 +48,14 @@ def is_matched(connection: sqlite3.Connection, batch: Batch) -> bool:
 
 def match(connection: sqlite3.Connection, batch: Batch) -> Settlement:
     """Bring the batch's events and waits into the tables, and what they come to."""
-    base = 0
+    base: int = connection.execute(QUERIES["last_number"]).fetchone()[0]
     if batch.numbered:
-        base = connection.execute(QUERIES["last_number"]).fetchone()[0]
         connection.execute(QUERIES["take_numbers"], {"count": batch.numbered})
         _execute(connection, PUT_WAITS.executions(wait_rows((w for w in batch.waits.values() if w.number), base)))
     settlement = settled(batch, base, _Answers(connection, batch).answer)
-    targeted = [event for event in batch.events if event.run_id is not None]
-    _execute(connection, INSERT_EVENTS.executions(event_rows(targeted, base)))
+    refused = [key for key, event_id in batch.keys.items() if event_id in settlement.found.refused]
+    if refused:
+        connection.execute(QUERIES["delete_keys"], {"ids": json_text(refused)})
     gone = [(letter,) for letter in batch.letters_gone if letter not in settlement.found.refused]
     _execute(connection, DELETE_LETTERS.executions(gone))
     for run_id, event_id, position, option in batch.events_given:
@@ -131,8 +132,14 @@ class _Answers:
                     "limit": limit,
                 }
                 return [wait_of(row) for row in self._rows("waiting", wanted)]
-            case Pending(name):
-                return sum(length for (length,) in self._rows("pending", {"name": name}))
+            case Pending(name, limit):
+                length = sum(length for (length,) in self._rows("pending", {"name": name}))
+                if length >= limit:  # Only then is it worth counting those that have expired.
+                    length -= self._rows("pending_expired", {"name": name, "at": self._batch.at})[0][0]
+                return length
+            case Readers(event_id, run_ids):
+                wanted = {"event_id": event_id, "ids": json_text(run_ids)}
+                return {run_id for (run_id,) in self._rows("readers", wanted)}
             case HasRead():
                 return self._seen(question)
             case Ended(run_ids):

@@ -9,7 +9,7 @@ from typing import Final
 
 from perdure.errors import InvariantViolated
 
-_GROUP = re.compile(r"\(\?(?:, \?)*(?:, \(select [^()]*\))?\)")
+_GROUP = re.compile(r"\(\?(?:, \?)*(?:, \(select [^()]*\) - \?)?\)")
 _FRAGMENT = re.compile(r"\{(\w+)\}")
 
 # A batch is cut into pieces of these many rows, so that few statements are ever prepared and a hundred rows take four

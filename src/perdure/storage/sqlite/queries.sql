@@ -54,14 +54,14 @@ update runs indexed by runs_active set owner = null where {active} and owner = :
 update engines set batch = :number where id = :id and epoch = :epoch and alive and batch = :number - 1
 
 -- name: insert_runs
--- New runs; an id that is taken shows in the number of rows.
+-- New runs; an id that is taken shows in the number of rows. Each was born before so many of the batch's numbers.
 insert into runs (
     id, workflow, model, parent_id, bond, created_at,
     workflow_version, status, version, revision, owner, claim, tags, hold_kind, hold_fingerprint, hold, deadline,
     attempt, recoveries, undo, origin, started_at, updated_at, completed_at,
     spilled, input, output, failure, born
 )
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, (select value from sequence))
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, (select value from sequence) - ?)
 on conflict (id) do nothing
 
 -- name: update_runs
@@ -196,6 +196,10 @@ select value from sequence
 -- Keys of events; one that was used before shows in the number of rows.
 insert into event_keys (key, event_id, at) values (?, ?, ?) on conflict (key) do nothing
 
+-- name: delete_keys
+-- Keys of events that were refused after all.
+delete from event_keys where key in {given_ids}
+
 -- name: insert_events
 -- New events, or events that change their place.
 insert into events (
@@ -299,9 +303,22 @@ order by number limit :limit
 -- How many wait in the queue of a name.
 select length from queues where name = :name
 
+-- name: pending_expired
+-- How many of them have expired.
+select count(*) from events indexed by events_queue
+where run_id is null and name = :name and consumed and expires_at <= :at
+
 -- name: has_read
--- Which of these retained events a run has read.
+-- Which of these retained events a run has read or was given.
 select event_id from event_reads where run_id = :run_id and event_id in {given_ids}
+union select id from events indexed by events_run
+where run_id is not null and run_id = :run_id and not consumed and id in {given_ids}
+
+-- name: readers
+-- Which of these runs have read a retained event or were given it.
+select run_id from event_reads where event_id = :event_id and run_id in {given_ids}
+union select run_id from events indexed by events_run
+where run_id is not null and run_id in {given_ids} and id = :event_id
 
 -- name: born
 -- The count when a run was created.
@@ -348,13 +365,11 @@ delete from events where rowid in (
     select rowid from events indexed by events_expiry
     where position is null and expires_at <= :at and reached is null limit :limit
 )
+returning id, run_id is null and not consumed
 
 -- name: purge_reads
--- What was read and is gone.
-delete from event_reads where event_id in (
-    select event_id from event_reads
-    where not exists (select 1 from events where events.id = event_reads.event_id) limit :limit
-)
+-- Who read retained events that are gone.
+delete from event_reads where event_id in {given_ids}
 
 -- name: purge_keys
 delete from event_keys where key in (select key from event_keys indexed by event_keys_at where at < :before limit :limit)

@@ -50,13 +50,13 @@ def is_large(text: str | None) -> bool:
 # Into the file
 
 
-def inserted_run(write: RunWrite, payloads: Payloads) -> Row:
-    """The row of a new run; large payloads are appended to `payloads`."""
+def inserted_run(write: RunWrite, payloads: Payloads, numbered: int) -> Row:
+    """The row of a new run in a batch with so many numbers; large payloads are appended to `payloads`."""
     run = write.run
     spilled, text = _spill_input(write, payloads)
     outcome_spilled, output, failure = _spill_outcome(run.id, write.outcome, payloads)
     fixed = (run.id, run.workflow, run.model, run.parent_id, run.bond, run.created_at)
-    return (*fixed, *_changing(run), spilled | outcome_spilled, text, output, failure)
+    return (*fixed, *_changing(run), spilled | outcome_spilled, text, output, failure, numbered - write.born)
 
 
 def updated_run(write: RunWrite) -> Row:

@@ -301,10 +301,11 @@ def _children(connection: sqlite3.Connection, *, ids: list[str]) -> list[LoadedR
 
 def _purge(connection: sqlite3.Connection, *, at: int, keys_before: int, limit: int) -> int:
     with transaction(connection):
-        gone = connection.execute(QUERIES["purge_events"], {"at": at, "limit": limit}).rowcount
-        if gone:
-            connection.execute(QUERIES["purge_reads"], {"limit": limit})
-        return gone + connection.execute(QUERIES["purge_keys"], {"before": keys_before, "limit": limit}).rowcount
+        gone = connection.execute(QUERIES["purge_events"], {"at": at, "limit": limit}).fetchall()
+        retained = [event_id for event_id, is_retained in gone if is_retained]
+        if retained:
+            connection.execute(QUERIES["purge_reads"], {"ids": json_text(retained)})
+        return len(gone) + connection.execute(QUERIES["purge_keys"], {"before": keys_before, "limit": limit}).rowcount
 
 
 def _journal(connection: sqlite3.Connection, *, run_id: str) -> tuple[str, list[Entry]]:

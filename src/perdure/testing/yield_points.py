@@ -1,0 +1,102 @@
+"""Yield points: places on an op's way where a test can stop it, to have two that race meet in either order.
+
+An op comes by four of them, named after it: "send.submit" before it is queued, "send.before_commit" when its batch is
+decided, "send.committed" before anybody is told, "send.done" when its effects have begun. Likewise start, advance (a
+run went on), due (a timer among events), cancel, expire, wake, release and all others of `perdure.kernel.ops`. The
+batch comes by one more, "batch.take", before its ops are taken from the queue: what is queued meanwhile is in it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Generator, Iterator
+from contextlib import contextmanager
+
+__all__ = ["Held", "YieldPoints"]
+
+
+class Held:
+    """A point at which whoever comes by has to wait."""
+
+    def __init__(self, point: str, run: str | None) -> None:
+        self.point = point
+        self.run = run
+        self._arrival = asyncio.Event()
+        self._release = asyncio.Event()
+
+    async def reached(self) -> None:
+        """Wait until somebody is there."""
+        await self._arrival.wait()
+
+    @property
+    def is_reached(self) -> bool:
+        return self._arrival.is_set()
+
+    def release(self) -> None:
+        """Let whoever is there go on, and whoever comes later pass. Idempotent."""
+        self._release.set()
+
+    def arrive(self) -> None:
+        self._arrival.set()
+
+    def fits(self, point: str, run_id: str) -> bool:
+        return point == self.point and self.run in (None, run_id) and not self._release.is_set()
+
+    def __await__(self) -> Generator[object, None, object]:
+        return self._release.wait().__await__()
+
+
+class YieldPoints:
+    """Given to an engine as its `probe`, it knows every point that ops came by, and stops them where it is told to.
+
+        points = YieldPoints()
+        async with Environment([checkout], autojump_s=None, probe=points) as env:
+            run = await env.engine.start(checkout("o-17"), id="o-17")
+            with points.hold("send.before_commit") as held:
+                sending = asyncio.create_task(env.engine.send(Paid(amount=100), to="o-17"))
+                await held.reached()
+                cancelling = asyncio.create_task(env.engine.cancel("o-17"))  # comes second
+            assert await sending == Delivered(("o-17",))
+            assert await cancelling
+
+    While a batch is stopped nothing else is committed, so the test must not wait for anything that has to be. Ops that
+    the engine owes itself (advance, due, wake, release) are seen at ".submit" but do not stop there. Virtual time
+    stands still at a point only in an Environment with `autojump_s=None`.
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []  # point and run id, in order
+        self._held: list[Held] = []
+        self._awaited: list[tuple[str, str | None, asyncio.Future[None]]] = []
+
+    @contextmanager
+    def hold(self, point: str, *, run: str | None = None) -> Iterator[Held]:
+        """Stop ops at this point (those of one run only) until the block is left, or `release` is called."""
+        held = Held(point, run)
+        self._held.append(held)
+        try:
+            yield held
+        finally:
+            self._held.remove(held)
+            held.release()
+
+    async def passed(self, point: str, *, run: str | None = None) -> None:
+        """Wait until an op comes by this point, from now on."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._awaited.append((point, run, future))
+        await future
+
+    def reached(self, point: str, run_id: str) -> Awaitable[object] | None:
+        """Called by the engine: what is returned is to be awaited before the op goes on, where that is possible."""
+        self.seen.append((point, run_id))
+        for awaited in list(self._awaited):
+            name, run, future = awaited
+            if name == point and run in (None, run_id):
+                self._awaited.remove(awaited)
+                if not future.done():
+                    future.set_result(None)
+        for held in self._held:
+            if held.fits(point, run_id):
+                held.arrive()
+                return held
+        return None
