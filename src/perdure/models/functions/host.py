@@ -30,6 +30,7 @@ from perdure.models.functions.failures import to_failure
 from perdure.models.functions.identity import check_same
 from perdure.models.functions.loop import Commands, Livelock, TimerRequest
 from perdure.models.functions.runner import LiveRun, Mismatch
+from perdure.models.functions.speaking import Speaking
 from perdure.models.functions.steps import Execution, StepRunner
 from perdure.models.functions.waiting import EventChoice, Won, child_failed, won_by_end, won_by_event
 from perdure.ports import Clock, Codec, Store
@@ -58,6 +59,7 @@ class FunctionHost:
         timers: Timers,
         owe: Callable[[Op], None],
         submit: Callable[[Op], Awaitable[Any]],
+        insist: Callable[[Sequence[Op]], Awaitable[list[Any]]],
         lookup: Callable[[str], Run | None],
         box: Callable[[str], Box],
         dropped: Callable[[str, int | None], None],
@@ -102,6 +104,7 @@ class FunctionHost:
             threads_max=threads_max,
             processes_max=processes_max,
             payload_max=payload_bytes_max,
+            speaking=Speaking(clock, codec, payload_bytes_max, insist, self._background),
             finished=self._step_finished,
             delayed=self._step_delayed,
             paused=self._inactive,
@@ -194,7 +197,7 @@ class FunctionHost:
 
     def _began(self, live: LiveRun, run: Run, input: str) -> None:
         commands = live.begin(input, run.started_at or run.created_at)
-        if commands.end is None and not commands.timers and not live.idle:
+        if commands.end is None and not (commands.timers or commands.asks or commands.posts) and not live.idle:
             self._release(live, commands)  # Only steps, and nothing before them that is not committed.
         else:
             self._progressed(live, live.advance(commands, self._now(live), "started"))
@@ -276,7 +279,7 @@ class FunctionHost:
         all_timers, all_asks = list(commands.timers), list(commands.asks)
         commands.timers = [t for t in all_timers if t.position not in known]
         commands.asks = [ask for ask in all_asks if ask.position not in stored]
-        unchanged = commands.end is None and not commands.timers and not commands.asks and not gone
+        unchanged = commands.end is None and not (commands.timers or commands.asks or commands.posts or gone)
         is_asleep = run.status is Status.SUSPENDED or (run.status is Status.ROLLING_BACK and live.idle)
         if unchanged and live.idle == is_asleep and not self._is_stuck(live):
             commands.timers, commands.asks = all_timers, all_asks
@@ -416,6 +419,7 @@ class FunctionHost:
     def _step_finished(self, execution: Execution, value: Any, error: BaseException | None) -> None:
         live, request = execution.live, execution.request
         self._inactive(execution)
+        unsaid = execution.hush()
         if live.running.pop(request.position, None) is None or live.ended:
             return
         if live.requests.get(request.position) is not request:
@@ -435,6 +439,8 @@ class FunctionHost:
         except Exception as trouble:  # noqa: BLE001 - as in _guarded, without a call more on the hot path
             self._set_aside(live, trouble)
         else:
+            if unsaid:
+                advance = replace(advance, stream_items=unsaid + advance.stream_items)
             self._progressed(live, advance)
 
     def _step_delayed(self, execution: Execution, due_at: int, error: BaseException) -> None:
