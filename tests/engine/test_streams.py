@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 
-from perdure import Engine, Event, Retry, StreamItemView, current_step, publish, receive, step, stream, workflow
+from perdure import Engine, NamedEvent, Retry, StreamItemView, current_step, publish, receive, step, stream, workflow
 from perdure.errors import EngineStopped, InvalidArguments, NotPublished, RunFailed, RunNotFound
 from perdure.ports import STREAM_PAGE_CHARS_MAX, Store, StreamPage
 from perdure.testing import Environment, Fault, StoreProxy
 from perdure.testing.environment import StoreSource
 
 
-class More(Event, event_name="streams.more"):
-    words: list[Any]
-    and_then: str = "go on"
+def more(words: list[Any], and_then: str = "go on") -> NamedEvent:
+    return NamedEvent("more", {"words": words, "and_then": and_then})
 
 
 @step(retry=Retry.never())
@@ -35,17 +34,17 @@ async def speaker() -> str:
     count = 0
     await publish("count", count)
     while True:
-        more = await receive(More)
-        for word in more.words:
+        told = await receive("more")
+        for word in told["words"]:
             await out.append(word)
-        count += len(more.words)
+        count += len(told["words"])
         await publish("count", count)
-        if more.and_then == "end":
+        if told["and_then"] == "end":
             return "ended"
-        if more.and_then == "fail":
+        if told["and_then"] == "fail":
             raise ValueError("told to fail")
-        if more.and_then == "let a step speak":
-            await speak(more.words)
+        if told["and_then"] == "let a step speak":
+            await speak(told["words"])
 
 
 def environment(source: StoreSource, **options: Any) -> Environment:
@@ -53,7 +52,7 @@ def environment(source: StoreSource, **options: Any) -> Environment:
 
 
 async def tell(env: Environment, *words: Any, and_then: str = "go on", to: str = "r") -> None:
-    await env.engine.send(More(words=list(words), and_then=and_then), to=to)
+    await env.engine.send(more(list(words), and_then), to=to)
 
 
 async def values(items: AsyncIterator[StreamItemView]) -> list[Any]:
@@ -265,8 +264,8 @@ async def test_a_run_of_another_engine_can_be_followed(tmp_path: Path) -> None:
     async with Engine(url, workflows=[speaker]) as owner, Engine(url, workflows=[]) as onlooker:
         await owner.start(speaker(), id="r")
         reading = asyncio.ensure_future(values(onlooker.stream("r", "log")))
-        await owner.send(More(words=["a"]), to="r")
-        await owner.send(More(words=["b"], and_then="end"), to="r")
+        await owner.send(more(["a"]), to="r")
+        await owner.send(more(["b"], "end"), to="r")
         assert await reading == ["a", "b"]
         assert await onlooker.published("r") == {"count": 2}
 
@@ -302,12 +301,10 @@ async def test_a_follower_whose_process_dies_goes_on_where_it_was(source: StoreS
 
     async def scenario(env: Environment) -> None:
         run = await env.engine.start(speaker(), id="r")
-        async for item in run.stream("log", after=len(seen), follow=False):
-            seen.append(item)
+        seen.extend([item async for item in run.stream("log", after=len(seen), follow=False)])
         for word in ["a", "b", "c", "d"]:
-            await env.engine.send(More(words=[word], and_then="end" if word == "d" else "go on"), to="r", key=word)
-        async for item in run.stream("log", after=len(seen)):
-            seen.append(item)
+            await env.engine.send(more([word], "end" if word == "d" else "go on"), to="r", key=word)
+        seen.extend([item async for item in run.stream("log", after=len(seen))])
 
     async with environment(source, fault=fault) as env:
         await env.survive(scenario)

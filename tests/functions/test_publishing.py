@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -14,9 +14,12 @@ import pytest
 
 from perdure import (
     Appending,
-    Event,
+    NamedEvent,
     Retry,
     Stream,
+    Workflow,
+    compensate,
+    continue_as,
     current_step,
     publish,
     receive,
@@ -73,6 +76,12 @@ async def said(env: Environment, run_id: str = "r", name: str = "log") -> list[A
     return [item.value for item in items]
 
 
+def sources(folder: Path) -> dict[str, Callable[[], StoreSource]]:
+    """Where a scenario with crashes gets its fresh data."""
+    files = iter(range(1_000))
+    return {"memory": lambda: None, "sqlite": lambda: f"sqlite:///{folder}/{next(files)}.db"}
+
+
 # Workflow code.
 
 
@@ -120,12 +129,7 @@ async def test_a_crash_at_any_commit_neither_repeats_nor_loses_a_word(kind: str,
         await (await env.engine.start(talkative(), id="r")).result()
         return await said(env), await env.engine.published("r")
 
-    files = iter(range(1_000))
-    sources: dict[str, Callable[[], StoreSource]] = {
-        "memory": lambda: None,
-        "sqlite": lambda: f"sqlite:///{tmp_path}/{next(files)}.db",
-    }
-    report = await run_with_crashes(scenario, workflows=[talkative], store=sources[kind])
+    report = await run_with_crashes(scenario, workflows=[talkative], store=sources(tmp_path)[kind])
     assert report.result == (SAID, {"note": None, "progress": 1})
     assert report.restarts == report.commits * 3
 
@@ -243,15 +247,12 @@ async def test_code_that_says_more_than_before_still_fits_its_journal(source: St
 
 
 async def test_a_run_that_wakes_before_its_first_entry_says_nothing_again(source: StoreSource) -> None:
-    class Go(Event, event_name="streams.go"):
-        number: int
-
     @workflow
     async def flow() -> int:
         await stream("log").append("waiting")
-        got = await receive(Go)
-        await stream("log").append(got.number)
-        return got.number
+        number: int = await receive("go")
+        await stream("log").append(number)
+        return number
 
     async with Environment([flow], source) as env:
         await env.engine.start(flow(), id="r")
@@ -259,7 +260,7 @@ async def test_a_run_that_wakes_before_its_first_entry_says_nothing_again(source
         for _ in range(3):
             await env.restart()
             await env.quiet()
-        await env.engine.send(Go(number=3), to="r")
+        await env.engine.send(NamedEvent("go", 3), to="r")
         assert await env.engine.handle("r").result() == 3
         assert await said(env) == ["waiting", 3]
 
@@ -383,6 +384,75 @@ async def test_mended_code_says_after_a_retry_what_broken_code_never_came_to(sou
         assert await said(env) == ["counting", "counted"]
 
 
+# Runs that continue, and runs that undo.
+
+
+@workflow
+async def rounds(number: int) -> str:
+    out = stream("log")
+    await out.append(f"round {number}")
+    await publish("round", number)
+    if number == 1:
+        await continue_as(rounds(2))
+    await work("a")
+    await out.append("worked")
+    await publish("round", number + 0.5)
+    if number < 4:
+        await continue_as(rounds(number + 1))
+    return "done"
+
+
+ROUNDS = ["round 1", "round 2", "worked", "round 3", "worked", "round 4", "worked"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_run_that_continues_keeps_what_it_said_and_goes_on(kind: str, tmp_path: Path) -> None:
+    async def scenario(env: Environment) -> Any:
+        await (await env.engine.start(rounds(1), id="r")).result()
+        return await said(env), await env.engine.published("r")
+
+    report = await run_with_crashes(scenario, workflows=[rounds], store=sources(tmp_path)[kind])
+    assert report.result == (ROUNDS, {"round": 4.5})
+
+
+@step(retry=Retry.never())
+async def undo(what: str) -> None:
+    await current_step().append("log", f"undoing {what}")
+
+
+@workflow
+async def undone() -> None:
+    await stream("log").append("began")
+    await work("a")
+    await compensate(undo("a"))
+    await stream("log").append("failing")
+    await publish("state", "failing")
+    raise ValueError("no good")
+
+
+async def test_what_a_rollback_says_comes_after_what_the_run_said(source: StoreSource) -> None:
+    async with Environment([undone], source) as env:
+        run = await env.engine.start(undone(), id="r")
+        items = [item async for item in run.stream("log")]
+        assert [item.value for item in items] == ["began", "failing", "undoing a"]
+        assert [item.position for item in items] == [None, None, "undo.1"]
+        assert await run.published() == {"state": "failing"}
+        assert await run.status() == "rolled_back"
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_crash_at_any_commit_of_a_rollback_leaves_what_was_said(kind: str, tmp_path: Path) -> None:
+    async def scenario(env: Environment) -> Any:
+        run = await env.engine.start(undone(), id="r")
+        with suppress(Exception):
+            await run.result()
+        words = await said(env)
+        return words[:3], set(words[3:]) <= {"undoing a"}  # The step that undoes may have been cut short.
+
+    report = await run_with_crashes(scenario, workflows=[undone], store=sources(tmp_path)[kind])
+    assert report.result == (["began", "failing", "undoing a"], True)
+
+
 # Where it is refused.
 
 
@@ -474,7 +544,12 @@ async def test_bad_names_are_refused(name: Any) -> None:
     @workflow
     async def flow() -> int:
         refused = 0
-        for attempt in (lambda: publish(name, 1), lambda: stream(name).append(1), speak):
+        attempts: list[Callable[[], Awaitable[None]]] = [
+            lambda: publish(name, 1),
+            lambda: Stream(name).append(1),
+            speak,
+        ]
+        for attempt in attempts:
             try:
                 await attempt()
             except InvalidArguments:
@@ -512,8 +587,13 @@ async def test_keys_and_words_between_two_waits_are_bounded(monkeypatch: pytest.
             await stream("log").append("x" * 9_000)
 
     async with Environment([keys, words, long_words], payload_bytes_max=10_000) as env:
-        for flow, complaint in ((keys, "at most 3 keys"), (words, "5 times"), (long_words, "20,000 characters")):
-            run = await env.engine.start(flow(), id=flow.name)  # type: ignore[operator]
+        flows: list[tuple[Workflow[[], Any], str]] = [
+            (keys, "at most 3 keys"),
+            (words, "5 times"),
+            (long_words, "20,000 characters"),
+        ]
+        for flow, complaint in flows:
+            run = await env.engine.start(flow(), id=flow.name)
             with pytest.raises(RunFailed, match=complaint):
                 await run.result()
         assert await env.engine.published(keys.name) == {f"key {n}": n for n in range(3)}
@@ -549,20 +629,18 @@ async def test_what_is_said_goes_through_the_codec(source: StoreSource) -> None:
 
 
 async def test_an_event_that_is_waited_for_beside_a_first_step_reaches_the_run(source: StoreSource) -> None:
-    class Ping(Event, event_name="streams.ping"): ...
-
     @workflow
     async def flow() -> str:
         async with asyncio.TaskGroup() as group:
             group.create_task(work("a", 3_600))
-            await receive(Ping)
+            await receive("ping")
             await publish("state", "pinged")
         return "done"
 
     async with Environment([flow], source, autojump_s=None) as env:
         run = await env.engine.start(flow(), id="r")
         await env.quiet()
-        await env.engine.send(Ping(), to="r", strict=True)
+        await env.engine.send(NamedEvent("ping"), to="r", strict=True)
         await env.quiet()
         assert await run.published() == {"state": "pinged"}
 
@@ -626,12 +704,7 @@ async def test_a_crash_at_any_commit_leaves_what_steps_said_in_order(kind: str, 
         assert middle.removesuffix("abc") in ("", "a", "ab", "abc")
         assert late.removesuffix("def") in ("", "d", "de", "def")
 
-    files = iter(range(1_000))
-    sources: dict[str, Callable[[], StoreSource]] = {
-        "memory": lambda: None,
-        "sqlite": lambda: f"sqlite:///{tmp_path}/{next(files)}.db",
-    }
-    report = await run_with_crashes(scenario, workflows=[speaking_steps], store=sources[kind], check=check)
+    report = await run_with_crashes(scenario, workflows=[speaking_steps], store=sources(tmp_path)[kind], check=check)
     assert report.trials >= 20
 
 
@@ -663,7 +736,7 @@ async def test_an_item_that_was_awaited_can_be_read(source: StoreSource) -> None
         for number in range(3):
             appending = current_step().append("log", number)
             assert isinstance(appending, Appending)
-            assert await appending is None  # type: ignore[func-returns-value]
+            await appending
             found.append(await said(environments[0]))
         return found
 
