@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from perdure import (
-    Appending,
     NamedEvent,
     Retry,
     Stream,
@@ -417,7 +416,7 @@ async def test_a_run_that_continues_keeps_what_it_said_and_goes_on(kind: str, tm
 
 @step(retry=Retry.never())
 async def undo(what: str) -> None:
-    await current_step().append("log", f"undoing {what}")
+    current_step().append("log", f"undoing {what}")
 
 
 @workflow
@@ -729,14 +728,13 @@ async def test_what_a_failed_attempt_said_stays_and_the_next_says_its_own(source
         assert [item.attempt for item in items] == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
-async def test_an_item_that_was_awaited_can_be_read(source: StoreSource) -> None:
+async def test_what_was_flushed_can_be_read(source: StoreSource) -> None:
     @step(retry=Retry.never())
     async def careful() -> list[Any]:
         found = []
         for number in range(3):
-            appending = current_step().append("log", number)
-            assert isinstance(appending, Appending)
-            await appending
+            current_step().append("log", number)
+            await current_step().flush()
             found.append(await said(environments[0]))
         return found
 
@@ -750,12 +748,13 @@ async def test_an_item_that_was_awaited_can_be_read(source: StoreSource) -> None
         assert await env.engine.run(flow(), id="r") == [[0], [0, 1], [0, 1, 2]]
 
 
-async def test_a_thread_may_await_on_a_loop_of_its_own(source: StoreSource) -> None:
+async def test_a_thread_may_flush_on_a_loop_of_its_own(source: StoreSource) -> None:
     @step(retry=Retry.never())
     def with_a_loop() -> str:
         async def speak() -> None:
             for number in range(3):
-                await current_step().append("log", number)
+                current_step().append("log", number)
+                await current_step().flush()
 
         asyncio.run(speak())
         return "done"
@@ -780,14 +779,15 @@ async def test_a_step_that_says_too_much_is_told_and_a_thread_waits(
         with suppress(QueueFull):
             for number in range(1_000):
                 current_step().append("log", number)
-        with pytest.raises(QueueFull, match=r"await append\('log', …\)"):
+        with pytest.raises(QueueFull, match=r"await current_step\(\).flush\(\)"):
             current_step().append("log", "still too much")
         return number
 
     @step(retry=Retry.never())
     async def patient() -> None:
         for number in range(30):
-            await current_step().append("log", number)
+            current_step().append("log", number)
+            await current_step().flush()
 
     @step(retry=Retry.never())
     def in_a_thread() -> None:
@@ -872,11 +872,12 @@ async def test_a_step_of_a_cancelled_run_says_nothing_more(source: StoreSource) 
     @step(retry=Retry.never())
     async def deaf() -> None:
         me = current_step()
-        await me.append("log", "before")
+        me.append("log", "before")
         try:
             await asyncio.Event().wait()
         finally:
-            await me.append("log", "after")
+            me.append("log", "after")
+            await me.flush()
             resource(World).log.append("ended")
 
     @workflow
@@ -903,7 +904,8 @@ async def test_a_task_that_outlives_its_step_says_nothing_more(source: StoreSour
 
         async def late() -> None:
             await ended.wait()
-            await me.append("log", "late")
+            me.append("log", "late")
+            await me.flush()
 
         me.append("log", "in time")
         left.append(asyncio.create_task(late()))
@@ -945,13 +947,13 @@ class Broken(Reversed):
         return super().encode(text)
 
 
-async def test_an_item_that_the_codec_refuses_is_told_to_who_awaits_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_item_that_the_codec_refuses_is_logged_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
     @step(retry=Retry.never())
     async def speak() -> str:
-        current_step().append("log", "unspeakable, and nobody waits")
-        with pytest.raises(ValueError, match="does not like it"):
-            await current_step().append("log", "unspeakable")
-        await current_step().append("log", "fine")
+        await current_step().flush()  # Nothing was said yet.
+        current_step().append("log", "unspeakable")
+        await current_step().flush()
+        current_step().append("log", "fine")
         return "done"
 
     @workflow
@@ -961,7 +963,7 @@ async def test_an_item_that_the_codec_refuses_is_told_to_who_awaits_it(caplog: p
     async with Environment([flow], codec=Broken()) as env:
         assert await env.engine.run(flow(), id="r") == "done"
         assert await said(env) == ["fine"]
-    assert caplog.text.count("could not be encoded") == 2
+    assert caplog.text.count("could not be encoded") == 1
 
 
 async def test_a_shutdown_in_grace_keeps_what_a_step_says(source: StoreSource) -> None:
