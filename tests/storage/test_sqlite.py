@@ -19,7 +19,7 @@ import pytest
 from perdure.errors import InvariantViolated, SchemaTooNew, StoreBroken, StoreBusy
 from perdure.kernel.records import Audit, Entry, Event, Outcome, PublishedValue, Run, StreamItem, Wait
 from perdure.ports import RunFilter
-from perdure.storage.sqlite import SqliteStore
+from perdure.storage.sqlite import SqliteStore, schema
 from perdure.storage.sqlite.listing import listing
 from perdure.storage.sqlite.pace import COMMIT_SWITCH_INTERVAL_S, BriskSwitching
 from perdure.storage.sqlite.queries import QUERIES
@@ -86,6 +86,22 @@ async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     assert vars(error)["version"] == 99
     assert vars(error)["known"] == SCHEMA_VERSION
     assert sql(path, "select version from perdure_schema") == [(99,)]
+
+
+async def test_a_file_from_before_streams_is_brought_up_to_date_with_its_runs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "MIGRATIONS", {n: text for n, text in schema.MIGRATIONS.items() if n < 5})
+        async with opened(path) as store:
+            await (await Author.enroll(store)).commit(insert(a_run()))
+        assert sql(path, "select name from sqlite_master where name = 'stream_items'") == []
+    async with opened(path) as store:
+        author = await Author.enroll(store, "e-2")
+        await author.commit(stream_items=[StreamItem(run_id="r-1", stream="log", value="1", at=1)])
+        assert [item.offset for item in (await store.stream("r-1", "log", after=0, limit=9)).items] == [1]
+        assert await store.published("r-1") == []
+    assert sql(path, "select version from perdure_schema") == [(SCHEMA_VERSION,)]
 
 
 async def test_tables_of_somebody_else_with_our_names_are_refused_and_left_alone(path: Path) -> None:
@@ -156,7 +172,7 @@ def test_what_is_read_only_is_refused(what: str, mode: int) -> None:
     script = """
         import asyncio, os, sys
         from perdure.errors import StoreBroken
-        from perdure.storage.sqlite import SqliteStore
+        from perdure.storage.sqlite import SqliteStore, schema
         if os.geteuid() == 0:
             os.setuid(65534)  # Nothing is read-only for root.
         try:
