@@ -19,8 +19,10 @@ from perdure.models.functions.context import (
 )
 from perdure.models.functions.define import RunCall, Step, StepCall, Workflow, step, workflow
 from perdure.models.functions.events import Event, NamedEvent
+from perdure.models.functions.publishing import Stream, publish, stream
 from perdure.models.functions.waiting import RunEnded, event, first, receive, timer, timer_at
 from perdure.sending import To
+from perdure.views import StreamItemView
 
 __all__ = [
     "ChildHandle",
@@ -38,6 +40,8 @@ __all__ = [
     "RunHandle",
     "Step",
     "StepCall",
+    "Stream",
+    "StreamItemView",
     "TargetFinished",
     "TargetNotFound",
     "TimeReached",
@@ -49,6 +53,7 @@ __all__ = [
     "current_step",
     "event",
     "first",
+    "publish",
     "receive",
     "resource",
     "run_of",
@@ -56,6 +61,7 @@ __all__ = [
     "sleep_until",
     "start",
     "step",
+    "stream",
     "timer",
     "timer_at",
     "workflow",

@@ -29,7 +29,7 @@ from perdure.errors import (
 from perdure.handles import RunHandle
 from perdure.kernel import ops
 from perdure.kernel.decide import Started
-from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Finish, Proceed, Rearm
+from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Finish, Proceed, Published, Rearm
 from perdure.kernel.records import Engine as EngineRow
 from perdure.kernel.records import Failure, Hold, Outcome, Run
 from perdure.kernel.status import FINISHED, Status
@@ -41,6 +41,7 @@ from perdure.models.functions.host import FunctionHost
 from perdure.models.functions.identity import check_same
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
 from perdure.ports import Clock, Codec, PlainCodec, Probe, RunFilter, Store, SystemClock, new_id
+from perdure.reading import Reading
 from perdure.registry import Registry
 from perdure.resources import Resources
 from perdure.sending import PENDING_MAX, RETENTION, Sending
@@ -63,7 +64,7 @@ R = TypeVar("R")
 _LATEST = from_datetime(datetime.max.replace(tzinfo=UTC))
 
 
-class Engine(Sending):
+class Engine(Sending, Reading):
     """Runs workflows on a store. Use it as an async context manager, one per process and store.
 
     `store` is a URL ("sqlite:///shop.db", "memory://") or a Store. `workflows` are those it can run; by default all
@@ -114,6 +115,7 @@ class Engine(Sending):
         self._grace_s = grace_s
         self._probe = probe
         self._waiters: dict[str, list[asyncio.Future[tuple[Run, Outcome] | None]]] = {}
+        self._readers: dict[str, set[asyncio.Event]] = {}
         self._deadlines: dict[str, Timer] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._state = "new"
@@ -178,6 +180,7 @@ class Engine(Sending):
             timers=self._timers,
             owe=self._coordinator.owe,
             submit=self._coordinator.submit,
+            insist=self._coordinator.insist,
             lookup=self._coordinator.loaded,
             box=self._coordinator.box,
             dropped=self._sweeper.left,
@@ -416,6 +419,8 @@ class Engine(Sending):
                     waiter.set_exception(error)
                     waiter.exception()  # Whoever waits gets it; nobody else need hear of it.
         self._waiters.clear()
+        for run_id in list(self._readers):
+            self._wake_readers(run_id)
 
     # State.
 
@@ -622,7 +627,10 @@ class Engine(Sending):
             except Exception:
                 log.exception("an effect could not be performed: %r", effect)
 
-    def _perform_one(self, effect: Begin | Deliver | Drop | Finish | Rearm) -> None:
+    def _perform_one(self, effect: Begin | Deliver | Drop | Finish | Rearm | Published) -> None:
+        if isinstance(effect, Published):
+            self._wake_readers(effect.run_id)
+            return
         if isinstance(effect, Rearm):
             self._arm_deadline(effect.run)
             return
@@ -640,6 +648,7 @@ class Engine(Sending):
             self._tell_waiting(effect.run_id, None)
 
     def _tell_waiting(self, run_id: str, ended: tuple[Run, Outcome] | None) -> None:
+        self._wake_readers(run_id)
         for waiter in self._waiters.pop(run_id, ()):
             if not waiter.done():
                 waiter.set_result(ended)

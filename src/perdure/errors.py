@@ -11,11 +11,12 @@
     │   ├── NotInWorkflow                    a workflow verb outside a workflow
     │   ├── NotInStep                        a step verb outside a step
     │   ├── RunNotFound                      no run has this id
+    │   ├── NotPublished                     the run has published nothing under this key
     │   ├── RunExists                        the id is taken by a run with other arguments
     │   ├── RunFinished                      the run has ended, the request needs one that has not
     │   ├── RunNotWaiting                    the run does not wait for this event, and it was not to be queued
     │   ├── DeadLetterNotFound               no dead letter has this id
-    │   ├── QueueFull                        too many events of this name wait to be read
+    │   ├── QueueFull                        too many events of this name wait to be read, or items to be written
     │   ├── RunNotRetryable                  only a failed run can be retried
     │   ├── RunOwnedElsewhere                another live engine owns the run
     │   ├── InvalidTransition                a status change that the table does not allow
@@ -101,6 +102,11 @@ class RunNotFound(Misuse):
         super().__init__(f"no run has the id {run_id!r}; list the runs there are with engine.runs()", run_id=run_id)
 
 
+class NotPublished(Misuse, LookupError):
+    run_id: str
+    key: str
+
+
 class RunExists(Misuse):
     run_id: str
 
@@ -122,6 +128,7 @@ class DeadLetterNotFound(Misuse):
 class QueueFull(Misuse):
     event: str
     pending: int
+    stream: str
 
 
 class RunNotRetryable(Misuse):

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from perdure import Retry, current_step, resource, step, workflow
+from perdure.errors import UnstorableValue
 
 QUICK = Retry(attempts=3, initial=timedelta(milliseconds=1), jitter=0)
 LONG = Retry(attempts=3, initial=timedelta(hours=1), jitter=0)
@@ -112,6 +113,23 @@ def whereabouts() -> tuple[int, str]:
 @step(process=True, retry=QUICK)
 def visit(port: int, word: str = "") -> str:
     return meet(port, word or str(current_step().attempt))
+
+
+@step(process=True, retry=QUICK)
+def speak(port: int, count: int) -> str:
+    """Says a few words, waits, and says one more; in its first attempt it dies instead."""
+    me = current_step()
+    for number in range(count):
+        me.append("log", number)
+    heard = meet(port, str(me.attempt))
+    if me.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    me.append("log", heard)
+    try:
+        me.append("log", object())
+    except UnstorableValue:
+        me.append("log", "refused")
+    return heard
 
 
 @step(process=True, retry=LONG)

@@ -23,6 +23,7 @@ from perdure.errors import (
     UnstorableValue,
 )
 from perdure.kernel.batch import Batch, Committed
+from perdure.models.functions import speaking
 from perdure.storage.memory import MemoryStore
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -98,6 +99,22 @@ async def test_a_process_step_knows_its_attempt() -> None:
     async with engine() as one:
         found = await one.run(call("describe"), id="r-1")
         assert found == ["r-1", "1", "describe", 1, "r-1:1", None]
+
+
+async def test_what_a_process_appends_can_be_read_while_it_runs_and_stays_when_it_dies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(speaking, "UNWRITTEN_BYTES_MAX", 1_000)  # So the process is made to wait, time and again.
+    async with engine(processes_max=1) as one, Meetings() as meetings:
+        run = await one.start(call("speak", meetings.port, 100))
+        items = aiter(run.stream("log"))
+        for attempt in (1, 2):
+            found = [await anext(items) for _ in range(100)]
+            assert [item.value for item in found] == list(range(100))
+            assert {(item.position, item.attempt) for item in found} == {("1", attempt)}
+            (await meetings.next()).say("go on")
+        assert [item.value async for item in items] == ["go on", "refused"]
+        assert await run.result() == "go on"
 
 
 async def test_resources_stay_in_the_engines_process() -> None:

@@ -49,6 +49,8 @@ class Assembly:
             batch.archive.append((run.id, decision.archive_from, run.attempt - 1))
         if decision.waits_cleared or decision.waits or decision.waits_dropped:
             self._add_waits(run.id, decision)
+        if decision.published or decision.stream_items:
+            self._add_said(decision)
         if decision.box is not None or decision.guard or decision.consumed or decision.events_read:
             self._add_rest(before, run.id, decision)
 
@@ -107,6 +109,16 @@ class Assembly:
             batch.events_given = [
                 given for given in batch.events_given if given[0] != run_id or position not in (None, given[2])
             ]
+
+    def _add_said(self, decision: Decision) -> None:
+        batch = self.batch
+        self.writes += 1
+        batch.stream_items.extend(decision.stream_items)
+        for value in decision.published:
+            key = (value.run_id, value.key)
+            known = batch.published.get(key)
+            if known is None or (value.mark or (0, 0)) > (known.mark or (0, 0)):
+                batch.published[key] = value
 
     def _add_events(self, decision: Decision) -> None:
         batch = self.batch

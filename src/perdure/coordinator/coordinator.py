@@ -46,7 +46,7 @@ from perdure.kernel.decision import NO_SCENE, Scene
 from perdure.kernel.delivery import Delivered, FromCommit, Queued
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect
 from perdure.kernel.invariants import check_decision, check_run
-from perdure.kernel.ops import Advance, Forget, Op, Send, SetHold, Spread, Start, Wake
+from perdure.kernel.ops import Advance, Append, Forget, Op, Send, SetHold, Spread, Start, Wake
 from perdure.kernel.records import Engine, Hold, Mail, Outcome, Run
 from perdure.kernel.status import ACTIVE, FINISHED, Status
 from perdure.ports import LoadedRun, Probe, Store
@@ -461,7 +461,7 @@ class Coordinator:
         """Leave out what these runs did: they begin again from the store, where none of it has happened."""
         kept: list[Item] = []
         for item in items:
-            if type(item.op) is Advance and item.op.run_id in run_ids:
+            if type(item.op) in (Advance, Append) and item.op.run_id in run_ids:
                 item.answer(False)
                 if item.outside:
                     self._inbox.leave()

@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from perdure.errors import ConcurrentModification, Misuse, RunFinished, RunNotRetryable
-from perdure.kernel import boxes, delivery, ops
+from perdure.kernel import boxes, delivery, ops, publishing
 from perdure.kernel.boxes import EMPTY, Box
 from perdure.kernel.decision import (
     NO_SCENE,
@@ -208,6 +208,13 @@ def _continue(run: Run, op: ops.Advance, me: str, scene: Scene) -> Decision:
         posts=_posts(run, op),
         reply=True,
     )
+
+
+def _advance_aloud(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decision:
+    decision = _advance(run, op, me, scene)
+    if op.published or op.stream_items:
+        return publishing.said(decision, op)
+    return decision
 
 
 def _meet(box: Box, op: ops.Advance) -> tuple[Box | None, tuple[Event, ...]]:
@@ -425,7 +432,8 @@ _UNDOING = frozenset({Status.CANCELLING, Status.ROLLING_BACK})
 
 _RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
     ops.Start: _start,
-    ops.Advance: _advance,
+    ops.Advance: _advance_aloud,
+    ops.Append: publishing.append,
     ops.Take: _take,
     ops.Release: _release,
     ops.Cancel: _cancel,

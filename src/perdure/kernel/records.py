@@ -157,6 +157,31 @@ class DeadLetter(Struct, frozen=True, kw_only=True):
     at: int  # when it was sent
 
 
+class PublishedValue(Struct, frozen=True, kw_only=True, gc=False):
+    """What a run shows under a key. `mark` says which of its code's words it was: the completion number of the
+    activation, and the place in it. A word that comes again, or after a later one, changes nothing."""
+
+    run_id: str
+    key: str
+    value: str  # JSON, through the codec
+    at: int
+    mark: tuple[int, int] | None = None
+
+
+class StreamItem(Struct, frozen=True, kw_only=True, gc=False):
+    """One item of a run's stream. A step's has its position and the attempt; one of workflow code has a mark instead,
+    as a published value has, so that it is there once however often it comes. What is read has no mark."""
+
+    run_id: str
+    stream: str
+    offset: int = 0  # 1, 2, 3, … in the order of commits; given by the store
+    value: str  # JSON, through the codec
+    at: int
+    position: str | None = None
+    attempt: int | None = None
+    mark: tuple[int, int] | None = None
+
+
 class Audit(Struct, frozen=True, kw_only=True, gc=False):
     """One change of a run's status, hold, tags or deadline."""
 

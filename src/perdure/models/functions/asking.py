@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Any, Final, TypeVarTuple, Unpack
 
 from perdure.errors import ForbiddenInWorkflow
-from perdure.models.functions.commands import Ask, Commands, Outstanding, StepRequest, TimerRequest
+from perdure.models.functions.commands import Ask, Commands, Outstanding, Post, StepRequest, TimerRequest
 from perdure.models.functions.generators import GeneratorLoop
 from perdure.models.functions.tasks import AskFuture, DurableTimerHandle, StepFuture, TimerFuture, WorkflowFuture
 
@@ -45,6 +45,7 @@ class AskingLoop(GeneratorLoop):
         "_new_timers",
         "_now",
         "_number",
+        "_posts",
         "_refusals",
         "_steps",
         "_steps_cancelled",
@@ -52,6 +53,9 @@ class AskingLoop(GeneratorLoop):
         "_timers_dropped",
         "_withdrawn",
         "has_compensations",
+        "keys",
+        "payload_max",
+        "posts_chars",
     )
 
     def __init__(self, run_id: str) -> None:
@@ -74,6 +78,10 @@ class AskingLoop(GeneratorLoop):
         self._asks: dict[str, AskFuture] = {}
         self._new_asks: list[Ask] | None = None
         self._asks_withdrawn: list[str] | None = None
+        self._posts: list[Post] | None = None
+        self.keys: set[str] | None = None  # under which its workflow has published
+        self.posts_chars = 0  # of this activation
+        self.payload_max = 0  # How many bytes a value may take; the engine's to say.
 
     def pending(self, position: str) -> tuple[str, str] | None:
         """The kind and the name of what is outstanding at `position`."""
@@ -144,6 +152,23 @@ class AskingLoop(GeneratorLoop):
         else:
             self._new_asks.append(request)
         return future
+
+    def post(self, post: Post) -> asyncio.Future[Any] | None:
+        """Say something with what this activation asks for. Raises as asking does; then, a future that never comes."""
+        if self._refusal is not None:
+            return self._refused()
+        if self._posts is None:
+            self._posts = [post]
+            self.posts_chars = len(post.value)
+        else:
+            self._posts.append(post)
+            self.posts_chars += len(post.value)
+        return None
+
+    @property
+    def posts(self) -> Sequence[Post]:
+        """What was said in this activation."""
+        return self._posts or ()
 
     def call_later(
         self,
@@ -229,6 +254,10 @@ class AskingLoop(GeneratorLoop):
         if self._timers_dropped is not None:
             commands.timers_dropped = self._timers_dropped
             self._timers_dropped = None
+        if self._posts is not None:
+            commands.posts = self._posts
+            self._posts = None
+            self.posts_chars = 0
         return commands
 
     def _next_position(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar
@@ -106,7 +106,10 @@ def require_loop(verb: str) -> WorkflowLoop:
 class CurrentStep:
     """The attempt of a step that the calling code belongs to."""
 
-    __slots__ = ("_beat", "_details", "_resources", "attempt", "idempotency_key", "name", "position", "run_id")
+    __slots__ = (
+        "_append", "_beat", "_details", "_flush", "_resources", "attempt", "idempotency_key", "name", "position",
+        "run_id",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -118,6 +121,8 @@ class CurrentStep:
         resources: Callable[[type[Any]], Any],
         beat: Callable[[Any], None],
         details: str | None,
+        append: Callable[[str, Any], None],
+        flush: Callable[[], Awaitable[None]],
     ) -> None:
         self.run_id = run_id
         self.position = position
@@ -127,6 +132,8 @@ class CurrentStep:
         self._resources = resources
         self._beat = beat
         self._details = details
+        self._append = append
+        self._flush = flush
 
     def heartbeat(self, details: Any = None) -> None:
         """Say that the attempt is alive, and how far it got: the next attempt finds it in `heartbeat_details`.
@@ -144,6 +151,27 @@ class CurrentStep:
         An attempt that a crash cut short counts as an earlier one here, though it has the same number.
         """
         return None if self._details is None else from_json(self._details)
+
+    def append(self, stream: str, value: Any) -> None:
+        """Append an item to a stream of the run, from a coroutine, a thread or a worker process: an LLM's tokens, the
+        lines of a log.
+
+        Items of a step stay in the order of these calls. They are made durable at once, many together, and can be read
+        from then on, while the step runs; what is not durable when the step returns becomes so together with its
+        result. What a failed attempt has appended stays, and the next attempt appends after it: each item has the
+        step's position and the number of the attempt. A crash may take the last items with it, and the attempt that it
+        cut short runs again under the same number.
+
+        In an attempt that has ended (its time was up, the run was cancelled) it does nothing. When more waits to be
+        written than memory should hold, a thread or a process is made to wait, and a coroutine gets QueueFull: see
+        `flush`. Raises UnstorableValue, InvalidArguments.
+        """
+        self._append(stream, value)
+
+    async def flush(self) -> None:
+        """Wait until all that this step has appended so far is durable. A coroutine that appends much, and fast, does
+        so now and then. In a worker process it does not wait."""
+        await self._flush()
 
     def resource(self, kind: type[T]) -> T:
         found: T = self._resources(kind)

@@ -45,7 +45,20 @@ class Pulse(Struct, eq=False):
             resources=execution.runner.resources,
             beat=self.beat,
             details=self.known,
+            append=self.append,
+            flush=self.flush,
         )
+
+    def append(self, stream: str, value: Any) -> None:
+        """An item for a stream, from any thread. Raises UnstorableValue, InvalidArguments, QueueFull."""
+        self.execution.runner.speaking.append(self, stream, value)
+
+    async def flush(self) -> None:
+        await self.execution.runner.speaking.flush(self)
+
+    def relay(self, stream: str, text: str) -> None:
+        """The same from a worker process, as JSON."""
+        self.execution.runner.speaking.relay(self, stream, text)
 
     def beat(self, details: Any) -> None:
         """A heartbeat, from any thread. Raises UnstorableValue."""

@@ -240,7 +240,7 @@ class WorkflowLoop(AskingLoop):
             if wrapped is not None and previous is None:
                 set_asyncgen_hooks(*wrapped)
         if self._fatal is not None or self._main is None or self._main.done():
-            return Commands(end=self._end())
+            return Commands(end=self._end(), posts=self.posts)
         self._ready = None
         return self._commands()
 

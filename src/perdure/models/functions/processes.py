@@ -30,7 +30,7 @@ from msgspec.json import encode as to_json
 from perdure.errors import InvalidDefinition, StepProcessDied
 from perdure.models.functions import worker
 from perdure.models.functions.define import Step
-from perdure.models.functions.worker import Beat, Began, Ended, Job, Ready, Word
+from perdure.models.functions.worker import Beat, Began, Ended, Item, Job, Ready, Word
 
 log = logging.getLogger("perdure")
 
@@ -40,9 +40,10 @@ _LOOK_EVERY_S: Final = 1.0
 
 
 class Task:
-    """A job in the pool. `began` is called on the loop, `beat` in the thread that listens to the process."""
+    """A job in the pool. `began` is called on the loop, `beat` and `append` in the thread that listens to the process,
+    which waits, and lets the process wait, while `append` does."""
 
-    __slots__ = ("beat", "began", "future", "has_begun", "job", "member")
+    __slots__ = ("append", "beat", "began", "future", "has_begun", "job", "member")
 
     def __init__(
         self,
@@ -50,8 +51,10 @@ class Task:
         future: asyncio.Future[Ended],
         began: Callable[[], None],
         beat: Callable[[str | None], None],
+        append: Callable[[str, str], None],
     ) -> None:
         self.job = job
+        self.append = append
         self.future = future
         self.began = began
         self.beat = beat
@@ -84,6 +87,7 @@ class ProcessPool:
         payload_max: int,
         began: Callable[[], None],
         beat: Callable[[str | None], None],
+        append: Callable[[str, str], None],
     ) -> asyncio.Future[Ended]:
         """Have an attempt made. To cancel the future kills the process that makes it.
 
@@ -101,7 +105,7 @@ class ProcessPool:
             details=details,
             payload_max=payload_max,
         )
-        task = Task(job, self._loop.create_future(), began, beat)
+        task = Task(job, self._loop.create_future(), began, beat, append)
         task.future.add_done_callback(partial(self._settled, task))
         self._waiting[task] = None
         self._go_on()
@@ -269,6 +273,8 @@ class Member:
                 match _hear(connection):
                     case Beat(details):
                         task.beat(details)
+                    case Item(stream, value):
+                        task.append(stream, value)
                     case Began():
                         pool.tell(pool.begun, task)
                     case Ended() as end:

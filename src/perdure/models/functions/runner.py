@@ -13,12 +13,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
+from msgspec.structs import replace
 
 from perdure.errors import PerdureError, RollbackFailed, UnstorableValue
 from perdure.kernel.ops import Advance, End, Onward, Start
-from perdure.kernel.records import Attempt, Entry, Failure, Outcome, Run, Wait
+from perdure.kernel.records import Attempt, Entry, Failure, Outcome, PublishedValue, Run, StreamItem, Wait
 from perdure.kernel.status import Status
-from perdure.models.functions.commands import Ask, ChildCall, Continued
+from perdure.models.functions.commands import Ask, ChildCall, Continued, Post
 from perdure.models.functions.compensation import BRANCH, Compensation, roll_back
 from perdure.models.functions.context import CurrentRun
 from perdure.models.functions.define import StepCall, Workflow
@@ -50,9 +51,9 @@ class LiveRun:
     that is not committed yet."""
 
     __slots__ = (
-        "_callbacks_max", "_codec", "_encode", "_input", "_payload_max", "_undone_for", "asks", "children", "claim",
-        "compensations", "ended", "fetching", "gate", "has_waited", "id", "loop", "pausing", "requests", "retries",
-        "running", "seq", "timers", "workflow",
+        "_callbacks_max", "_codec", "_encode", "_input", "_is_retried", "_payload_max", "_undone_for", "asks",
+        "children", "claim", "compensations", "ended", "fetching", "gate", "has_waited", "id", "loop", "pausing",
+        "requests", "retries", "running", "seq", "timers", "workflow",
     )  # fmt: skip
 
     def __init__(
@@ -82,7 +83,8 @@ class LiveRun:
         self.fetching = 0  # ends of other runs that are being read for it
         self._codec = codec
         self._encode = None if type(codec) is PlainCodec else codec.encode
-        self._payload_max = payload_max
+        self._payload_max = self.loop.payload_max = payload_max
+        self._is_retried = run.attempt > 1
 
     @property
     def idle(self) -> bool:
@@ -100,7 +102,11 @@ class LiveRun:
         return self._took(self.loop.begin(lambda: function(*args, **kwargs), at))
 
     def replay(self, input: str, entries: Sequence[Entry], created_at: int) -> Commands:
-        """Bring a new loop to where the journal ends; what is asked for from there on. Raises Mismatch."""
+        """Bring a new loop to where the journal ends; what is asked for from there on. Raises Mismatch.
+
+        What an activation says is committed with its entry, so it need not be said again. But the first one has no
+        entry; and the last one before a failure may, after a retry, have come further with other code.
+        """
         self.has_waited = True
         total = _Outstanding()
         try:
@@ -122,6 +128,7 @@ class LiveRun:
         # As in __init__.
         self.loop = WorkflowLoop(run_id=self.id, callbacks_max=self._callbacks_max, branch=BRANCH)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
         self.loop.about = about
+        self.loop.payload_max = self._payload_max
         at = forward[-1].at if forward else created_at
         compensations, policy = list(self.compensations), self.workflow.compensation
         total = _Outstanding()
@@ -136,6 +143,8 @@ class LiveRun:
                     details=_diff(entries, self.seq, "the end of the workflow"),
                 )
             commands = total.add(self._hand_over(entry, entries))
+        if entries and not self._is_retried:
+            commands.posts = ()
         return total.commands(self, commands)
 
     def _hand_over(self, entry: Entry, entries: Sequence[Entry]) -> Commands:
@@ -293,7 +302,8 @@ class LiveRun:
             commands.end is None
             and len(self.requests) > len(self.pausing)
             and not (commands.timers or commands.timers_dropped or commands.steps_cancelled)
-            and not (commands.asks or commands.asks_withdrawn or starts or read or consumed or undo)
+            and not (commands.asks or commands.asks_withdrawn or commands.posts)
+            and not (starts or read or consumed or undo)
         ):
             return Advance(run_id=self.id, at=at, claim=self.claim, cause=cause, entries=entries, waits_dropped=dropped)
         waits: tuple[Wait, ...] = ()
@@ -327,6 +337,7 @@ class LiveRun:
                 onward = self._onward(commands.end)
             else:
                 end = self._end(commands.end)
+        published, items = self._said(commands.posts, at) if commands.posts else ((), ())
         return Advance(
             run_id=self.id,
             at=at,
@@ -340,10 +351,24 @@ class LiveRun:
             starts=starts,
             cancels=tuple(cancels),
             undo=undo,
+            published=published,
+            stream_items=items,
             idle=end is None and onward is None and self.idle,
             end=end,
             onward=onward,
         )
+
+    def _said(self, posts: Sequence[Post], at: int) -> tuple[tuple[PublishedValue, ...], tuple[StreamItem, ...]]:
+        """The rows of what the code says."""
+        values: dict[str, PublishedValue] = {}
+        items: list[StreamItem] = []
+        for post in posts:
+            text = post.value if self._encode is None else self._encode(post.value)
+            if post.is_item:
+                items.append(StreamItem(run_id=self.id, stream=post.name, value=text, at=at, mark=post.mark))
+            else:
+                values[post.name] = PublishedValue(run_id=self.id, key=post.name, value=text, at=at, mark=post.mark)
+        return tuple(values.values()), tuple(items)
 
     def _answer_at_once(
         self, commands: Commands, at: int, entries: tuple[Entry, ...]
@@ -440,7 +465,10 @@ class LiveRun:
         return End(status=Status.FAILED, outcome=Outcome(failure=to_json(to_failure(error)).decode()))
 
     def _took(self, commands: Commands) -> Commands:
-        """Keep track of which steps are asked for."""
+        """Keep track of which steps are asked for, and mark what is said."""
+        if commands.posts:
+            said = enumerate(commands.posts, 1)
+            commands.posts = [replace(post, mark=(self.seq, number)) for number, post in said]
         for request in commands.steps:
             self.requests[request.position] = request
         if commands.asks:
@@ -482,6 +510,7 @@ class _Outstanding:
         total.steps = list(live.requests.values())
         total.asks = list(live.asks.values())
         total.timers = [t for p, t in self._timers.items() if live.loop.pending(p) is not None]
+        total.posts = last.posts
         total.end = last.end
         return total
 
@@ -504,6 +533,7 @@ class _Merged:
         total.steps_cancelled = [*total.steps_cancelled, *_withdrawn(self._steps, commands.steps_cancelled)]
         total.timers_dropped = [*total.timers_dropped, *_withdrawn(self._timers, commands.timers_dropped)]
         total.asks_withdrawn = [*total.asks_withdrawn, *_withdrawn(self._asks, commands.asks_withdrawn)]
+        total.posts = [*total.posts, *commands.posts]
         total.end = commands.end
 
     def next_at_once(self) -> Ask | None:

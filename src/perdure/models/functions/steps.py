@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.json import decode as from_json
 
 from perdure.errors import Misuse, StepFailed, StepTimedOut, UnstorableValue
-from perdure.kernel.records import Attempt, Failure, Wait
+from perdure.kernel.records import Attempt, Failure, StreamItem, Wait
 from perdure.models.functions.carriers import Carriers
 from perdure.models.functions.context import in_step
 from perdure.models.functions.define import Step, StepCall
@@ -31,6 +31,7 @@ from perdure.models.functions.failures import brief, receive
 from perdure.models.functions.heartbeats import Beats, Pulse
 from perdure.models.functions.loop import StepRequest
 from perdure.models.functions.runner import LiveRun
+from perdure.models.functions.speaking import Speaker, Speaking
 from perdure.ports import Clock, TimerHandle
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Execution:
 
     __slots__ = (
         "_beats", "_silence", "_thread", "_timed_out", "_timeout", "attempt", "context", "coroutine", "deadline",
-        "details", "dropped", "history", "live", "pulse", "request", "runner", "started_at", "step", "task",
+        "details", "dropped", "history", "live", "pulse", "request", "runner", "speaker", "started_at", "step", "task",
     )  # fmt: skip
 
     def __init__(self, runner: StepRunner, live: LiveRun, request: StepRequest) -> None:
@@ -65,6 +66,7 @@ class Execution:
         self.context: Context | None = None
         self.pulse: Pulse | None = None
         self.dropped = False
+        self.speaker: Speaker | None = None
         self._beats: Beats | None = None
         self._thread: Future[Any] | None = None
         self._timeout: TimerHandle | None = None
@@ -135,9 +137,14 @@ class Execution:
             payload_max=runner.payload_max,
             began=partial(self._began, pulse),
             beat=pulse.receive,
+            append=pulse.relay,
         )
         self.task.add_done_callback(self._process_ended)
         self._arm_deadline()
+
+    def hush(self) -> tuple[StreamItem, ...]:
+        """The step has ended, or is of no matter: what it appended that is not on its way yet."""
+        return () if self.speaker is None else self.speaker.hush()
 
     def drop(self) -> None:
         """Stop: the outcome no longer matters. A process is killed; a thread cannot be, and is left to end."""
@@ -145,6 +152,7 @@ class Execution:
         self.pulse = None
         self._stop_timers()
         self._end_beats()
+        self.hush()
         if self.task is not None and not self.task.done():
             self.task.cancel()
 
@@ -362,6 +370,7 @@ class StepRunner:
         threads_max: int,
         processes_max: int | None,
         payload_max: int,
+        speaking: Speaking,
         finished: Callable[[Execution, Any, BaseException | None], None],
         delayed: Callable[[Execution, int, BaseException], None],
         paused: Callable[[Execution], None],
@@ -374,6 +383,7 @@ class StepRunner:
         self.clock = clock
         self.resources = resources
         self.payload_max = payload_max
+        self.speaking = speaking
         self.finished = finished
         self.delayed = delayed
         self.paused = paused

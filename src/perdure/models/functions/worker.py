@@ -29,6 +29,7 @@ from perdure.kernel.records import Failure
 from perdure.models.functions.context import CurrentStep, in_step
 from perdure.models.functions.define import Step
 from perdure.models.functions.failures import to_failure
+from perdure.models.functions.speaking import item_text
 from perdure.models.functions.values import Signature, to_text
 
 _BEAT_EVERY_S: Final = 0.05
@@ -63,6 +64,13 @@ class Beat(Struct, frozen=True, tag=True):
     details: str | None
 
 
+class Item(Struct, frozen=True, tag=True):
+    """An item for a stream, as JSON."""
+
+    stream: str
+    value: str
+
+
 class Ended(Struct, frozen=True, tag=True, kw_only=True):
     """The job is done: the function returned this, as JSON, or failed; `details` is what it said last."""
 
@@ -71,7 +79,7 @@ class Ended(Struct, frozen=True, tag=True, kw_only=True):
     details: str | None = None
 
 
-Word = Ready | Began | Beat | Ended
+Word = Ready | Began | Beat | Item | Ended
 
 
 def main(connection: Connection, engine_pid: int) -> None:
@@ -183,7 +191,17 @@ class _Pulse:
             resources=self._no_resource,
             beat=self.beat,
             details=job.details,
+            append=self.append,
+            flush=_nothing_to_wait_for,
         )
+
+    def append(self, stream: str, value: Any) -> None:
+        """Hand an item to the engine. Waits while that one has its hands full."""
+        item = Item(stream, item_text(stream, value, self._job.payload_max))
+        with self._lock:
+            if not self._is_over:
+                with suppress(OSError):  # The engine is gone, and so will this process be.
+                    self._worker.send(item)
 
     def _no_resource(self, kind: type[Any]) -> NoReturn:
         raise Misuse(
@@ -227,6 +245,10 @@ class _Pulse:
         self._sent_at = time.monotonic()
         with suppress(OSError):  # The engine is gone, and so will this process be.
             self._worker.send(beat)
+
+
+async def _nothing_to_wait_for() -> None:
+    """Items are on their way to the engine as soon as they are said."""
 
 
 def _as_in_engine(failure: Failure) -> Failure:

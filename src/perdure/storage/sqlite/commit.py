@@ -44,6 +44,7 @@ from perdure.storage.sqlite.rows import (
     updated_run,
     wait_rows,
 )
+from perdure.storage.sqlite.streams import write as write_streams
 from perdure.storage.sqlite.transaction import snapshot, transaction
 
 _HISTORY: Final = ("clear_journal", "clear_archive", "clear_history_payloads", "clear_audit")
@@ -58,6 +59,7 @@ class Plan(Struct):
     runs: list[Execution]
     rest: list[Execution]
     audit: list[Execution]
+    has_streams: bool
 
 
 class _RunConflict(Exception):
@@ -95,7 +97,8 @@ def plan(batch: Batch) -> Plan:
         replies = [(mail_id, reply) for mail_id, reply in batch.mail_done.items() if reply is not None]
         rest += REPLY_MAIL.executions(replies)
         rest += DELETE_MAIL.executions([(mail_id,) for mail_id in batch.mail_done])
-    return Plan(batch, waits, runs, rest, INSERT_AUDIT.executions(audit_rows(batch.audit)))
+    has_streams = bool(batch.published or batch.stream_items or batch.archive or new_inputs)
+    return Plan(batch, waits, runs, rest, INSERT_AUDIT.executions(audit_rows(batch.audit)), has_streams)
 
 
 def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
@@ -123,6 +126,8 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
                 connection.execute(sql, variables)
             for sql, variables in planned.audit:
                 connection.execute(sql, variables)
+            if planned.has_streams:
+                write_streams(connection, batch)
             return found
     except _RunConflict:
         raise _conflict(connection, batch) from None

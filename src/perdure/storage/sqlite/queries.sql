@@ -400,6 +400,35 @@ order by runs.deadline limit :limit
 insert into audit (run_id, seq, version, was, became, cause, actor, details, at)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: put_published
+-- What runs show now, unless something newer is there.
+insert into published (run_id, key, at, seq, number, value)
+values (?, ?, ?, ?, ?, ?)
+on conflict (run_id, key) do update set at = excluded.at, seq = excluded.seq, number = excluded.number, value = excluded.value
+where (excluded.seq, excluded.number) > (published.seq, published.number)
+
+-- name: insert_stream_items
+-- Append to streams.
+insert into stream_items (run_id, stream, "offset", at, position, attempt, seq, number, value)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: last_offset
+-- How long a stream is.
+select coalesce(max("offset"), 0) from stream_items where run_id = :run_id and stream = :stream
+
+-- name: said_in
+-- What of an activation's words is in a run's streams.
+select number from stream_items indexed by stream_items_said where seq is not null and run_id = :run_id and seq = :seq
+
+-- name: forget_said
+-- From an activation on, a run's words may be said anew.
+update stream_items indexed by stream_items_said set seq = null, number = null
+where seq is not null and run_id = :run_id and seq >= :first
+
+-- name: outdate_published
+-- The same for what it shows: that stays until it is said anew.
+update published set seq = :seq, number = :number where run_id = :run_id and seq >= :first
+
 -- name: reply_mail
 -- Answers, for mail that is still there.
 insert or replace into mail_replies (id, reply)
@@ -492,6 +521,18 @@ from journal_archive where run_id = :run_id order by attempt, seq
 -- name: audit
 -- A run's audit rows, oldest first.
 select run_id, seq, version, was, became, cause, actor, details, at from audit where run_id = :run_id order by seq
+
+-- name: status
+select status from runs where id = :run_id
+
+-- name: published
+-- What a run shows, under one key or all, in the order of the fields of kernel.records.PublishedValue.
+select run_id, key, value, at from published where run_id = :run_id and (:key is null or key = :key) order by key
+
+-- name: stream
+-- Items of a stream, in the order of the fields of kernel.records.StreamItem.
+select run_id, stream, "offset", value, at, position, attempt from stream_items
+where run_id = :run_id and stream = :stream and "offset" > :after order by "offset" limit :limit
 
 -- name: post
 -- Leave mail.

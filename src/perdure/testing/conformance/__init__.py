@@ -17,9 +17,10 @@ from perdure.testing.conformance.engines import EngineRules
 from perdure.testing.conformance.listing import ListingRules
 from perdure.testing.conformance.mail import MailRules
 from perdure.testing.conformance.records import RecordRules
+from perdure.testing.conformance.streams import StreamRules
 
 __all__ = ["StoreConformance"]
 
 
-class StoreConformance(CommitRules, EngineRules, ClaimRules, RecordRules, ListingRules, MailRules):
+class StoreConformance(CommitRules, EngineRules, ClaimRules, RecordRules, ListingRules, MailRules, StreamRules):
     """All rules of the port."""
