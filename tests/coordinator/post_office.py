@@ -52,6 +52,10 @@ class PostOffice:
         await asyncio.sleep(0)
         return replies
 
+    async def idle(self) -> None:
+        """Wait until all that the engine owes itself is done."""
+        await self.coordinator._idle.wait()
+
     def box(self, run_id: str) -> Box:
         return self.coordinator.box(run_id)
 

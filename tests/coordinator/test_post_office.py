@@ -14,6 +14,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from perdure.kernel.ops import Op
 from perdure.kernel.records import Event, Wait
@@ -251,7 +252,7 @@ class Model(Struct):
             if event.run_id is None:
                 self._back(run_id, event)
             elif event.fallback == "broadcast":
-                self._offer(event)
+                self._offer(replace(event, run_id=None))
             elif event.fallback == "dead_letter":
                 self.letters.append(event.id)
 
