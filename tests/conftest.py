@@ -1,11 +1,15 @@
-"""`async def` tests run in an event loop of their own, without a plugin."""
+"""`async def` tests run in an event loop of their own, without a plugin. One that hangs is told apart from a slow one."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+from typing import Any
 
 import pytest
+
+LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -13,5 +17,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    asyncio.run(_within_limit(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})))
     return True
+
+
+async def _within_limit(test: Any) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        await test

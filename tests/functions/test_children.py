@@ -159,6 +159,14 @@ async def raises_for(id: str) -> Any:
 
 
 @workflow
+async def retried_child() -> str:
+    await receive(Go)
+    result = await fragile("it")
+    await receive(Go)
+    return result
+
+
+@workflow
 async def family_tree(depth: int) -> list[str]:
     return [current_run().id, *(await family_tree(depth - 1) if depth else [])]
 
@@ -166,7 +174,7 @@ async def family_tree(depth: int) -> list[str]:
 WORKFLOWS: list[Workflow[Any, Any]] = [
     child, failing, waiting, awaits, awaits_failing, fails_with_its_child, gathers, gathers_with_a_failure, starts,
     starts_and_sleeps, starts_same, grandparent, parent_of_waiting, impatient, ends_before_its_child, waits_for,
-    raises_for, family_tree,
+    raises_for, retried_child, family_tree,
 ]  # fmt: skip
 
 Open = Callable[..., Environment]
@@ -433,21 +441,6 @@ async def test_a_parent_that_failed_with_its_child_can_be_retried_and_has_a_new_
         await env.check()
 
 
-async def test_a_run_that_is_retried_before_its_failure_was_heard_of_is_waited_for_again(
-    opened: Open, mended: Mended
-) -> None:
-    async with opened() as env:
-        await env.engine.start(waiting("go"), id="w")
-        await env.engine.start(waits_for("f", "w"), id="other")
-        await env.quiet()
-        assert (await env.engine.handle("other").result())[1] == "missing"
-        with pytest.raises(RunFailed):
-            await env.engine.run(failing("x"), id="f")
-        await env.engine.start(raises_for("f"), id="late")
-        await env.quiet()
-        assert await env.engine.handle("late").result() == "f failed"
-
-
 async def test_a_waiting_run_that_was_set_aside_does_not_mistake_a_retried_run_for_one_that_ended(
     opened: Open, mended: Mended
 ) -> None:
@@ -467,14 +460,3 @@ async def test_a_waiting_run_that_was_set_aside_does_not_mistake_a_retried_run_f
         await env.engine.send(Go(), to="f")
         assert await env.engine.handle("r").result() == "it is mended"
         await env.check()
-
-
-@workflow
-async def retried_child() -> str:
-    await receive(Go)
-    result = await fragile("it")
-    await receive(Go)
-    return result
-
-
-WORKFLOWS.append(retried_child)

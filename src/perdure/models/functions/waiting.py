@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
 import msgspec
 from msgspec import Raw, Struct
@@ -104,6 +104,9 @@ class Waits(Struct, frozen=True):
         return tuple(found)
 
 
+_NO_VALUE: Final = Raw(b"")  # This very object is left out of the JSON; another one would leave a hole in it.
+
+
 class Won(Struct, frozen=True, omit_defaults=True):
     """A wait's journal entry: which option won, and with what."""
 
@@ -111,7 +114,7 @@ class Won(Struct, frozen=True, omit_defaults=True):
     event: str | None = None
     name: str | None = None
     sent_at: int | None = None
-    value: Raw = Raw(b"")
+    value: Raw = _NO_VALUE
     due: int | None = None
     fired: int | None = None
     run: str | None = None
@@ -163,7 +166,7 @@ def won_by_end(option: int, target: str, ended: tuple[Run, Outcome] | None, code
         return Won(option=option, run=target, status="missing")
     run, outcome = ended
     failure = None if outcome.failure is None else msgspec.json.decode(outcome.failure, type=Failure)
-    value = Raw(b"") if outcome.output is None else Raw(codec.decode(outcome.output).encode())
+    value = _NO_VALUE if outcome.output is None else Raw(codec.decode(outcome.output).encode())
     return Won(option=option, run=target, status=run.status.value, value=value, failure=failure)
 
 

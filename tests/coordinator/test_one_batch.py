@@ -1,0 +1,203 @@
+"""Ops that concern the same event and meet in one batch, on memory and on SQLite: what is stored is what is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.kernel import boxes, matching
+from perdure.kernel.delivery import Queued
+from perdure.kernel.ops import Send
+from perdure.ports import Store
+from perdure.storage.memory import MemoryStore
+from perdure.storage.sqlite import SqliteStore
+from tests.coordinator.post_office import PostOffice, contents, for_event, post_office
+
+Opened = Callable[[], AbstractAsyncContextManager[PostOffice]]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    @asynccontextmanager
+    async def with_runs() -> AsyncGenerator[PostOffice]:
+        store: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "runs.db")
+        async with post_office(store) as office:
+            await office.do(*[office.start(run_id) for run_id in ("r", "s", "t")])
+            yield office
+
+    return with_runs
+
+
+async def held(office: PostOffice, run_id: str) -> list[tuple[str, str | None]]:
+    """A run's events and the positions that they won; in memory there must be the same."""
+    loaded = (await office.store.load([run_id]))[run_id]
+    stored = boxes.opened(loaded.waits, loaded.events)
+    in_memory = office.box(run_id)
+    assert {event.id: event.position for event in stored.events} == {e.id: e.position for e in in_memory.events}
+    assert stored.waits.keys() == in_memory.waits.keys()
+    return [(event.id, event.position) for event in loaded.events]
+
+
+async def queued(office: PostOffice, name: str = "a") -> list[str]:
+    return [event.id for event in await office.store.events(name=name)]
+
+
+async def test_an_event_whose_wait_is_dropped_wins_the_next_one_in_the_same_batch(opened: Opened) -> None:
+    async with opened() as office:
+        await office.do(office.wait("r", "1", for_event("r", "1", "a")))
+        await office.do(office.send("e", "a", "r"))
+        assert await held(office, "r") == [("e", "1")]
+        await office.do(office.drop("r", "1"), office.wait("r", "2", for_event("r", "2", "a")))
+        assert await held(office, "r") == [("e", "2")]
+        (wait,) = (await office.store.load(["r"]))["r"].waits
+        assert wait.due_at == 0
+
+
+async def test_an_event_that_wins_a_wait_which_is_dropped_in_the_same_batch_waits_on(opened: Opened) -> None:
+    async with opened() as office:
+        await office.do(office.wait("r", "1", for_event("r", "1", "a")))
+        await office.do(office.send("e", "a", "r"), office.drop("r", "1"))
+        assert await held(office, "r") == [("e", None)]
+        await office.do(office.wait("r", "2", for_event("r", "2", "a")))
+        assert await held(office, "r") == [("e", "2")]
+
+
+async def test_an_event_of_a_run_that_drops_its_wait_and_ends_goes_back_once(opened: Opened) -> None:
+    async with opened() as office:
+        await office.do(office.wait("r", "1", for_event("r", "1", "a")))
+        await office.do(office.send("e", "a"))
+        await office.do(office.drop("r", "1"), office.end("r"))
+        assert await queued(office) == ["e"]
+
+
+@pytest.mark.parametrize(
+    ("fallback", "letters", "queue"), [("discard", [], []), ("dead_letter", ["e"], []), ("broadcast", [], ["e"])]
+)
+@pytest.mark.parametrize("waits", [False, True])
+async def test_an_event_to_a_run_that_ends_in_the_same_batch_goes_where_its_policy_says(
+    opened: Opened, fallback: str, letters: list[str], queue: list[str], waits: bool
+) -> None:
+    async with opened() as office:
+        if waits:
+            await office.do(office.wait("r", "1", for_event("r", "1", "a")))
+        await office.do(office.send("e", "a", "r", fallback=fallback), office.end("r"))
+        found = await contents(office.store, ["r"], ["a"])
+        assert found["r"] == ("succeeded", [], [])
+        assert (found["letters"], found["queue a"]) == (letters, queue)
+
+
+async def test_an_event_to_a_run_that_ends_in_the_same_batch_reaches_who_waits_for_it(opened: Opened) -> None:
+    async with opened() as office:
+        await office.do(office.wait("s", "1", for_event("s", "1", "a")))
+        await office.do(office.send("e", "a", "r", fallback="broadcast"), office.end("r"))
+        assert await held(office, "s") == [("e", "1")]
+        assert ("s", "1") in office.delivered
+
+
+async def test_an_event_that_comes_back_goes_to_who_waits_longest_not_to_who_comes_now(opened: Opened) -> None:
+    async with opened() as office:
+        await office.do(office.wait("r", "1", for_event("r", "1", "a")))
+        await office.do(office.send("e", "a"))
+        await office.do(office.wait("s", "1", for_event("s", "1", "a")))
+        await office.do(office.wait("t", "1", for_event("t", "1", "a")), office.drop("r", "1"))
+        assert (await held(office, "s"), await held(office, "t")) == ([("e", "1")], [])
+
+
+async def test_who_comes_as_an_event_comes_back_gets_the_earliest_sent(opened: Opened) -> None:
+    async with opened() as office:
+        await office.do(office.wait("r", "1", for_event("r", "1", "a")))
+        await office.do(office.send("e-1", "a"), office.send("e-2", "a"))
+        await office.do(office.drop("r", "1"), office.wait("s", "1", for_event("s", "1", "a")))
+        assert await held(office, "s") == [("e-1", "1")]
+        assert await queued(office) == ["e-2"]
+        await office.do(office.drop("s", "1"), office.wait("s", "2", for_event("s", "2", "a")))
+        assert await held(office, "s") == [("e-1", "2")]
+
+
+@pytest.mark.parametrize(("mode", "gets"), [("after_wait", False), ("after_create", True), ("all", True)])
+async def test_who_begins_to_wait_in_the_batch_of_a_retained_event_gets_it_by_its_mode(
+    opened: Opened, mode: str, gets: bool
+) -> None:
+    async with opened() as office:
+        wait = office.wait("r", "1", for_event("r", "1", "a", mode=mode))
+        await office.do(office.send("e", "a", consumed=False), wait)
+        assert await held(office, "r") == ([("e", "1")] if gets else [])
+        assert await queued(office) == ["e"]
+
+
+@pytest.mark.parametrize(("is_sent_first", "gets"), [(True, False), (False, True)])
+async def test_a_run_created_in_the_batch_of_a_retained_event_knows_who_was_first(
+    opened: Opened, is_sent_first: bool, gets: bool
+) -> None:
+    async with opened() as office:
+        ops = [office.send("e", "a", consumed=False), office.start("new")]
+        await office.do(*(ops if is_sent_first else reversed(ops)))
+        await office.do(office.wait("new", "1", for_event("new", "1", "a", mode="after_create")))
+        assert await held(office, "new") == ([("e", "1")] if gets else [])
+
+
+async def test_a_run_gets_a_retained_event_once_however_many_of_its_tasks_wait(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "SPREAD_MAX", 2)
+    async with opened() as office:
+        for run_id, position in (("r", "1"), ("s", "1"), ("r", "2"), ("t", "1"), ("r", "3")):
+            await office.do(office.wait(run_id, position, for_event(run_id, position, "a")))
+        await office.do(office.send("e", "a", consumed=False))
+        await office.idle()
+        assert await held(office, "r") == [("e", "1")]
+        assert (await held(office, "s"), await held(office, "t")) == ([("e", "1")], [("e", "1")])
+        await office.do(office.read("r", "1", "e"), office.wait("r", "4", for_event("r", "4", "a", mode="all")))
+        assert await held(office, "r") == []
+
+
+async def test_a_position_with_the_same_event_twice_does_not_end_the_spreading(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "SPREAD_MAX", 2)
+    async with opened() as office:
+        for run_id in ("r", "s", "t"):
+            twice = [for_event(run_id, "1", "a", option) for option in range(2)]
+            await office.do(office.wait(run_id, "1", *twice))
+        await office.do(office.send("e", "a", consumed=False))
+        await office.idle()
+        assert {run_id for run_id, _ in office.delivered} == {"r", "s", "t"}
+
+
+async def test_a_retained_event_that_expires_on_its_way_stops_there(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "SPREAD_MAX", 1)
+    async with opened() as office:
+        for run_id in ("r", "s", "t"):
+            await office.do(office.wait(run_id, "1", for_event(run_id, "1", "a")))
+        spread = matching._Matching._spread
+
+        def slow(self: Any, event: Any, after: int) -> Any:
+            office.now = 5_000
+            return spread(self, event, after)
+
+        monkeypatch.setattr(matching._Matching, "_spread", slow)
+        await office.do(office.send("e", "a", consumed=False, expires_at=4_000))
+        await office.idle()
+        assert len(office.delivered) == 1
+
+
+async def test_a_queue_with_a_bound_knows_what_leaves_it_in_the_same_batch(opened: Opened) -> None:
+    async with opened() as office:
+        (reply,) = await office.do(_bounded(office, "e-1"))
+        assert isinstance(reply, Queued)
+        replies = await office.do(
+            office.wait("r", "1", for_event("r", "1", "a")), _bounded(office, "e-2"), _bounded(office, "e-3")
+        )
+        assert [type(reply).__name__ for reply in replies[1:]] == ["Queued", "QueueFull"]
+        assert await queued(office) == ["e-2"]
+
+
+def _bounded(office: PostOffice, event_id: str) -> Send:
+    op = office.send(event_id, "a")
+    return Send(run_id="", at=op.at, event=op.event, pending_max=1)
