@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 CODE   := $(wildcard src tests bench examples)
 
 .DEFAULT_GOAL := check
-.PHONY: demo test check lint format types bench soak clean
+.PHONY: demo test check lint format types bench bench-scale soak clean
 
 demo: $(STAMP)           ## a shop whose process is killed, and whose orders arrive all the same
 	@$(BIN)/python examples/shop/demo.py
@@ -31,6 +31,9 @@ test: $(STAMP)           ## all tests but the soak
 
 bench: $(STAMP)          ## what the engine does per second, beside the floor of the store
 	@$(BIN)/python -m bench
+
+bench-scale: $(STAMP)    ## an engine on a file with a million waiting runs
+	@$(BIN)/python -m bench.scale
 
 soak: $(STAMP)           ## random faults for minutes
 	PERDURE_SOAK=1 $(BIN)/python -m pytest tests -m soak

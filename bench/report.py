@@ -22,54 +22,74 @@ class Target(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """One figure. `compared` judges its ratio to the floor, else the figure itself is judged."""
+    """One figure. Where there is a `floor`, the ratio to the same figure of that is judged, else the figure itself."""
 
     label: str
     workload: str
     figure: str
     form: str
-    compared: bool = False
+    floor: str = ""
     target: Target | None = None
 
 
 ROWS = [
-    Row("W1 steps/s, 100 in flight", "steps", "steps_per_s", "{:,.0f}", compared=True, target=Target(0.4, least=True)),
-    Row("W2 one-step run, p50", "steps", "latency_p50_ms", "{:.2f} ms", compared=True, target=Target(2.5)),
-    Row("W2 one-step run, p99", "steps", "latency_p99_ms", "{:.2f} ms", compared=True),
+    Row("W1 steps/s, 100 in flight", "steps", "steps_per_s", "{:,.0f}", "floor", Target(0.4, least=True)),
+    Row("W2 one-step run, p50", "steps", "latency_p50_ms", "{:.2f} ms", "floor", Target(2.5)),
+    Row("W2 one-step run, p99", "steps", "latency_p99_ms", "{:.2f} ms", "floor"),
+    Row("W3 events/s, 1,000 waiting", "events", "events_per_s", "{:,.0f}", "events_floor"),
+    Row(
+        "W3 events/s, 10,000 waiting",
+        "many_events",
+        "events_per_s",
+        "{:,.0f}",
+        "many_events_floor",
+        Target(0.3, least=True),
+    ),
     Row("W4 one-second timers, p50 late", "timers", "late_p50_ms", "{:.1f} ms"),
     Row("W4 one-second timers, p99 late", "timers", "late_p99_ms", "{:.1f} ms", target=Target(60)),
+    Row(
+        "W5 children/s, 1,000 of one parent",
+        "fanout",
+        "children_per_s",
+        "{:,.0f}",
+        "fanout_floor",
+        Target(0.3, least=True),
+    ),
+    Row("W6 killed, launched again, open", "recovery", "open_s", "{:.2f} s"),
+    Row("W6 and 1,000 waiting runs ended", "recovery", "all_done_s", "{:.2f} s", target=Target(0.5)),
+    Row("W8 idle, 1,000 waiting, of a core", "idle", "cpu_percent", "{:.2f} %", target=Target(0.5)),
     Row("W9 launch to first result", "startup", "first_result_s", "{:.2f} s"),
     Row("W9 import perdure", "startup", "import_s", "{:.2f} s"),
 ]
 
 
-def summary(rounds: Rounds) -> dict[str, dict[str, float | bool]]:
+def summary(rounds: Rounds, rows: Sequence[Row] = ROWS) -> dict[str, dict[str, float | bool]]:
     """Per row its median, the floor's, the median of the ratios, and whether the target was met."""
-    rows: dict[str, dict[str, float | bool]] = {}
-    for row in ROWS:
+    summaries: dict[str, dict[str, float | bool]] = {}
+    for row in rows:
         found: dict[str, float | bool] = {"median": medians(rounds[row.workload])[row.figure]}
         judged = found["median"]
-        if row.compared:
-            found["floor"] = medians(rounds["floor"])[row.figure]
-            found["ratio"] = judged = paired(rounds[row.workload], rounds["floor"], row.figure)
+        if row.floor:
+            found["floor"] = medians(rounds[row.floor])[row.figure]
+            found["ratio"] = judged = paired(rounds[row.workload], rounds[row.floor], row.figure)
         if row.target is not None:
             found["met"] = row.target.met(judged)
-        rows[row.label] = found
-    return rows
+        summaries[row.label] = found
+    return summaries
 
 
-def table(rounds: Rounds, *, judged: bool) -> str:
+def table(rounds: Rounds, rows: Sequence[Row] = ROWS, *, judged: bool) -> str:
     """All rows as text; without `judged` the targets stand there, but not whether they were met."""
-    found = summary(rounds)
+    found = summary(rounds, rows)
     cells = [["", "perdure", "floor", "ratio", "target", ""]]
-    for row in ROWS:
+    for row in rows:
         figures = found[row.label]
         cells.append(
             [
                 row.label,
                 row.form.format(figures["median"]),
-                row.form.format(figures["floor"]) if row.compared else "",
-                f"{figures['ratio']:.2f}" if row.compared else "",
+                row.form.format(figures["floor"]) if row.floor else "",
+                f"{figures['ratio']:.2f}" if row.floor else "",
                 _target(row),
                 "" if row.target is None or not judged else "✓" if figures["met"] else "✗ missed",
             ]
@@ -81,7 +101,7 @@ def table(rounds: Rounds, *, judged: bool) -> str:
 def _target(row: Row) -> str:
     if row.target is None:
         return ""
-    bound = f"{row.target.bound:g}" if row.compared else row.form.format(row.target.bound)
+    bound = f"{row.target.bound:g}" if row.floor else row.form.format(row.target.bound)
     return f"{'≥' if row.target.least else '≤'} {bound}"
 
 

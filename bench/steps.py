@@ -24,7 +24,7 @@ async def sequence(steps: int) -> int:
 
 
 async def measure(folder: Path, *, runs: int, steps: int, in_flight: int, singles: int) -> Figures:
-    async with Engine(f"sqlite:///{folder / 'steps.db'}") as engine:
+    async with Engine(f"sqlite:///{folder / 'steps.db'}", workflows=[sequence]) as engine:
 
         async def lane(numbers: Iterator[int]) -> None:
             for _ in numbers:

@@ -5,20 +5,60 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from bench import floor, startup, steps, timers
+from bench import events, events_floor, fanout, fanout_floor, floor, idle, recovery, scale, startup, steps, timers
 from bench.figures import Figures
 
 Sizes = dict[str, int]
 
+# A floor stands right before what is measured against it.
 MEASURES: Final[dict[str, Callable[..., Coroutine[Any, Any, Figures]]]] = {
     "floor": floor.measure,
     "steps": steps.measure,
+    "events_floor": events_floor.measure,
+    "events": events.measure,
+    "many_events_floor": events_floor.measure,
+    "many_events": events.measure,
+    "fanout_floor": fanout_floor.measure,
+    "fanout": fanout.measure,
     "timers": timers.measure,
+    "recovery": recovery.measure,
+    "idle": idle.measure,
     "startup": startup.measure,
+    "scale": scale.measure,
 }
 
-_STEPS: Final[Sizes] = {"runs": 2_000, "steps": 10, "in_flight": 100, "singles": 300}
-FULL: Final[dict[str, Sizes]] = {"floor": _STEPS, "steps": _STEPS, "timers": {"timers": 2_000}, "startup": {}}
 
-_FEW: Final[Sizes] = {"runs": 200, "steps": 10, "in_flight": 100, "singles": 30}
-QUICK: Final[dict[str, Sizes]] = {"floor": _FEW, "steps": _FEW, "timers": {"timers": 200}, "startup": {}}
+def _sizes(steps: Sizes, few: int, many: int, senders: int, timers: int, idle_ms: int) -> dict[str, Sizes]:
+    events, many_events, children = {"waiters": few, "senders": senders}, {"waiters": many, "senders": senders}, few
+    return {
+        "floor": steps,
+        "steps": steps,
+        "events_floor": events,
+        "events": events,
+        "many_events_floor": many_events,
+        "many_events": many_events,
+        "fanout_floor": {"children": children},
+        "fanout": {"children": children},
+        "timers": {"timers": timers},
+        "recovery": events,
+        "idle": {"waiters": few, "milliseconds": idle_ms},
+        "startup": {},
+    }
+
+
+FULL: Final = _sizes(
+    {"runs": 2_000, "steps": 10, "in_flight": 100, "singles": 300},
+    few=1_000,
+    many=10_000,
+    senders=200,
+    timers=2_000,
+    idle_ms=11_000,
+)
+QUICK: Final = _sizes(
+    {"runs": 200, "steps": 10, "in_flight": 100, "singles": 30},
+    few=100,
+    many=300,
+    senders=50,
+    timers=200,
+    idle_ms=200,
+)

@@ -45,6 +45,14 @@ class LoadedRun(Struct, frozen=True, kw_only=True):
     orphaned: bool = False  # claimed from an engine that died with it, not one that released it
 
 
+class Journal(Struct, frozen=True):
+    """What a run was started with, has done and waits for: all that brings it back to life."""
+
+    input: str
+    entries: list[Entry]
+    waits: tuple[Wait, ...] = ()
+
+
 class StoredRun(Struct, frozen=True, kw_only=True):
     """A run with its payloads, for people."""
 
@@ -171,6 +179,9 @@ class Store(Protocol):
 
     async def journal(self, run_id: str) -> tuple[str, list[Entry]]:
         """A run's input and its entries in completion order. Raises RunNotFound."""
+
+    async def journals(self, ids: Sequence[str]) -> dict[str, Journal]:
+        """The same of several runs, and their waits, in one read; unknown ids are absent; no ids ask nothing."""
 
     async def archived(self, run_id: str) -> list[tuple[int, Entry]]:
         """Entries set aside by retries, with the attempt they belonged to."""

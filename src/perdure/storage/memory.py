@@ -15,7 +15,7 @@ from perdure.errors import CommitConflict, CommitRefused, Fenced, Misuse, RunNot
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, Outcome, PublishedValue, Run
 from perdure.kernel.status import ACTIVE, FINISHED, Status
-from perdure.ports import LoadedRun, Ripe, RunFilter, StoredRun, StreamPage
+from perdure.ports import Journal, LoadedRun, Ripe, RunFilter, StoredRun, StreamPage
 from perdure.storage.memory_events import EventTables
 from perdure.storage.memory_streams import StreamTables
 
@@ -197,6 +197,19 @@ class MemoryStore:
             if run_id not in database.runs:
                 raise RunNotFound(run_id)
             return database.runs[run_id].input, _in_order(database.journal.get(run_id, {}))
+
+    async def journals(self, ids: Sequence[str]) -> dict[str, Journal]:
+        database = self._database()
+        with database.lock:
+            return {
+                one: Journal(
+                    database.runs[one].input,
+                    _in_order(database.journal.get(one, {})),
+                    _loaded(database, database.runs[one].run).waits,
+                )
+                for one in ids
+                if one in database.runs
+            }
 
     async def archived(self, run_id: str) -> builtins.list[tuple[int, Entry]]:
         database = self._database()

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run
-from perdure.ports import LoadedRun, Ripe, RunFilter, Store, StoredRun, StreamPage
+from perdure.ports import Journal, LoadedRun, Ripe, RunFilter, Store, StoredRun, StreamPage
 
 T = TypeVar("T")
 
@@ -88,6 +88,9 @@ class StoreProxy:
 
     async def journal(self, run_id: str) -> tuple[str, builtins.list[Entry]]:
         return await self._through(self.inner.journal(run_id))
+
+    async def journals(self, ids: Sequence[str]) -> dict[str, Journal]:
+        return await self._through(self.inner.journals(ids))
 
     async def archived(self, run_id: str) -> builtins.list[tuple[int, Entry]]:
         return await self._through(self.inner.archived(run_id))

@@ -115,6 +115,11 @@ def reader_of(kind: type[Event]) -> Reader:
     return Reader(kind, f"event {kind.__qualname__!r}")
 
 
+@cache
+def field_names(kind: type[Event]) -> frozenset[str]:
+    return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+
+
 def value_of(event: Event | NamedEvent) -> Any:
     return event.value if isinstance(event, NamedEvent) else event
 

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
 from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
@@ -22,27 +21,19 @@ from perdure.errors import Misuse, PerdureError, StoreError
 from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Begin, Deliver, Drop, Finish
 from perdure.kernel.ops import Advance, Op, Release, SetHold
-from perdure.kernel.records import Entry, Failure, Hold, Run, Wait
+from perdure.kernel.records import Failure, Hold, Run, Wait
 from perdure.kernel.status import Status
 from perdure.models.functions.answering import Answering
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.failures import to_failure
+from perdure.models.functions.loading import Loader
 from perdure.models.functions.loop import Commands, Livelock, TimerRequest
 from perdure.models.functions.runner import LiveRun, Mismatch
 from perdure.models.functions.speaking import Speaking
 from perdure.models.functions.steps import Execution, StepRunner
-from perdure.ports import Clock, Codec, Store
+from perdure.ports import Clock, Codec, Journal, Store
 
 log = logging.getLogger("perdure")
-
-
-class _Stored(Struct, frozen=True):
-    """What the store knows of a run that is brought back to life."""
-
-    input: str
-    entries: list[Entry]
-    waits: tuple[Wait, ...]
-    failure: str
 
 
 class FunctionHost(Answering):
@@ -86,6 +77,7 @@ class FunctionHost(Answering):
         self._callbacks_max = callbacks_max
         self._payload_bytes_max = payload_bytes_max
         self._steps_max = steps_max
+        self._loader = Loader(store)
         self._live: dict[str, LiveRun] = {}
         self._waking: dict[str, asyncio.Task[None]] = {}
         self._arrived: dict[str, list[Deliver]] = {}  # for runs that are being woken
@@ -167,6 +159,7 @@ class FunctionHost(Answering):
             self._close(run_id)
         for task in self._fetching:
             task.cancel()
+        self._loader.close()
         self._steps.close()
 
     # Coming to life.
@@ -209,8 +202,7 @@ class FunctionHost(Answering):
 
     async def _load(self, run: Run) -> None:
         try:
-            input, entries = await self._store.journal(run.id)
-            loaded = await self._store.load([run.id])
+            stored = await self._loader.load(run.id)
             failure = ""
             if run.status is Status.ROLLING_BACK:
                 failure = (await self._store.get([run.id]))[run.id].outcome.failure or ""
@@ -224,18 +216,15 @@ class FunctionHost(Answering):
             self._waking.pop(run.id, None)
             self._hold(run.id, run.claim, f"its journal cannot be read: {error}")
             return
-        waits = loaded[run.id].waits if run.id in loaded else ()
         # Workflow code must not run inside this task.
-        asyncio.get_running_loop().call_soon(
-            self._replay, asyncio.current_task(), run, _Stored(input, entries, waits, failure)
-        )
+        asyncio.get_running_loop().call_soon(self._replay, asyncio.current_task(), run, stored, failure)
 
     def _wake_again(self, run: Run) -> None:
         now = self._lookup(run.id)
         if now is not None and now.claim == run.claim:
             self._wake(now)
 
-    def _replay(self, task: object, run: Run, stored: _Stored) -> None:
+    def _replay(self, task: object, run: Run, stored: Journal, failure: str) -> None:
         if self._waking.get(run.id) is not task:  # It was dropped, and perhaps claimed again, in the meantime.
             return
         del self._waking[run.id]
@@ -245,7 +234,7 @@ class FunctionHost(Answering):
         live = self._new(run)
         if live is None:
             return
-        self._guarded(live, self._replayed, run, stored)
+        self._guarded(live, self._replayed, run, stored, failure)
         won = [event for event in self._box(run.id).events if event.position is not None]
         arrived += [Deliver(run.id, event.position or "", event.option, event) for event in won]
         ends = [wait for wait in stored.waits if wait.target is not None and wait.due_at == 0]
@@ -253,10 +242,10 @@ class FunctionHost(Answering):
         for effect in arrived:
             self._deliver(effect)
 
-    def _replayed(self, live: LiveRun, run: Run, journal: _Stored) -> None:
+    def _replayed(self, live: LiveRun, run: Run, journal: Journal, failure: str) -> None:
         at = run.started_at or run.created_at
         if run.status is Status.ROLLING_BACK:
-            commands = live.undo(journal.input, journal.entries, at, journal.failure)
+            commands = live.undo(journal.input, journal.entries, at, failure)
         else:
             commands = live.replay(journal.input, journal.entries, at)
         stored = {wait.position: wait for wait in journal.waits}

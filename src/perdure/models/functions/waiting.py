@@ -14,7 +14,7 @@ from perdure.kernel.records import Event as EventRecord
 from perdure.kernel.records import Failure, Outcome, Run, Wait
 from perdure.models.functions.commands import Ask
 from perdure.models.functions.context import TimeReached, from_datetime, require_loop, seconds_of, to_datetime
-from perdure.models.functions.events import Delivery, Event, NamedEvent, options_of, reader_of, where_of
+from perdure.models.functions.events import Delivery, Event, NamedEvent, field_names, options_of, reader_of, where_of
 from perdure.models.functions.failures import rebuild
 from perdure.models.functions.values import Reader
 from perdure.ports import Codec
@@ -213,8 +213,7 @@ def event(
         raise InvalidArguments(f"wait for a subclass of Event, or for a name, not for {kind!r:.80}")
     options = options_of(kind)
     chosen = where_of(where, f"event {options.name!r}")
-    names = {field.encode_name for field in msgspec.structs.fields(kind)}
-    if unknown := sorted({name for name, _ in chosen} - names):
+    if chosen and (unknown := sorted({name for name, _ in chosen} - field_names(kind))):
         raise InvalidArguments(f"event {options.name!r} has no field {unknown[0]!r} to choose by")
     return EventChoice(options.name, kind, chosen, delivery or options.delivery)
 

@@ -112,12 +112,7 @@ class _Answers:
     def answer(self, question: Question) -> Any:
         match question:
             case Freed(positions, runs):
-                at = [self._events("freed_at", {"run_id": r, "position": p}) for r, p in positions]
-                return [
-                    event
-                    for found in (*at, *(self._events("freed_of", {"run_id": r}) for r in runs))
-                    for event in found
-                ]
+                return self._freed(set(positions), runs)
             case Queue(name, after, limit):
                 return self._events("queue", {"name": name, "after": after, "at": self._batch.at, "limit": limit})
             case Shapes(name):
@@ -150,6 +145,12 @@ class _Answers:
             case Kept(event_id):
                 rows = self._rows("kept", {"id": event_id})
                 return (event_of(rows[0][:-1]), rows[0][-1]) if rows else None
+
+    def _freed(self, positions: set[tuple[str, str]], runs: list[str]) -> list[Event]:
+        asked = {run_id for run_id, _ in positions}.union(runs)
+        found = self._events("freed", {"ids": json_text(asked), "cleared": json_text(runs)})
+        cleared = set(runs)
+        return [e for e in found if e.run_id in cleared or (e.run_id or "", e.position or "") in positions]
 
     def _seen(self, question: HasRead) -> set[str]:
         ids = json_text([event_id for event_id, _ in question.events])

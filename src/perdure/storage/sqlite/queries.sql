@@ -1,6 +1,7 @@
 -- Every query of the SQLite store. `-- name:` starts one; a name in braces stands for the text of that query.
 -- Where a query takes many rows, it has one group of question marks that is repeated (see queries.py). Rows of nulls pad it,
--- and must change nothing.
+-- and must change nothing. Pairs are looked for in a select from a list, not in the list: only then does SQLite use an
+-- index for them, and does not read the whole table.
 
 -- name: run_columns
 -- A run without payloads, in the order of the fields of kernel.records.Run.
@@ -10,15 +11,21 @@ runs.created_at, runs.started_at, runs.updated_at, runs.completed_at
 
 -- name: active
 -- The condition of the index runs_active, word for word, so that SQLite can use it.
-runs.status in ('created', 'running', 'suspended', 'cancelling', 'rolling_back')
+(
+    runs.status = 'created' or runs.status = 'running' or runs.status = 'suspended' or runs.status = 'cancelling'
+    or runs.status = 'rolling_back'
+)
 
 -- name: awake
 -- The condition of the index runs_awake, word for word.
-runs.status in ('created', 'running', 'cancelling', 'rolling_back')
+(runs.status = 'created' or runs.status = 'running' or runs.status = 'cancelling' or runs.status = 'rolling_back')
 
 -- name: unsuccessful
 -- The condition of the index runs_unsuccessful, word for word.
-runs.status in ('failed', 'cancelled', 'rolled_back', 'rollback_failed')
+(
+    runs.status = 'failed' or runs.status = 'cancelled' or runs.status = 'rolled_back'
+    or runs.status = 'rollback_failed'
+)
 
 -- name: given_ids
 -- A JSON list of ids as rows: a list of question marks would meet SQLite's limit on variables.
@@ -163,7 +170,7 @@ delete from waits where run_id in (values (?))
 
 -- name: drop_waits
 -- Single waits.
-delete from waits where (run_id, position) in (values (?, ?))
+delete from waits where (run_id, position) in (with new (run_id, position) as (values (?, ?)) select * from new)
 
 -- name: put_waits
 -- New waits, or new states of old ones.
@@ -175,7 +182,8 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: mark_waits
 -- Positions that were won: their runs must go on.
-update waits set due_at = 0 where (run_id, position) in (values (?, ?))
+update waits set due_at = 0
+where (run_id, position) in (with new (run_id, position) as (values (?, ?)) select * from new)
 
 -- name: mark_consumed
 -- Runs whose failure was handed to a run that waited for it.
@@ -210,7 +218,11 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: read_events
 -- Events that runs have read.
-delete from events where (run_id, id) in (values (?, ?))
+delete from events where rowid in (
+    select events.rowid from (with new (run_id, id) as (values (?, ?)) select * from new) as new
+    cross join events indexed by events_run
+    on events.run_id is not null and events.run_id = new.run_id and events.id = new.id
+)
 
 -- name: note_reads
 -- Of those, the retained ones: their runs do not read them again. Runs before they are deleted.
@@ -264,14 +276,12 @@ waits.number, waits.due_at, waits.attempts, waits.failure, waits.since, waits.de
 select exists (select 1 from events indexed by events_run where run_id is not null),
     exists (select 1 from waits indexed by waits_target where target is not null and due_at is null)
 
--- name: freed_at
--- The event that won a position.
+-- name: freed
+-- What has won a position of these runs, and all that those of them still have that are cleared.
 select {event_columns} from events indexed by events_run
-where run_id is not null and run_id = :run_id and position = :position
-
--- name: freed_of
--- All that a run still has.
-select {event_columns} from events indexed by events_run where run_id is not null and run_id = :run_id order by number
+where run_id is not null and run_id in {given_ids}
+    and (position is not null or run_id in (select value from json_each(:cleared)))
+order by number
 
 -- name: queue
 -- What waits in the queue of a name.
@@ -380,12 +390,13 @@ select {run_columns} from runs indexed by runs_parent
 where runs.parent_id in {given_ids} and {active} and runs.bond <> 'detached' order by runs.created_at, runs.id
 
 -- name: ripe_waits
--- Waiting runs of these workflows that nobody has and that are due before a time.
-select waits.run_id, min(waits.due_at) as due_at from waits indexed by waits_due cross join runs on runs.id = waits.run_id
+-- Waiting runs of these workflows that nobody has and that are due before a time, in the order of the index, so that who
+-- has seen enough can stop. A run is there once for each of its waits.
+select waits.run_id, waits.due_at from waits indexed by waits_due cross join runs on runs.id = waits.run_id
 where waits.due_at is not null and waits.due_at < :before
     and runs.status = 'suspended' and runs.hold_kind is null and runs.workflow in (select value from json_each(:workflows))
     and (runs.owner is null or runs.owner not in (select id from engines where alive))
-group by waits.run_id order by due_at limit :limit
+order by waits.due_at
 
 -- name: ripe_deadlines
 -- The same by their deadlines.
@@ -491,20 +502,22 @@ select {run_columns},
     runs.spilled
 from runs where runs.id in {given_ids}
 
--- name: input
--- A run's input.
-select case when spilled & 1 then (select data from payloads where run_id = runs.id and slot = 'input') else input end
-from runs where id = :run_id
+-- name: inputs
+-- Runs' inputs.
+select id, case when spilled & 1 then (select data from payloads where run_id = runs.id and slot = 'input') else input end
+from runs where id in {given_ids}
 
--- name: journal
--- A run's entries in completion order.
+-- name: journals
+-- Runs' entries in completion order.
 select run_id, seq, position, kind, name,
-    case when spilled = 1 then (select data from payloads where run_id = :run_id and slot = 'entry:' || seq)
+    case when spilled = 1
+        then (select data from payloads where run_id = journal.run_id and slot = 'entry:' || journal.seq)
         else value end,
-    case when spilled = 2 then (select data from payloads where run_id = :run_id and slot = 'entry:' || seq)
+    case when spilled = 2
+        then (select data from payloads where run_id = journal.run_id and slot = 'entry:' || journal.seq)
         else failure end,
     attempts, started_at, at, spilled
-from journal where run_id = :run_id order by seq
+from journal where run_id in {given_ids} order by run_id, seq
 
 -- name: archived
 -- Entries set aside by retries, with their attempt first.

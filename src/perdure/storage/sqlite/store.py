@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from perdure.errors import CommitRefused, InvariantViolated, Misuse, RunNotFound, StoreBroken, UnstorableValue
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Wait
-from perdure.ports import LoadedRun, Ripe, RunFilter, StoredRun, StreamPage
+from perdure.ports import Journal, LoadedRun, Ripe, RunFilter, StoredRun, StreamPage
 from perdure.storage.sqlite.commit import check_fence, commit, plan
 from perdure.storage.sqlite.connection import connect_reader, connect_writer
 from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
@@ -121,7 +122,7 @@ class SqliteStore:
 
     async def ripe(self, *, workflows: Sequence[str], before: int, limit: int) -> builtins.list[Ripe]:
         wanted = {"workflows": json_text([*workflows]), "before": before, "limit": max(0, limit)}
-        waits = [(due, run_id, False) for run_id, due in await self._fetch("ripe_waits", wanted)]
+        waits = await self._read(partial(_ripe_waits, wanted=wanted, limit=limit))
         deadlines = [(due, run_id, True) for run_id, due in await self._fetch("ripe_deadlines", wanted)]
         found = sorted([*waits, *deadlines])[: max(0, limit)]
         return [Ripe(run_id=run_id, due_at=due, deadline=deadline) for due, run_id, deadline in found]
@@ -155,7 +156,13 @@ class SqliteStore:
         return await self._write(partial(_purge, at=at, keys_before=keys_before, limit=limit))
 
     async def journal(self, run_id: str) -> tuple[str, builtins.list[Entry]]:
-        return await self._read(partial(_journal, run_id=run_id))
+        found = await self.journals([run_id])
+        if run_id not in found:
+            raise RunNotFound(run_id)
+        return found[run_id].input, found[run_id].entries
+
+    async def journals(self, ids: Sequence[str]) -> dict[str, Journal]:
+        return await self._read(partial(_journals, ids=[*ids])) if ids else {}
 
     async def archived(self, run_id: str) -> builtins.list[tuple[int, Entry]]:
         return [(row[0], entry_of(row[1:])) for row in await self._fetch("archived", {"run_id": run_id})]
@@ -280,6 +287,17 @@ def _claim(
         return [replace(loaded[run_id], orphaned=orphaned[run_id]) for run_id in ids]
 
 
+def _ripe_waits(connection: sqlite3.Connection, *, wanted: dict[str, Any], limit: int) -> list[tuple[int, str, bool]]:
+    found: dict[str, int] = {}
+    with closing(connection.execute(QUERIES["ripe_waits"], wanted)) as rows:
+        for run_id, due_at in rows:
+            if run_id not in found:
+                if len(found) >= limit:
+                    break
+                found[run_id] = due_at
+    return [(due_at, run_id, False) for run_id, due_at in found.items()]
+
+
 def _load(connection: sqlite3.Connection, *, ids: list[str]) -> list[LoadedRun]:
     with snapshot(connection):
         return _load_now(connection, ids)
@@ -287,9 +305,7 @@ def _load(connection: sqlite3.Connection, *, ids: list[str]) -> list[LoadedRun]:
 
 def _load_now(connection: sqlite3.Connection, ids: list[str]) -> list[LoadedRun]:
     given = {"ids": json_text(ids)}
-    waits: dict[str, list[Wait]] = {}
-    for row in connection.execute(QUERIES["waits"], given):
-        waits.setdefault(row[0], []).append(wait_of(row))
+    waits = _waits(connection, given)
     events: dict[str, list[Event]] = {}
     for row in connection.execute(QUERIES["events"], given):
         event = event_of(row)
@@ -315,15 +331,26 @@ def _purge(connection: sqlite3.Connection, *, at: int, keys_before: int, limit: 
         return len(gone) + connection.execute(QUERIES["purge_keys"], {"before": keys_before, "limit": limit}).rowcount
 
 
-def _journal(connection: sqlite3.Connection, *, run_id: str) -> tuple[str, list[Entry]]:
+def _journals(connection: sqlite3.Connection, *, ids: list[str]) -> dict[str, Journal]:
+    given = {"ids": json_text(ids)}
     with snapshot(connection):
-        row = connection.execute(QUERIES["input"], {"run_id": run_id}).fetchone()
-        if row is None:
-            raise RunNotFound(run_id)
-        if row[0] is None:
+        inputs = connection.execute(QUERIES["inputs"], given).fetchall()
+        entry_rows = connection.execute(QUERIES["journals"], given).fetchall()
+        waits = _waits(connection, given)
+    entries: dict[str, list[Entry]] = {}
+    for row in entry_rows:
+        entries.setdefault(row[0], []).append(entry_of(row))
+    for run_id, text in inputs:
+        if text is None:
             raise InvariantViolated(f"the input of run {run_id!r} is gone from the table payloads", run_id=run_id)
-        entries = connection.execute(QUERIES["journal"], {"run_id": run_id}).fetchall()
-    return row[0], [entry_of(entry) for entry in entries]
+    return {id: Journal(text, entries.get(id, []), tuple(waits.get(id, ()))) for id, text in inputs}
+
+
+def _waits(connection: sqlite3.Connection, given: Mapping[str, str]) -> dict[str, list[Wait]]:
+    waits: dict[str, list[Wait]] = {}
+    for row in connection.execute(QUERIES["waits"], given):
+        waits.setdefault(row[0], []).append(wait_of(row))
+    return waits
 
 
 def _post(connection: sqlite3.Connection, *, mail: Mail) -> int:

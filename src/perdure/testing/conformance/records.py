@@ -7,6 +7,7 @@ import pytest
 from perdure.errors import RunNotFound
 from perdure.kernel.records import Hold, Outcome
 from perdure.kernel.status import Status
+from perdure.ports import Journal
 from perdure.testing.conformance.base import Rules, a_run, a_wait, an_audit, an_entry, insert, update
 
 ODD_TEXTS = [
@@ -114,6 +115,20 @@ class RecordRules(Rules):
             await author.commit(journal=[an_entry(seq=2, failure="{}"), an_entry(seq=1)])
             expected = [an_entry(seq=1), an_entry(seq=2, failure="{}"), an_entry(seq=3), an_entry(seq=11)]
             assert await author.store.journal("r-1") == ('"in"', expected)
+
+    async def test_several_journals_come_in_one_read(self) -> None:
+        async with self.author() as author:
+            entries = [an_entry(seq=2, value=LARGE), an_entry("r-2", 1), an_entry(seq=1, failure="{}")]
+            await author.commit(
+                insert(a_run(), LARGE), insert(a_run("r-2"), "2"), insert(a_run("r-3")), journal=entries
+            )
+            waits = {(run_id, "1", 0): a_wait(run_id) for run_id in ("r-2", "r-3")}
+            await author.commit(waits=waits)
+            assert await author.store.journals(["r-2", "unknown", "r-1"]) == {
+                "r-1": Journal(LARGE, [entries[2], entries[0]]),
+                "r-2": Journal("2", [entries[1]], (a_wait("r-2"),)),
+            }
+            assert await author.store.journals([]) == {}
 
     async def test_a_retry_sets_entries_aside_and_their_numbers_are_free_again(self) -> None:
         async with self.author() as author:

@@ -47,18 +47,22 @@ from runs;
 drop table runs;
 alter table new_runs rename to runs;
 
+-- The statuses stand one by one: for `status in (…)` SQLite makes a table of its own, per index and statement, and a
+-- single update took 390 µs instead of 12.
 create index runs_created on runs (created_at, id);
-create index runs_active on runs (owner, workflow, created_at, id)
-    where status in ('created', 'running', 'suspended', 'cancelling', 'rolling_back');
+create index runs_active on runs (owner, workflow, created_at, id) where (
+    status = 'created' or status = 'running' or status = 'suspended' or status = 'cancelling' or status = 'rolling_back'
+);
 -- Those that an engine takes up when it finds them without an owner; suspended ones wait until they are due.
 create index runs_awake on runs (owner, workflow, created_at, id)
-    where status in ('created', 'running', 'cancelling', 'rolling_back');
+    where (status = 'created' or status = 'running' or status = 'cancelling' or status = 'rolling_back');
 create index runs_unsuccessful on runs (created_at, id)
-    where status in ('failed', 'cancelled', 'rolled_back', 'rollback_failed');
+    where (status = 'failed' or status = 'cancelled' or status = 'rolled_back' or status = 'rollback_failed');
 create index runs_held on runs (created_at, id) where hold_kind is not null;
 create index runs_parent on runs (parent_id, created_at, id) where parent_id is not null;
-create index runs_deadline on runs (deadline)
-    where deadline is not null and status in ('created', 'running', 'suspended', 'cancelling', 'rolling_back');
+create index runs_deadline on runs (deadline) where deadline is not null and (
+    status = 'created' or status = 'running' or status = 'suspended' or status = 'cancelling' or status = 'rolling_back'
+);
 
 create trigger run_tags_insert after insert on runs when new.tags <> '{}'
 begin

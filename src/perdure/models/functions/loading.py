@@ -1,0 +1,67 @@
+"""Reading what runs have done from the store, many at once: after a restart, events come for a great many of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from perdure.errors import RunNotFound, StoreError
+from perdure.ports import Journal, Store
+
+_AT_ONCE = 64
+
+
+class Loader:
+    """Whoever asks while the store is being read is served by the next read, with all others who did."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._asked: deque[tuple[str, asyncio.Future[Journal]]] = deque()
+        self._reading: asyncio.Task[None] | None = None
+
+    async def load(self, run_id: str) -> Journal:
+        """Raises StoreError, RunNotFound, InvariantViolated."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Journal] = loop.create_future()
+        self._asked.append((run_id, future))
+        if self._reading is None:
+            self._reading = loop.create_task(self._read_all(), name="perdure-loader")
+        return await future
+
+    def close(self) -> None:
+        """Read nothing more; who waits is cancelled by whoever made it wait."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _read_all(self) -> None:
+        try:
+            while self._asked:
+                group = [self._asked.popleft() for _ in range(min(_AT_ONCE, len(self._asked)))]
+                await self._serve([(run_id, future) for run_id, future in group if not future.done()])
+        finally:
+            self._reading = None
+
+    async def _serve(self, group: Sequence[tuple[str, asyncio.Future[Journal]]]) -> None:
+        ids = [run_id for run_id, _ in group]
+        try:
+            journals = await self._store.journals(ids)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to who asked
+            if len(group) == 1 or isinstance(error, StoreError):
+                for _, future in group:
+                    if not future.done():
+                        future.set_exception(error)
+            else:
+                for one in group:  # What is wrong with one of them must not concern the others.
+                    await self._serve([one])
+            return
+        for run_id, future in group:
+            if future.done():
+                continue  # The run was dropped in the meantime.
+            if run_id in journals:
+                future.set_result(journals[run_id])
+            else:
+                future.set_exception(RunNotFound(run_id))
+
+
+__all__ = ["Loader"]

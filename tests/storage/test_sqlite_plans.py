@@ -1,0 +1,67 @@
+"""How SQLite goes about the store's queries: with a million runs in the file, none may read a whole table.
+
+SQLite decides by the text of a statement, so that of many rows is looked at, not that of one.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from perdure.storage.sqlite import queries
+from perdure.storage.sqlite.connection import connect_writer
+from perdure.storage.sqlite.queries import QUERIES, WideStatement
+
+WIDE = {name: value for name, value in vars(queries).items() if isinstance(value, WideStatement)}
+SINGLE = sorted(
+    name
+    for name, text in QUERIES.items()
+    if text.startswith(("select", "update", "insert", "delete", "with")) and "(?" not in text
+)
+
+# Without an index that is only as long as what is looked for, and by name.
+WHOLE_TABLE = re.compile(r"SCAN (runs|waits|events|journal|journal_archive|audit|payloads|event_reads|event_keys)$")
+
+# People look at these, a page at a time; and purging comes once in a while, when something has expired.
+SELDOM = {"queued_events", "letters", "purge_reads"}
+
+
+class Nothing(dict[str, None]):
+    def __missing__(self, key: str) -> None:
+        return None
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    path: Path = tmp_path_factory.mktemp("plans") / "runs.db"
+    with closing(connect_writer(path)) as connection:
+        yield connection
+
+
+def plan(database: sqlite3.Connection, text: str) -> list[str]:
+    variables = [None] * text.count("?") if "?" in text else Nothing()
+    return [step[3] for step in database.execute(f"explain query plan {text}", variables)]
+
+
+@pytest.mark.parametrize("name", sorted(WIDE))
+def test_no_statement_for_many_rows_reads_a_whole_table(database: sqlite3.Connection, name: str) -> None:
+    (text, _), *_ = WIDE[name].executions([(None,) * 30] * 128)
+    steps = plan(database, text)
+    assert not [step for step in steps if WHOLE_TABLE.match(step)], steps
+
+
+@pytest.mark.parametrize("name", [name for name in SINGLE if name not in SELDOM])
+def test_no_query_reads_a_whole_table(database: sqlite3.Connection, name: str) -> None:
+    steps = plan(database, QUERIES[name])
+    assert not [step for step in steps if WHOLE_TABLE.match(step)], steps
+
+
+@pytest.mark.parametrize("name", ["ripe_waits", "ripe_deadlines", "claimable", "waiting", "queue", "purge_events"])
+def test_what_takes_the_first_of_many_sorts_nothing(database: sqlite3.Connection, name: str) -> None:
+    steps = plan(database, QUERIES[name])
+    assert not [step for step in steps if "TEMP B-TREE" in step], steps
