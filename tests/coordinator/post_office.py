@@ -93,7 +93,12 @@ class PostOffice:
 
 
 def for_event(
-    run_id: str, position: str, name: str, option: int = 0, where: Sequence[tuple[str, str]] = (), mode: str = "after_wait"
+    run_id: str,
+    position: str,
+    name: str,
+    option: int = 0,
+    where: Sequence[tuple[str, str]] = (),
+    mode: str = "after_wait",
 ) -> Wait:
     return Wait(
         run_id=run_id, position=position, option=option, kind="event", name=name, where=tuple(where), mode=mode

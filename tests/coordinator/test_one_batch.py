@@ -118,6 +118,17 @@ async def test_who_comes_as_an_event_comes_back_gets_the_earliest_sent(opened: O
         assert await held(office, "s") == [("e-1", "2")]
 
 
+async def test_who_comes_for_one_of_two_gets_what_was_sent_first_not_what_comes_back(opened: Opened) -> None:
+    async with opened() as office:
+        await office.do(office.send("e-1", "b"))
+        await office.do(office.wait("r", "1", for_event("r", "1", "a")))
+        await office.do(office.send("e-2", "a"))
+        either = [for_event("s", "1", "a", 0), for_event("s", "1", "b", 1)]
+        await office.do(office.drop("r", "1"), office.wait("s", "1", *either))
+        assert await held(office, "s") == [("e-1", "1")]
+        assert await queued(office) == ["e-2"]
+
+
 @pytest.mark.parametrize(("mode", "gets"), [("after_wait", False), ("after_create", True), ("all", True)])
 async def test_who_begins_to_wait_in_the_batch_of_a_retained_event_gets_it_by_its_mode(
     opened: Opened, mode: str, gets: bool

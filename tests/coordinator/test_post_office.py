@@ -134,7 +134,9 @@ async def check(office: PostOffice, script: Script) -> None:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.lists(actions, min_size=1, max_size=6), max_size=12))
-def test_whatever_shares_a_batch_nothing_is_lost_or_given_twice_and_all_stores_agree(groups: list[list[Action]]) -> None:
+def test_whatever_shares_a_batch_nothing_is_lost_or_given_twice_and_all_stores_agree(
+    groups: list[list[Action]],
+) -> None:
     async def scenario(path: Path) -> None:
         async with post_office(MemoryStore()) as one, post_office(SqliteStore(path / "runs.db")) as other:
             script = Script(one)
