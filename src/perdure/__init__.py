@@ -5,7 +5,8 @@ from perdure.engine import Engine
 from perdure.handles import RunHandle
 from perdure.kernel.delivery import Delivered, Queued, TargetFinished, TargetNotFound
 from perdure.kernel.retry import Retry
-from perdure.models.functions.children import ChildHandle, run_of, start
+from perdure.models.functions.children import ChildHandle, continue_as, run_of, start
+from perdure.models.functions.compensation import compensate
 from perdure.models.functions.context import (
     CurrentRun,
     CurrentStep,
@@ -18,8 +19,10 @@ from perdure.models.functions.context import (
 )
 from perdure.models.functions.define import RunCall, Step, StepCall, Workflow, step, workflow
 from perdure.models.functions.events import Event, NamedEvent
+from perdure.models.functions.publishing import Stream, publish, stream
 from perdure.models.functions.waiting import RunEnded, event, first, receive, timer, timer_at
 from perdure.sending import To
+from perdure.views import StreamItemView
 
 __all__ = [
     "ChildHandle",
@@ -37,15 +40,20 @@ __all__ = [
     "RunHandle",
     "Step",
     "StepCall",
+    "Stream",
+    "StreamItemView",
     "TargetFinished",
     "TargetNotFound",
     "TimeReached",
     "To",
     "Workflow",
+    "compensate",
+    "continue_as",
     "current_run",
     "current_step",
     "event",
     "first",
+    "publish",
     "receive",
     "resource",
     "run_of",
@@ -53,6 +61,7 @@ __all__ = [
     "sleep_until",
     "start",
     "step",
+    "stream",
     "timer",
     "timer_at",
     "workflow",

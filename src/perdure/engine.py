@@ -22,7 +22,6 @@ from perdure.errors import (
     EngineStopped,
     InvalidArguments,
     Misuse,
-    RunExists,
     RunNotFound,
     StoreError,
     UnknownWorkflow,
@@ -30,7 +29,7 @@ from perdure.errors import (
 from perdure.handles import RunHandle
 from perdure.kernel import ops
 from perdure.kernel.decide import Started
-from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Finish, Proceed, Rearm
+from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Finish, Proceed, Published, Rearm
 from perdure.kernel.records import Engine as EngineRow
 from perdure.kernel.records import Failure, Hold, Outcome, Run
 from perdure.kernel.status import FINISHED, Status
@@ -39,8 +38,10 @@ from perdure.models.functions.context import from_datetime
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.host import FunctionHost
+from perdure.models.functions.identity import check_same
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
 from perdure.ports import Clock, Codec, PlainCodec, Probe, RunFilter, Store, SystemClock, new_id
+from perdure.reading import Reading
 from perdure.registry import Registry
 from perdure.resources import Resources
 from perdure.sending import PENDING_MAX, RETENTION, Sending
@@ -63,11 +64,14 @@ R = TypeVar("R")
 _LATEST = from_datetime(datetime.max.replace(tzinfo=UTC))
 
 
-class Engine(Sending):
+class Engine(Sending, Reading):
     """Runs workflows on a store. Use it as an async context manager, one per process and store.
 
     `store` is a URL ("sqlite:///shop.db", "memory://") or a Store. `workflows` are those it can run; by default all
-    that were decorated. Leaving the context shuts it down gracefully; killing the process at any moment loses nothing.
+    that were decorated. At most `steps_max` steps run at once, plain functions in `threads_max` threads, those with
+    `process=True` in `processes_max` processes (as many as there are processors).
+
+    Leaving the context shuts it down gracefully; killing the process at any moment loses nothing.
     """
 
     def __init__(
@@ -82,7 +86,9 @@ class Engine(Sending):
         live_runs_max: int = 20_000,
         callbacks_max: int = 100_000,
         payload_bytes_max: int = PAYLOAD_MAX_BYTES,
+        steps_max: int = 1000,
         threads_max: int = 32,
+        processes_max: int | None = None,
         recoveries_max: int = 5,
         event_retention: timedelta = RETENTION,
         events_pending_max: int = PENDING_MAX,
@@ -99,7 +105,9 @@ class Engine(Sending):
         self._live_runs_max = live_runs_max
         self._callbacks_max = callbacks_max
         self._payload_bytes_max = payload_bytes_max
+        self._steps_max = steps_max
         self._threads_max = threads_max
+        self._processes_max = processes_max
         self._recoveries_max = recoveries_max
         self._event_retention = event_retention
         self._events_pending_max = events_pending_max
@@ -107,6 +115,7 @@ class Engine(Sending):
         self._grace_s = grace_s
         self._probe = probe
         self._waiters: dict[str, list[asyncio.Future[tuple[Run, Outcome] | None]]] = {}
+        self._readers: dict[str, set[asyncio.Event]] = {}
         self._deadlines: dict[str, Timer] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._state = "new"
@@ -171,6 +180,7 @@ class Engine(Sending):
             timers=self._timers,
             owe=self._coordinator.owe,
             submit=self._coordinator.submit,
+            insist=self._coordinator.insist,
             lookup=self._coordinator.loaded,
             box=self._coordinator.box,
             dropped=self._sweeper.left,
@@ -179,7 +189,9 @@ class Engine(Sending):
             live_runs_max=self._live_runs_max,
             callbacks_max=self._callbacks_max,
             payload_bytes_max=self._payload_bytes_max,
+            steps_max=self._steps_max,
             threads_max=self._threads_max,
+            processes_max=self._processes_max,
         )
         try:
             await self._store.open()
@@ -359,15 +371,8 @@ class Engine(Sending):
         return RunHandle(self, id, None)
 
     async def _check_same(self, run: Run, workflow: str, input: str) -> None:
-        """An id was used before: fine, if it was for the same thing."""
         stored = (await self._store.get([run.id]))[run.id]
-        before = self._codec.decode(stored.input)
-        if run.workflow != workflow or msgspec.json.decode(before) != msgspec.json.decode(input):
-            raise RunExists(
-                f"the id {run.id!r} belongs to a run of {run.workflow!r} with the arguments {before[:200]}; "
-                f"this start asks for {workflow!r} with {input[:200]}. Use another id",
-                run_id=run.id,
-            )
+        check_same(run, self._codec.decode(stored.input), workflow, input)
 
     def read_result(self, run: Run, output: str, reader: Reader | None) -> Any:
         """What a run returned, typed by its workflow if this engine has it."""
@@ -414,6 +419,8 @@ class Engine(Sending):
                     waiter.set_exception(error)
                     waiter.exception()  # Whoever waits gets it; nobody else need hear of it.
         self._waiters.clear()
+        for run_id in list(self._readers):
+            self._wake_readers(run_id)
 
     # State.
 
@@ -439,6 +446,7 @@ class Engine(Sending):
         workflow: str | None = None,
         status: str | Sequence[str] = (),
         hold: str | None = None,
+        parent: str | None = None,
         tags: Mapping[str, str] | None = None,
         created_from: datetime | None = None,
         created_before: datetime | None = None,
@@ -457,6 +465,7 @@ class Engine(Sending):
                 workflow=workflow,
                 statuses=statuses,
                 hold=hold,
+                parent_id=parent,
                 tags=dict(tags or {}),
                 created_from=None if created_from is None else from_datetime(created_from),
                 created_before=None if created_before is None else from_datetime(created_before),
@@ -618,7 +627,10 @@ class Engine(Sending):
             except Exception:
                 log.exception("an effect could not be performed: %r", effect)
 
-    def _perform_one(self, effect: Begin | Deliver | Drop | Finish | Rearm) -> None:
+    def _perform_one(self, effect: Begin | Deliver | Drop | Finish | Rearm | Published) -> None:
+        if isinstance(effect, Published):
+            self._wake_readers(effect.run_id)
+            return
         if isinstance(effect, Rearm):
             self._arm_deadline(effect.run)
             return
@@ -636,6 +648,7 @@ class Engine(Sending):
             self._tell_waiting(effect.run_id, None)
 
     def _tell_waiting(self, run_id: str, ended: tuple[Run, Outcome] | None) -> None:
+        self._wake_readers(run_id)
         for waiter in self._waiters.pop(run_id, ()):
             if not waiter.done():
                 waiter.set_result(ended)

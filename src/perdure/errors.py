@@ -11,11 +11,12 @@
     │   ├── NotInWorkflow                    a workflow verb outside a workflow
     │   ├── NotInStep                        a step verb outside a step
     │   ├── RunNotFound                      no run has this id
+    │   ├── NotPublished                     the run has published nothing under this key
     │   ├── RunExists                        the id is taken by a run with other arguments
     │   ├── RunFinished                      the run has ended, the request needs one that has not
     │   ├── RunNotWaiting                    the run does not wait for this event, and it was not to be queued
     │   ├── DeadLetterNotFound               no dead letter has this id
-    │   ├── QueueFull                        too many events of this name wait to be read
+    │   ├── QueueFull                        too many events of this name wait to be read, or items to be written
     │   ├── RunNotRetryable                  only a failed run can be retried
     │   ├── RunOwnedElsewhere                another live engine owns the run
     │   ├── InvalidTransition                a status change that the table does not allow
@@ -24,11 +25,13 @@
     ├── Outcome                     how a run or a step ended
     │   ├── RunFailed                        the run failed; its cause is the rebuilt failure
     │   ├── ChildFailed                      a run that was waited for did not succeed
+    │   ├── RollbackFailed                   not all that was to be undone could be
     │   ├── RunCancelled                     the run was cancelled
     │   ├── DeadlineExceeded                 the run's deadline passed
     │   └── StepFailed                       a step failed with something that cannot be rebuilt
     │       ├── MaxRetriesExceeded           … after all its attempts
-    │       └── StepTimedOut (TimeoutError)  an attempt, or all of them, took too long
+    │       ├── StepTimedOut (TimeoutError)  an attempt, or all of them, took too long or fell silent
+    │       └── StepProcessDied              the process that ran an attempt died under it
     ├── StoreError                  the store did not do what it was asked
     │   ├── StoreBusy                        not now: nothing was written, the same batch may be sent again
     │   ├── OutcomeUnknown                   the batch may or may not have landed
@@ -99,6 +102,11 @@ class RunNotFound(Misuse):
         super().__init__(f"no run has the id {run_id!r}; list the runs there are with engine.runs()", run_id=run_id)
 
 
+class NotPublished(Misuse, LookupError):
+    run_id: str
+    key: str
+
+
 class RunExists(Misuse):
     run_id: str
 
@@ -120,6 +128,7 @@ class DeadLetterNotFound(Misuse):
 class QueueFull(Misuse):
     event: str
     pending: int
+    stream: str
 
 
 class RunNotRetryable(Misuse):
@@ -164,6 +173,10 @@ class ChildFailed(Outcome):
     status: str
 
 
+class RollbackFailed(Outcome):
+    """Compensations failed. Its cause is the first one's failure."""
+
+
 class RunCancelled(Outcome):
     run_id: str
     reason: str | None
@@ -191,6 +204,15 @@ class MaxRetriesExceeded(StepFailed):
 
 
 class StepTimedOut(StepFailed, TimeoutError): ...
+
+
+class StepProcessDied(StepFailed):
+    """The worker process of a step with `process=True` died: out of memory, a crash in native code, a kill.
+
+    `exit_code` is that of the process, negative if a signal ended it; None if it never came up. Tried again by policy.
+    """
+
+    exit_code: int | None
 
 
 class StoreError(PerdureError): ...

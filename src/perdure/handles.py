@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -11,7 +12,7 @@ from perdure.kernel.records import Failure, Outcome, Run
 from perdure.kernel.status import Status
 from perdure.models.functions.failures import rebuild
 from perdure.models.functions.values import Reader
-from perdure.views import RunView
+from perdure.views import RunView, StreamItemView
 
 R = TypeVar("R")
 
@@ -26,6 +27,14 @@ class Source(Protocol):
     async def get(self, id: str) -> RunView | None: ...
 
     async def cancel(self, id: str, *, reason: str = "", actor: str = "api") -> bool: ...
+
+    @overload
+    async def published(self, id: str) -> dict[str, Any]: ...
+
+    @overload
+    async def published(self, id: str, key: str) -> Any: ...
+
+    def stream(self, id: str, name: str, *, after: int = 0, follow: bool = True) -> AsyncIterator[StreamItemView]: ...
 
 
 class RunHandle(Generic[R]):
@@ -55,13 +64,30 @@ class RunHandle(Generic[R]):
     async def cancel(self, reason: str = "") -> bool:
         return await self._source.cancel(self.id, reason=reason)
 
+    @overload
+    async def published(self) -> dict[str, Any]: ...
+
+    @overload
+    async def published(self, key: str) -> Any: ...
+
+    async def published(self, key: str | None = None) -> Any:
+        """What the run shows now, as `Engine.published` gives it."""
+        return await (self._source.published(self.id) if key is None else self._source.published(self.id, key))
+
+    def stream(self, name: str, *, after: int = 0, follow: bool = True) -> AsyncIterator[StreamItemView]:
+        """The items of a stream of the run, as `Engine.stream` gives them."""
+        return self._source.stream(self.id, name, after=after, follow=follow)
+
     def __repr__(self) -> str:
         return f"<run {self.id!r}>"
 
 
+_CANCELLED = "perdure.errors:RunCancelled"
+
+
 def _failed(run: Run, outcome: Outcome) -> Exception:
     failure = msgspec.json.decode(outcome.failure, type=Failure) if outcome.failure else None
-    if run.status == Status.CANCELLED or failure is None:
+    if failure is None or run.status == Status.CANCELLED or failure.type == _CANCELLED:
         reason = failure.message if failure is not None else None
         return RunCancelled(f"run {run.id!r} was cancelled: {reason}", run_id=run.id, reason=reason)
     error = RunFailed(

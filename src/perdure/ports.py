@@ -21,7 +21,19 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, Outcome, Run, Wait
+from perdure.kernel.records import (
+    Audit,
+    DeadLetter,
+    Engine,
+    Entry,
+    Event,
+    Mail,
+    Outcome,
+    PublishedValue,
+    Run,
+    StreamItem,
+    Wait,
+)
 
 
 class LoadedRun(Struct, frozen=True, kw_only=True):
@@ -47,6 +59,18 @@ class Ripe(Struct, frozen=True, kw_only=True):
     run_id: str
     due_at: int
     deadline: bool
+
+
+class StreamPage(Struct, frozen=True, kw_only=True):
+    """Some items of a stream, and whether its run had ended when they were read: then, and if there are none, there
+    will be no more."""
+
+    items: tuple[StreamItem, ...]
+    has_ended: bool
+
+
+# A page of a stream stops after this many characters, though never before its first item.
+STREAM_PAGE_CHARS_MAX = 4 * 1024 * 1024
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
@@ -95,6 +119,11 @@ class Store(Protocol):
 
         The engine's row goes from `batch.number - 1` to `batch.number` in it. If the row already has `batch.number`,
         the batch had landed before: return without writing. A key that was used before is a CommitConflict.
+
+        A stream's items get their offsets here. Of what has a mark, an item that is there is left as it is, and a
+        published value is replaced only by one with a greater mark. Entries that are archived take their marks with
+        them: items from there on have none, values stay until one with a mark from there on comes. A run that gets
+        another input has said nothing yet: its items have no marks, its values any other replaces.
         """
 
     async def claim(
@@ -154,6 +183,13 @@ class Store(Protocol):
 
     async def audit(self, run_id: str) -> builtins.list[Audit]:
         """A run's audit rows, oldest first."""
+
+    async def published(self, run_id: str, key: str | None = None) -> builtins.list[PublishedValue]:
+        """What a run has published, by key: under one, or (None) under all. Raises RunNotFound."""
+
+    async def stream(self, run_id: str, name: str, *, after: int, limit: int) -> StreamPage:
+        """The items of a stream with an offset greater than `after`, in order: up to `limit`, and fewer if they are
+        large. Raises RunNotFound; a stream that nobody wrote to is empty."""
 
     async def post(self, mail: Mail) -> int:
         """Leave mail; its id. FIFO per sender."""

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.errors import Misuse
-from perdure.kernel.records import Audit, DeadLetter, Entry, Event, Failure, Hold, Run
+from perdure.kernel.records import Audit, DeadLetter, Entry, Event, Failure, Hold, Run, StreamItem
 from perdure.models.functions.context import to_datetime
 from perdure.ports import Codec, StoredRun
 
@@ -86,8 +86,8 @@ def run_view(run: Run, stored: StoredRun | None = None, codec: Codec | None = No
     payloads: dict[str, Any] = {}
     if stored is not None and codec is not None:
         payloads = {
-            "input": _plain(stored.input, codec),
-            "output": _plain(stored.outcome.output, codec),
+            "input": plain_value(stored.input, codec),
+            "output": plain_value(stored.outcome.output, codec),
             "failure": _failure(stored.outcome.failure),
         }
     return RunView(
@@ -114,7 +114,7 @@ def run_view(run: Run, stored: StoredRun | None = None, codec: Codec | None = No
 
 def entry_view(entry: Entry, codec: Codec, attempt: int | None = None) -> EntryView:
     # Timers' values are the engine's own and never went through the codec.
-    plain = msgspec.json.decode(entry.value or "null") if entry.kind == "timer" else _plain(entry.value, codec)
+    plain = msgspec.json.decode(entry.value or "null") if entry.kind == "timer" else plain_value(entry.value, codec)
     return EntryView(
         seq=entry.seq,
         position=entry.position,
@@ -171,7 +171,7 @@ def event_view(event: Event, codec: Codec) -> EventView:
         id=event.id,
         number=event.number,
         name=event.name,
-        value=_plain(event.value, codec),
+        value=plain_value(event.value, codec),
         to=event.run_id,
         consume_on_read=event.consumed,
         sent_at=to_datetime(event.at),
@@ -183,11 +183,32 @@ def dead_letter_view(letter: DeadLetter, codec: Codec) -> DeadLetterView:
     return DeadLetterView(
         id=letter.id,
         name=letter.name,
-        value=_plain(letter.value, codec),
+        value=plain_value(letter.value, codec),
         to=letter.run_id,
         target_status=letter.status,
         target_ended_at=to_datetime(letter.ended_at),
         sent_at=to_datetime(letter.at),
+    )
+
+
+class StreamItemView(Struct, frozen=True, kw_only=True):
+    """An item of a run's stream. `offset` is its place in it, from 1 on. `position` and `attempt` are those of the step
+    that wrote it, None for workflow code."""
+
+    offset: int
+    value: Any
+    at: datetime
+    position: str | None
+    attempt: int | None
+
+
+def stream_item_view(item: StreamItem, codec: Codec) -> StreamItemView:
+    return StreamItemView(
+        offset=item.offset,
+        value=plain_value(item.value, codec),
+        at=to_datetime(item.at),
+        position=item.position,
+        attempt=item.attempt,
     )
 
 
@@ -202,7 +223,8 @@ def from_cursor(cursor: str) -> tuple[int, str]:
     return int(at), run_id
 
 
-def _plain(text: str | None, codec: Codec) -> Any:
+def plain_value(text: str | None, codec: Codec) -> Any:
+    """A stored payload as plain JSON values."""
     return None if text is None else msgspec.json.decode(codec.decode(text))
 
 

@@ -1,4 +1,4 @@
-"""A coordinator whose runs do what a test says: they wait, read, drop and end. What was delivered to them is seen here."""
+"""A coordinator whose runs do what a test says: they wait, read, drop and end. What they were given is seen here."""
 
 from __future__ import annotations
 

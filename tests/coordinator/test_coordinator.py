@@ -26,8 +26,8 @@ from perdure.errors import (
 from perdure.kernel import ops
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.decide import Started
-from perdure.kernel.effects import Begin, Drop, Effect, Proceed
-from perdure.kernel.records import Engine, Entry, Outcome, Wait
+from perdure.kernel.effects import Begin, Drop, Effect, Proceed, Published
+from perdure.kernel.records import Engine, Entry, Outcome, StreamItem, Wait
 from perdure.kernel.status import Status
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import StoreProxy, check_store
@@ -135,6 +135,11 @@ async def bench(limits: Limits = QUICK) -> AsyncGenerator[Bench, None]:
             await check_store(made.store.inner)
     finally:
         made.coordinator.kill()
+
+
+def append(run_id: str, value: str = "1") -> ops.Append:
+    item = StreamItem(run_id=run_id, stream="log", value=value, at=1, position="1", attempt=1)
+    return ops.Append(run_id=run_id, at=1, claim=1, stream_items=(item,))
 
 
 def start(run_id: str, input: str = "{}", **options: Any) -> ops.Start:
@@ -474,6 +479,41 @@ async def test_what_ran_ahead_of_a_row_that_somebody_changed_is_dropped_and_the_
         assert await b.store.journal("a") == ("{}", [])
         assert b.effects[-2:] == [Drop("a", "the store has another state"), Begin(changed)]
         assert b.coordinator.loaded("a") == changed
+
+
+async def test_what_steps_of_a_run_said_goes_with_what_ran_ahead() -> None:
+    async with bench() as b:
+        await b.coordinator.submit(start("a"))
+        await b.coordinator.submit(start("b"))
+        b.store.script = [CommitConflict(frozenset({"a"}))]
+        b.coordinator.owe(advance("a", 1))
+        replies = await b.coordinator.insist([append("a"), append("b")])
+        assert replies == [False, True]
+        assert (await b.store.stream("a", "log", after=0, limit=9)).items == ()
+        assert [item.offset for item in (await b.store.stream("b", "log", after=0, limit=9)).items] == [1]
+
+
+async def test_what_a_step_said_that_the_store_refuses_fails_alone_and_the_run_goes_on() -> None:
+    async with bench() as b:
+        await b.coordinator.submit(start("a"))
+        b.store.refuses = lambda batch: any(item.value == "bad" for item in batch.stream_items)
+        refused, written = await b.coordinator.insist([append("a", "bad"), append("a", "good")])
+        assert isinstance(refused, CommitRefused)
+        assert written is True
+        assert [item.value for item in (await b.store.stream("a", "log", after=0, limit=9)).items] == ["good"]
+        run = b.coordinator.loaded("a")
+        assert run is not None
+        assert run.hold is None
+
+
+async def test_what_landed_unheard_of_is_told_to_readers_once_it_is_known() -> None:
+    async with bench() as b:
+        await b.coordinator.submit(start("a"))
+        b.store.after = [OutcomeUnknown("the connection is gone")]
+        assert await b.coordinator.insist([append("a")]) == [True]
+        await b.idle()
+        assert b.effects[-1] == Published("a")
+        assert len((await b.store.stream("a", "log", after=0, limit=9)).items) == 1
 
 
 async def test_rows_that_change_under_every_attempt_stop_the_engine_and_all_callers_hear_of_it() -> None:

@@ -1,4 +1,4 @@
-"""Ops that concern the same event and meet in one batch, on memory and on SQLite: what is stored is what is in memory."""
+"""Ops that concern the same event and meet in one batch: what is stored is what is in memory, on every store."""
 
 from __future__ import annotations
 

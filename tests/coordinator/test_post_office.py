@@ -1,6 +1,6 @@
-"""Random sequences of waits, sends and ends: no event is lost or given twice, the order rules hold, and every store gives
-the same answers. One op per batch is compared with a model that could not be simpler; many ops per batch with what must
-always be true.
+"""Random sequences of waits, sends and ends: no event is lost or given twice, the order rules hold, all stores agree.
+
+One op per batch is compared with a model that could not be simpler; many ops per batch with what must always be true.
 """
 
 from __future__ import annotations

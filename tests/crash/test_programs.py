@@ -1,4 +1,5 @@
-"""Random concurrent programs, interrupted at every commit and replayed in a process with another hash seed.
+"""Random concurrent programs, interrupted at every commit, given up at every suspension, and replayed in a process with
+another hash seed.
 
 Compared are the outcome and the journal: order, positions, values, failures, attempts and times. That this is fair,
 that is, that an uninterrupted run has only one journal it can come to, is argued in programs.py.
@@ -74,10 +75,11 @@ nested = st.one_of(branches(leaves), branches(leaves | branches(leaves)))
 programs = together(nested, "sequence", "gather all", "group").map(numbered).filter(lambda made: made is not None)
 
 
-async def run_in_peace(program: Node) -> tuple[Trace, int]:
+async def run_in_peace(program: Node, **options: Any) -> tuple[Trace, int]:
     ledger = Ledger()
-    async with environment(ledger) as env:
+    async with environment(ledger, **options) as env:
         result = await execute(env, program)
+        assert ledger.violations == []
         await env.check()
         return result, len(ledger.batches)
 
@@ -112,6 +114,8 @@ async def interrupt_everywhere(program: Node) -> tuple[Trace, int]:
     expected, commits = await run_in_peace(program)
     again, _ = await run_in_peace(program)
     assert again == expected, "the program itself is not deterministic"
+    evicted, _ = await run_in_peace(program, live_runs_max=0)
+    assert evicted == expected, "giving the run up whenever it waits changes it"
     event(f"commits: {min(commits, COMMITS_MAX)}")
     for commit in range(1, min(commits, COMMITS_MAX) + 1):
         for point in POINTS:

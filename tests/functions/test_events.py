@@ -536,7 +536,7 @@ async def test_an_event_that_does_not_fit_its_class_is_an_error_in_the_workflow(
 
 @pytest.mark.parametrize("choice", [int, Event, "", 5])
 def test_only_events_can_be_waited_for(choice: Any) -> None:
-    with pytest.raises(Misuse, match="event|Event"):
+    with pytest.raises(Misuse, match=r"event|Event"):
         event(choice)
 
 

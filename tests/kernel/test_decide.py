@@ -206,7 +206,7 @@ def test_a_released_run_has_no_owner_and_the_same_version() -> None:
 # Cancel, Expire.
 
 
-@pytest.mark.parametrize("status", sorted(ACTIVE - {Status.ROLLING_BACK}))
+@pytest.mark.parametrize("status", sorted(ACTIVE - {Status.ROLLING_BACK, Status.CANCELLING}))
 def test_an_active_run_can_be_cancelled(status: Status) -> None:
     decision = decided(a_run(status, hold=BLOCKED), CANCEL)
     run = decision.run

@@ -9,7 +9,7 @@ from perdure.errors import EngineBug, InvariantViolated
 from perdure.kernel import ops
 from perdure.kernel.decide import _RULES, Decision
 from perdure.kernel.invariants import check_decision, check_entry, check_run
-from perdure.kernel.records import Entry, Run
+from perdure.kernel.records import Entry, Run, Wait
 from perdure.kernel.status import Status
 from tests.kernel.examples import BLOCKED, ME, PAUSED, a_run, an_entry
 
@@ -60,4 +60,6 @@ def test_there_is_a_rule_for_every_op() -> None:
 def test_an_op_knows_how_much_it_adds_to_a_batch() -> None:
     assert ops.Start(run_id="r", at=1, workflow="w", input="x" * 10).payload_bytes == 10
     assert ops.Advance(run_id="r", at=1, claim=1, cause="", entries=(an_entry(value="x" * 7),)).payload_bytes == 7
+    wait = Wait(run_id="r", position="1", kind="beat", name="s", failure="x" * 3, details="x" * 5)
+    assert ops.Advance(run_id="r", at=1, claim=1, cause="", waits=(wait,)).payload_bytes == 8
     assert ops.Update(run_id="r", at=1, tags=UNSET).payload_bytes == 0

@@ -76,6 +76,20 @@ async def add_slowly(number: int) -> int:
     return number + 1
 
 
+@step(retry=BRISK)
+async def add_one_by_one(number: int, count: int) -> int:
+    """Goes on where its heartbeats say that it was, in another attempt as in another process."""
+    attempt, me = LOG.report(), current_step()
+    added = me.heartbeat_details or 0
+    while added < count:
+        added += 1
+        me.heartbeat(added)
+        await asyncio.sleep(0.001)
+        if attempt == 1 and added >= count // 2:
+            raise Flaked(f"{number}")
+    return number + int(added)
+
+
 @workflow
 async def sequence(number: int) -> int:
     for _ in range(6):
@@ -115,12 +129,18 @@ async def threaded(number: int) -> int:
     return await add_in_thread(sum(task.result() for task in tasks))
 
 
+@workflow
+async def reporting(number: int) -> int:
+    return await add_one_by_one(await add_one_by_one(number, 4), 8)
+
+
 MIX: list[tuple[Callable[[int], RunCall[int]], Callable[[int], int]]] = [
     (sequence, lambda n: n + 6),
     (fan_out, lambda n: 5 * (n + 1) + 1),
     (naps, lambda n: n + 2),
     (stubborn, lambda n: n + 2),
     (threaded, lambda n: 3 * (n + 1) + 1),
+    (reporting, lambda n: n + 12),
     (patient, lambda n: n + 2),
 ]
 

@@ -75,7 +75,7 @@ async def _once_more(kind: type[Any]) -> list[Any]:
 async def listens_late(kind: str) -> list[Any]:
     """Waits for an event once its step is done; and shows whether it comes a second time."""
     await at_gate()
-    got = await receive(Ping if kind == "ping" else Topic)
+    got: Ping | Topic = await receive(Ping if kind == "ping" else Topic)
     return [got.number, *await _once_more(Ping)]
 
 
@@ -144,7 +144,8 @@ async def awaits_child() -> str:
 
 
 WORKFLOWS: list[Workflow[Any, Any]] = [
-    listens_late, listens, listens_for_an_hour, naps, ends_at_gate, hears, waits_at_gate_for, parent, begets, awaits_child
+    listens_late, listens, listens_for_an_hour, naps, ends_at_gate, hears, waits_at_gate_for, parent, begets,
+    awaits_child
 ]  # fmt: skip
 
 
@@ -414,7 +415,7 @@ _ROOM_FOR_ONE = {"live_runs_max": 1}
 _CANCELLED = ("cancelled", "rested")
 
 RULES: dict[str, Rule] = {
-    rule.race.__name__: rule  # type: ignore[attr-defined]
+    rule.race.__name__: rule
     for rule in (
         Rule(targeted_send_and_suspend, ([1, "nothing"],)),
         Rule(broadcast_and_suspend, ([1, "nothing"],)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -16,16 +17,17 @@ from typing import Any
 import pytest
 
 from perdure.errors import InvariantViolated, SchemaTooNew, StoreBroken, StoreBusy
-from perdure.kernel.records import Audit, Entry, Event, Outcome, Run, Wait
+from perdure.kernel.records import Audit, Entry, Event, Outcome, PublishedValue, Run, StreamItem, Wait
 from perdure.ports import RunFilter
-from perdure.storage.sqlite import SqliteStore
+from perdure.storage.sqlite import SqliteStore, schema
 from perdure.storage.sqlite.listing import listing
 from perdure.storage.sqlite.pace import COMMIT_SWITCH_INTERVAL_S, BriskSwitching
 from perdure.storage.sqlite.queries import QUERIES
-from perdure.storage.sqlite.schema import SCHEMA_VERSION
-from perdure.testing.conformance.base import Author, a_run, an_entry, insert, update
+from perdure.storage.sqlite.schema import MIGRATIONS, SCHEMA_VERSION
+from perdure.testing.conformance.base import Author, a_run, a_wait, an_entry, insert, update
 
 LARGE = "x" * 100_000
+TABLES = ("SCAN runs", "SCAN waits", "SCAN published", "SCAN stream_items")
 
 
 @pytest.fixture
@@ -86,11 +88,45 @@ async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     assert sql(path, "select version from perdure_schema") == [(99,)]
 
 
+async def test_a_file_from_before_streams_is_brought_up_to_date_with_its_runs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "MIGRATIONS", {n: text for n, text in schema.MIGRATIONS.items() if n < 5})
+        async with opened(path) as store:
+            await (await Author.enroll(store)).commit(insert(a_run()))
+        assert sql(path, "select name from sqlite_master where name = 'stream_items'") == []
+    async with opened(path) as store:
+        author = await Author.enroll(store, "e-2")
+        await author.commit(stream_items=[StreamItem(run_id="r-1", stream="log", value="1", at=1)])
+        assert [item.offset for item in (await store.stream("r-1", "log", after=0, limit=9)).items] == [1]
+        assert await store.published("r-1") == []
+    assert sql(path, "select version from perdure_schema") == [(SCHEMA_VERSION,)]
+
+
 async def test_tables_of_somebody_else_with_our_names_are_refused_and_left_alone(path: Path) -> None:
     sql(path, "create table runs (speed integer)")
     await refuses(path, "runs", "a file of its own")
     assert sql(path, "select name from sqlite_master") == [("runs",)]
     assert sql(path, "pragma journal_mode") == [("delete",)]
+
+
+async def test_a_file_of_the_first_schema_is_brought_up_to_date_with_what_is_in_it(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(MIGRATIONS[1])
+        connection.execute("insert into perdure_schema (version) values (1)")
+        for run_id in ("old", "older"):
+            waiting = (run_id, "1", "retry", "pay", 500, 2, "{}", 4)
+            connection.execute("insert into waits values (?, ?, ?, ?, ?, ?, ?, ?)", waiting)
+        connection.commit()
+    async with opened(path) as store:
+        author = await Author.enroll(store, "e-1")
+        await author.commit(insert(a_run("old", owner="e-1")))
+        (wait,) = (await store.load(["old"]))["old"].waits
+        assert wait == a_wait("old", kind="retry", name="pay", attempts=2, failure="{}", since=4, details=None)
+        await author.commit(waits={("old", "1"): a_wait("old", kind="beat", details="1")})
+        assert (await store.load(["old"]))["old"].waits == (a_wait("old", kind="beat", details="1"),)
+    assert sql(path, "select version from perdure_schema") == [(SCHEMA_VERSION,)]
 
 
 async def test_a_file_may_have_other_tables(path: Path) -> None:
@@ -136,7 +172,7 @@ def test_what_is_read_only_is_refused(what: str, mode: int) -> None:
     script = """
         import asyncio, os, sys
         from perdure.errors import StoreBroken
-        from perdure.storage.sqlite import SqliteStore
+        from perdure.storage.sqlite import SqliteStore, schema
         if os.geteuid() == 0:
             os.setuid(65534)  # Nothing is read-only for root.
         try:
@@ -284,10 +320,16 @@ def test_columns_stand_in_the_order_of_the_records() -> None:
         listed = QUERIES[query].partition("(")[2].partition(")")[0] if "insert" in query else QUERIES[query]
         return tuple(name.strip().rpartition(".")[2] for name in listed.split(","))
 
+    def selected(query: str) -> tuple[str, ...]:
+        listed = QUERIES[query].removeprefix("select ").partition(" from ")[0]
+        return tuple(name.strip().strip('"') for name in listed.split(","))
+
     assert columns("run_columns") == Run.__struct_fields__
     assert columns("insert_journal") == (*Entry.__struct_fields__, "spilled")
     assert columns("insert_audit") == Audit.__struct_fields__
     assert columns("event_columns") == Event.__struct_fields__
+    assert selected("published") == PublishedValue.__struct_fields__[:-1]
+    assert selected("stream") == StreamItem.__struct_fields__[:-1]
     assert columns("wait_columns") == tuple("filter" if name == "where" else name for name in Wait.__struct_fields__)
 
 
@@ -315,19 +357,30 @@ async def test_no_listing_reads_the_whole_table(path: Path, wanted: RunFilter, i
 
 
 @pytest.mark.parametrize(
-    "query", ["claimable", "owners", "release", "update_runs", "update_runs_with_outcome", "drop_waits", "clear_waits"]
+    "query",
+    [
+        "claimable",
+        "owners",
+        "release",
+        "update_runs",
+        "update_runs_with_outcome",
+        "drop_waits",
+        "clear_waits",
+        "published",
+        "stream",
+        "last_offset",
+        "said_in",
+        "forget_said",
+        "outdate_published",
+    ],
 )
 async def test_what_is_done_often_walks_an_index(path: Path, query: str) -> None:
     async with opened(path) as store:
         text = QUERIES[query]
-        variables: Any = (
-            [None] * text.count("?")
-            if "?" in text
-            else dict.fromkeys(("owner", "workflow", "fingerprint", "limit", "id"))
-        )
+        variables: Any = [None] * text.count("?") if "?" in text else dict.fromkeys(re.findall(r":(\w+)", text))
         plan = await store._writer.run(lambda c: c.execute(f"explain query plan {text}", variables).fetchall())
     steps = [step[3] for step in plan]
-    assert not [step for step in steps if step.startswith(("SCAN runs", "SCAN waits")) or "TEMP B-TREE" in step]
+    assert not [step for step in steps if step.startswith(TABLES) or "TEMP B-TREE" in step]
     assert [step for step in steps if step.startswith("SEARCH")]
 
 

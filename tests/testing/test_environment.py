@@ -311,3 +311,6 @@ async def test_a_suspended_run_that_waits_for_nothing_is_found() -> None:
         database.tables.waits.clear()
         with pytest.raises(InvariantViolated, match="waits for nothing"):
             await env.check()
+        database.tables.waits["r"] = {("9", 0): Wait(run_id="r", position="9", kind="beat", name="a step that runs")}
+        with pytest.raises(InvariantViolated, match="waits for nothing"):
+            await env.check()

@@ -38,12 +38,19 @@ class Assembly:
             self.writes += 1
         if decision.row:
             self._add_row(before, run, decision)
+        if decision.hops:
+            batch.journal = [entry for entry in batch.journal if entry.run_id != run.id]
+            batch.waits = {key: wait for key, wait in batch.waits.items() if key[0] != run.id}
+            batch.audit = [row for row in batch.audit if row.run_id != run.id]
+            batch.hops.append(run.id)
         if decision.audit:
             batch.audit.extend(decision.audit)
         if decision.archive_from is not None:
             batch.archive.append((run.id, decision.archive_from, run.attempt - 1))
         if decision.waits_cleared or decision.waits or decision.waits_dropped:
             self._add_waits(run.id, decision)
+        if decision.published or decision.stream_items:
+            self._add_said(decision)
         if decision.box is not None or decision.guard or decision.consumed or decision.events_read:
             self._add_rest(before, run.id, decision)
 
@@ -63,6 +70,8 @@ class Assembly:
                 self.children[run.parent_id] = (*self.children.get(run.parent_id, ()), run.id)
         else:
             write.run = run
+            if decision.input is not None:
+                write.input = decision.input
             if decision.outcome is not None:
                 write.outcome = decision.outcome
         write.awake = decision.awake
@@ -100,6 +109,16 @@ class Assembly:
             batch.events_given = [
                 given for given in batch.events_given if given[0] != run_id or position not in (None, given[2])
             ]
+
+    def _add_said(self, decision: Decision) -> None:
+        batch = self.batch
+        self.writes += 1
+        batch.stream_items.extend(decision.stream_items)
+        for value in decision.published:
+            key = (value.run_id, value.key)
+            known = batch.published.get(key)
+            if known is None or (value.mark or (0, 0)) > (known.mark or (0, 0)):
+                batch.published[key] = value
 
     def _add_events(self, decision: Decision) -> None:
         batch = self.batch

@@ -46,7 +46,7 @@ from perdure.kernel.decision import NO_SCENE, Scene
 from perdure.kernel.delivery import Delivered, FromCommit, Queued
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect
 from perdure.kernel.invariants import check_decision, check_run
-from perdure.kernel.ops import Advance, Forget, Op, Send, SetHold, Spread, Start, Wake
+from perdure.kernel.ops import Advance, Append, Forget, Op, Send, SetHold, Spread, Start, Wake
 from perdure.kernel.records import Engine, Hold, Mail, Outcome, Run
 from perdure.kernel.status import ACTIVE, FINISHED, Status
 from perdure.ports import LoadedRun, Probe, Store
@@ -338,9 +338,11 @@ class Coordinator:
                     check_run(run)
                 if run is not None and run.owner is not None and run.owner in self._dead:
                     run = replace(run, owner=None)
-                if kind is Advance:
+                if isinstance(op, Advance):
                     box = assembly.boxes.get(op.run_id) or self._boxes.get(op.run_id)
                     scene = NO_SCENE if box is None else Scene(box)
+                    if op.onward is not None:
+                        scene = Scene(scene.box, op.onward.workflow in self._workflows)
                 elif kind is Start:
                     scene = NO_SCENE
                 else:
@@ -364,6 +366,8 @@ class Coordinator:
             else:
                 assembly.add(before, decision)
                 decided.append((item, decision))
+                if op.run_id in found.runs and op.run_id not in assembly.boxes:
+                    assembly.boxes[op.run_id] = scene.box  # It counts if the run is ours from now on.
                 if decision.posts:
                     queue.extendleft(Item(post, None, False) for post in reversed(decision.posts))
         self.stats.ops += len(items)
@@ -457,7 +461,7 @@ class Coordinator:
         """Leave out what these runs did: they begin again from the store, where none of it has happened."""
         kept: list[Item] = []
         for item in items:
-            if type(item.op) is Advance and item.op.run_id in run_ids:
+            if type(item.op) in (Advance, Append) and item.op.run_id in run_ids:
                 item.answer(False)
                 if item.outside:
                     self._inbox.leave()

@@ -103,6 +103,7 @@ class Sweeper:
 
     def _look_again(self) -> None:
         self._next = None
+        self._is_sweeping = True
         self._background(self._sweep_again())
 
     async def _sweep_again(self) -> None:

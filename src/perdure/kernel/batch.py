@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from perdure.kernel.records import Audit, Entry, Event, Mail, Outcome, Run, Wait
+from perdure.kernel.records import Audit, Entry, Event, Mail, Outcome, PublishedValue, Run, StreamItem, Wait
 
 
 class RunWrite(Struct, kw_only=True):
@@ -29,7 +29,7 @@ class RunWrite(Struct, kw_only=True):
 
 class Batch(Struct, kw_only=True):
     """One transaction of one engine. Its store applies, in this order: the fence and the batch number, runs, archive,
-    journal, waits (cleared, dropped, put), events, audit, mail.
+    hops, journal, waits (cleared, dropped, put), events, audit, mail, what was published, streams.
 
     Waits on events and new events have numbers from 1 on, in the order of their ops; the store adds its own count.
     `at` is the time of the batch, for what expires.
@@ -42,6 +42,7 @@ class Batch(Struct, kw_only=True):
     runs: dict[str, RunWrite] = field(default_factory=dict)
     guards: dict[str, tuple[str | None, int]] = field(default_factory=dict)  # run id -> its owner and version
     archive: list[tuple[str, int, int]] = field(default_factory=list)  # run id, from entry, attempt
+    hops: list[str] = field(default_factory=list)  # runs that continue without their history
     journal: list[Entry] = field(default_factory=list)
     waits_cleared: list[str] = field(default_factory=list)
     waits_dropped: list[tuple[str, str]] = field(default_factory=list)  # run id, position
@@ -55,6 +56,8 @@ class Batch(Struct, kw_only=True):
     keys: dict[str, str] = field(default_factory=dict)  # key -> id of the event sent with it
     letters_gone: list[str] = field(default_factory=list)  # dead letters
     consumed: list[str] = field(default_factory=list)  # runs whose failure was handed over
+    published: dict[tuple[str, str], PublishedValue] = field(default_factory=dict)  # run id, key -> the newest
+    stream_items: list[StreamItem] = field(default_factory=list)
     audit: list[Audit] = field(default_factory=list)
     mail: list[Mail] = field(default_factory=list)
     mail_done: dict[int, str | None] = field(default_factory=dict)  # id -> reply; None: nobody waits for one

@@ -134,6 +134,11 @@ def close(box: Box, positions: Collection[str], read: Collection[str]) -> Box:
     return Box(waits=waits, events=events, won=won)
 
 
+def hop(box: Box, read: Collection[str]) -> Box:
+    """Nothing is waited for any more; what was sent to the run waits on."""
+    return close(box, box.waits.keys(), read)
+
+
 def pending(box: Box, name: str, now: int) -> int:
     """How many events of this name wait to be read and have not expired."""
     return sum(event.name == name and event.position is None and event.expires_at > now for event in box.events)

@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from perdure.errors import ConcurrentModification, Misuse, RunFinished, RunNotRetryable
-from perdure.kernel import boxes, delivery, ops
+from perdure.kernel import boxes, delivery, ops, publishing
 from perdure.kernel.boxes import EMPTY, Box
 from perdure.kernel.decision import (
     NO_SCENE,
@@ -80,21 +80,19 @@ def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decisio
     if run is None or run.claim != op.claim or run.owner != me or run.hold is not None:
         return NOTHING
     status = run.status
-    if status is not Status.RUNNING and status is not Status.SUSPENDED:
+    if status not in _ADVANCING:
         return NOTHING
+    if op.onward is not None:
+        return _continue(run, op, me, scene)
     box: Box | None = None
     given: tuple[Event, ...] = ()
     posts: tuple[ops.Op, ...] = ()
     if op.waits or scene.box is not EMPTY:
         box, given = _meet(scene.box, op)
     if op.starts or op.cancels:
-        why = f"its parent {run.id!r} no longer waits for it"
-        posts = (
-            *(born_of(run, start) for start in op.starts),
-            *(_cancellation(child, op, why) for child in op.cancels),
-        )
+        posts = _posts(run, op)
     # The hot path: a run that goes on running writes journal rows and nothing else.
-    if status is Status.RUNNING and not op.idle and op.end is None and not run.recoveries:
+    if status is Status.RUNNING and not op.idle and op.end is None and not run.recoveries and not op.undo:
         return Decision(
             run=run,
             box=box,
@@ -109,13 +107,32 @@ def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decisio
             reply=True,
         )
     before = run
-    if op.entries and run.recoveries:
-        run = replace(run, recoveries=0)
+    if (op.entries and run.recoveries) or op.undo:
+        run = replace(run, recoveries=0 if op.entries else run.recoveries, undo=run.undo + op.undo)
     audit_rows: tuple[Audit, ...] = ()
     if status is Status.SUSPENDED and (op.entries or op.end is not None or not op.idle):
         run, audit_rows = move(run, Status.RUNNING, op, op.cause)
     if op.end is not None:
-        run, more = move(run, op.end.status, op, op.cause)
+        ended = op.end.status
+        if run.undo and status is not Status.ROLLING_BACK and ended is Status.FAILED:
+            run, more = _rolling_back(run, op, op.cause, me)
+            return Decision(
+                run=run,
+                row=True,
+                box=EMPTY,
+                outcome=op.end.outcome,
+                entries=op.entries,
+                waits_cleared=True,
+                events_read=op.events_read,
+                consumed=op.consumed,
+                audit=audit_rows + more,
+                effects=(Begin(run),),
+                posts=posts,
+                reply=True,
+            )
+        if status is Status.ROLLING_BACK:
+            ended = Status.ROLLED_BACK if ended is Status.SUCCEEDED else Status.ROLLBACK_FAILED
+        run, more = move(run, ended, op, op.cause)
         return Decision(
             run=run,
             row=True,
@@ -137,7 +154,7 @@ def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decisio
         audit_rows += more
     return Decision(
         run=run,
-        row=bool(audit_rows) or before.recoveries != run.recoveries,
+        row=bool(audit_rows) or run is not before,
         awake=awake,
         box=box,
         entries=op.entries,
@@ -151,6 +168,53 @@ def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decisio
         posts=posts,
         reply=True,
     )
+
+
+def _rolling_back(run: Run, op: ops.Op, cause: str, owner: str | None) -> tuple[Run, tuple[Audit, ...]]:
+    """Begin to undo: nothing that the run did before counts any more, but for its journal."""
+    return move(run, Status.ROLLING_BACK, op, cause, owner=owner, claim=run.claim + 1, hold=None)
+
+
+def _continue(run: Run, op: ops.Advance, me: str, scene: Scene) -> Decision:
+    """The same run from its beginning: another input, no history, no audit of it either, what was sent to it kept."""
+    onward = op.onward
+    assert onward is not None
+    if run.status is Status.SUSPENDED:
+        run, _ = move(run, Status.RUNNING, op, op.cause)
+    run, more = note(
+        run,
+        op,
+        "continued",
+        f"continued as {onward.workflow!r}",
+        bump=True,
+        workflow=onward.workflow,
+        workflow_version=onward.workflow_version,
+        owner=me if scene.has_code else None,
+        claim=run.claim + 1,
+        recoveries=0,
+        started_at=op.at,
+        origin=run.origin or onward.origin,
+    )
+    return Decision(
+        run=run,
+        row=True,
+        box=boxes.hop(scene.box, op.events_read),
+        hops=True,
+        input=onward.input,
+        events_read=op.events_read,
+        consumed=op.consumed,
+        audit=more,
+        effects=(Begin(run, onward.input),) if scene.has_code else (Drop(run.id, "continued elsewhere"),),
+        posts=_posts(run, op),
+        reply=True,
+    )
+
+
+def _advance_aloud(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decision:
+    decision = _advance(run, op, me, scene)
+    if op.published or op.stream_items:
+        return publishing.said(decision, op)
+    return decision
 
 
 def _meet(box: Box, op: ops.Advance) -> tuple[Box | None, tuple[Event, ...]]:
@@ -167,6 +231,12 @@ def born_of(parent: Run, start: ops.Start) -> ops.Start:
     """A child has its parent's tags beside its own, and ends with it at the latest, unless it is detached."""
     deadlines = [at for at in (start.deadline, None if start.bond == "detached" else parent.deadline) if at is not None]
     return replace(start, tags={**parent.tags, **start.tags}, deadline=min(deadlines, default=None))
+
+
+def _posts(run: Run, op: ops.Advance) -> tuple[ops.Op, ...]:
+    """Children that come and go with an advance of their parent."""
+    why = f"its parent {run.id!r} no longer waits for it"
+    return (*(born_of(run, start) for start in op.starts), *(_cancellation(child, op, why) for child in op.cancels))
 
 
 def _proceed(run_id: str, given: tuple[Event, ...]) -> tuple[Effect, ...]:
@@ -211,24 +281,44 @@ def _release(run: Run | None, op: ops.Release, me: str, scene: Scene) -> Decisio
 
 
 def _cancel(run: Run | None, op: ops.Cancel, me: str, scene: Scene) -> Decision:
-    if run is None or run.status in FINISHED:
+    if run is None or run.status in FINISHED or run.status in _UNDOING:
         return NOTHING
     run = mine_or_free(run, op, me)
-    return _end(run, Status.CANCELLED, op, Outcome(failure=op.failure), "cancelled", op.reason, scene.children)
+    return _end(run, Status.CANCELLED, op, Outcome(failure=op.failure), "cancelled", me, scene)
 
 
 def _expire(run: Run | None, op: ops.Expire, me: str, scene: Scene) -> Decision:
-    if run is None or run.status in FINISHED or run.deadline is None or run.deadline > op.at:
+    if run is None or run.status in FINISHED or run.status in _UNDOING:
+        return NOTHING
+    if run.deadline is None or run.deadline > op.at:
         return NOTHING
     if run.owner is not None and run.owner != me:
         return NOTHING
-    return _end(run, Status.FAILED, op, Outcome(failure=op.failure), "deadline passed", "", scene.children)
+    return _end(run, Status.FAILED, op, Outcome(failure=op.failure), "deadline passed", me, scene)
 
 
 def _end(
-    run: Run, status: Status, op: ops.Op, outcome: Outcome, cause: str, details: str, children: tuple[str, ...]
+    run: Run, status: Status, op: ops.Cancel | ops.Expire, outcome: Outcome, cause: str, me: str, scene: Scene
 ) -> Decision:
-    """End a run from outside, and its children with it."""
+    """End a run from outside, and its children with it; one that has something to undo does that first."""
+    details = op.reason if isinstance(op, ops.Cancel) else ""
+    posts = tuple(_cancellation(child, op, f"its parent {run.id!r} was ended: {cause}") for child in scene.children)
+    if run.undo:
+        audit_rows: tuple[Audit, ...] = ()
+        if status is Status.CANCELLED:
+            run, audit_rows = move(run, Status.CANCELLING, op, cause, details)
+        run, more = _rolling_back(run, op, cause, me if scene.has_code else None)
+        return Decision(
+            run=run,
+            row=True,
+            box=EMPTY,
+            outcome=outcome,
+            waits_cleared=True,
+            audit=audit_rows + more,
+            effects=(Begin(run),) if run.owner == me else (Drop(run.id, cause),),
+            posts=posts,
+            reply=True,
+        )
     run, audit_rows = move(run, status, op, cause, details)
     return Decision(
         run=run,
@@ -238,7 +328,7 @@ def _end(
         waits_cleared=True,
         audit=audit_rows,
         effects=(Finish(run, outcome),),
-        posts=tuple(_cancellation(child, op, f"its parent {run.id!r} was ended: {cause}") for child in children),
+        posts=posts,
         reply=True,
     )
 
@@ -337,9 +427,13 @@ def _resume(run: Run | None, op: ops.Resume, me: str, scene: Scene) -> Decision:
     return Decision(run=run, row=True, box=scene.box, audit=audit_rows, effects=effects, reply=True)
 
 
+_ADVANCING = frozenset({Status.RUNNING, Status.SUSPENDED, Status.ROLLING_BACK})
+_UNDOING = frozenset({Status.CANCELLING, Status.ROLLING_BACK})
+
 _RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
     ops.Start: _start,
-    ops.Advance: _advance,
+    ops.Advance: _advance_aloud,
+    ops.Append: publishing.append,
     ops.Take: _take,
     ops.Release: _release,
     ops.Cancel: _cancel,

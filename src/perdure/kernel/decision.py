@@ -13,7 +13,7 @@ from perdure.errors import RunNotFound, RunOwnedElsewhere
 from perdure.kernel import ops
 from perdure.kernel.boxes import EMPTY, Box
 from perdure.kernel.effects import Deliver, Effect
-from perdure.kernel.records import Audit, Entry, Event, Failure, Outcome, Run, Wait
+from perdure.kernel.records import Audit, Entry, Event, Failure, Outcome, PublishedValue, Run, StreamItem, Wait
 from perdure.kernel.status import FINISHED, Status, check_transition
 
 
@@ -51,7 +51,10 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     events_given: tuple[Event, ...] = ()
     events_read: tuple[str, ...] = ()
     consumed: tuple[str, ...] = ()
+    published: tuple[PublishedValue, ...] = ()
+    stream_items: tuple[StreamItem, ...] = ()
     archive_from: int | None = None
+    hops: bool = False  # its history is cleared, and what was sent to it is kept
     audit: tuple[Audit, ...] = ()
     effects: tuple[Effect, ...] = ()
     posts: tuple[ops.Op, ...] = ()

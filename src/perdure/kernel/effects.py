@@ -51,4 +51,10 @@ class Rearm(Struct, frozen=True, gc=False):
     run: Run
 
 
-Effect = Begin | Proceed | Deliver | Drop | Finish | Rearm
+class Published(Struct, frozen=True, gc=False):
+    """This run has published something, or a stream of its has grown: tell whoever reads."""
+
+    run_id: str
+
+
+Effect = Begin | Proceed | Deliver | Drop | Finish | Rearm | Published

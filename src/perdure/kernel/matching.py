@@ -156,8 +156,8 @@ class _Matching:
         over = {r for r in batch.waits_cleared if r in batch.runs and batch.runs[r].run.status in FINISHED}
         again = {(run_id, event_id) for run_id, event_id, _, _ in batch.events_given}
         freed: list[Event] = []
-        if batch.waits_dropped or batch.waits_cleared:
-            freed = yield Freed(batch.waits_dropped, batch.waits_cleared)
+        if batch.waits_dropped or batch.waits_cleared or batch.hops:
+            freed = yield Freed(batch.waits_dropped, [*batch.waits_cleared, *batch.hops])
         # One that is dropped by its position and cleared with its run is found twice.
         for event in {(event.run_id, event.id): event for event in freed}.values():
             if event.shared and not event.consumed:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from perdure.kernel.records import Entry, Event, Hold, Outcome, Wait
+from perdure.kernel.records import Entry, Event, Hold, Outcome, PublishedValue, StreamItem, Wait
 from perdure.kernel.status import Status
 
 
@@ -58,12 +58,23 @@ class End(Struct, frozen=True, kw_only=True, gc=False):
     has_waited: bool = True
 
 
+class Onward(Struct, frozen=True, kw_only=True, gc=False):
+    """What a run continues as: the same run, with another input and perhaps another workflow, and no history. `origin`
+    tells what it was before (see identity.py)."""
+
+    workflow: str
+    workflow_version: str
+    input: str
+    origin: str
+
+
 class Advance(Op, frozen=True, kw_only=True, gc=False):
     """A live run went on: these entries happened, these waits came and went, and perhaps it ended.
 
     `idle` means that nothing of it is running now: it waits only for what is durable. `events_read` are the ids of
     events that it was handed, `consumed` the runs whose failure it was. `starts` are its new children, `cancels` those
-    it no longer waits for. It is dropped unless `claim` is still the run's.
+    it no longer waits for; `undo` is how many compensations it has registered; `published` and `stream_items` what its
+    code says meanwhile. It is dropped unless `claim` is still the run's.
     """
 
     claim: int
@@ -75,19 +86,40 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
     consumed: tuple[str, ...] = ()
     starts: tuple[Start, ...] = ()
     cancels: tuple[str, ...] = ()
+    undo: int = 0
+    published: tuple[PublishedValue, ...] = ()
+    stream_items: tuple[StreamItem, ...] = ()
     idle: bool = False
     end: End | None = None
+    onward: Onward | None = None
 
     @property
     def payload_bytes(self) -> int:
         size = 0
         for entry in self.entries:
             size += len(entry.value or "") + len(entry.failure or "")
+        for wait in self.waits:
+            size += len(wait.details or "") + len(wait.failure or "")
         if self.end is not None:
             size += len(self.end.outcome.output or "") + len(self.end.outcome.failure or "")
         for start in self.starts:
             size += len(start.input)
-        return size
+        for value in self.published:
+            size += len(value.value)
+        for item in self.stream_items:
+            size += len(item.value)
+        return size if self.onward is None else size + len(self.onward.input)
+
+
+class Append(Op, frozen=True, kw_only=True, gc=False):
+    """A step that runs has something to say. Dropped unless `claim` is still the run's."""
+
+    claim: int
+    stream_items: tuple[StreamItem, ...]
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(len(item.value) for item in self.stream_items)
 
 
 class Send(Op, frozen=True, kw_only=True, gc=False):

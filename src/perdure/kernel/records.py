@@ -67,6 +67,8 @@ class Run(Struct, frozen=True, kw_only=True, gc=False):
     parent_id: str | None = None
     bond: str = ""  # to its parent: awaited | started | detached
     consumed: bool = False  # its failure was handed to a run that waited for it
+    undo: int = 0  # compensations that it has registered
+    origin: str = ""  # what it was started as, if it continues as something else
     tags: Mapping[str, str] = field(default_factory=dict)
     hold: Hold | None = None
     deadline: int | None = None
@@ -94,16 +96,17 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Wait(Struct, frozen=True, kw_only=True, gc=False):
-    """Something durable that a run waits for at a position: a timer, the next attempt of a step (retry), an event, or
-    the end of a run. Several options at one position are an OR.
+    """Something durable that a run waits for at a position: a timer, the next attempt of a step (retry), a step that
+    runs and has sent a heartbeat (beat), an event, or the end of a run. Several options at one position are an OR.
 
-    Events and ends have no time; `due_at` 0 says that the position was won by one, and that its run must go on.
+    Events and ends have no time; `due_at` 0 says that the position was won by one, and that its run must go on. For a
+    step, `attempts` have failed so far, `failure` tells of them, and `details` is what its last heartbeat said.
     """
 
     run_id: str
     position: str
     option: int = 0
-    kind: str  # timer | retry | event | run
+    kind: str  # timer | retry | beat | event | run
     name: str  # of the event; for people otherwise
     where: tuple[tuple[str, str], ...] = ()  # what the event's fields must be, sorted by name
     mode: str = ""  # which retained events count: after_wait | after_create | all
@@ -113,6 +116,7 @@ class Wait(Struct, frozen=True, kw_only=True, gc=False):
     attempts: int = 0
     failure: str | None = None
     since: int = 0
+    details: str | None = None
 
 
 class Event(Struct, frozen=True, kw_only=True, gc=False):
@@ -151,6 +155,31 @@ class DeadLetter(Struct, frozen=True, kw_only=True):
     ended_at: int
     consumed: bool = True
     at: int  # when it was sent
+
+
+class PublishedValue(Struct, frozen=True, kw_only=True, gc=False):
+    """What a run shows under a key. `mark` says which of its code's words it was: the completion number of the
+    activation, and the place in it. A word that comes again, or after a later one, changes nothing."""
+
+    run_id: str
+    key: str
+    value: str  # JSON, through the codec
+    at: int
+    mark: tuple[int, int] | None = None
+
+
+class StreamItem(Struct, frozen=True, kw_only=True, gc=False):
+    """One item of a run's stream. A step's has its position and the attempt; one of workflow code has a mark instead,
+    as a published value has, so that it is there once however often it comes. What is read has no mark."""
+
+    run_id: str
+    stream: str
+    offset: int = 0  # 1, 2, 3, … in the order of commits; given by the store
+    value: str  # JSON, through the codec
+    at: int
+    position: str | None = None
+    attempt: int | None = None
+    mark: tuple[int, int] | None = None
 
 
 class Audit(Struct, frozen=True, kw_only=True, gc=False):

@@ -13,10 +13,11 @@ from msgspec.structs import astuple, replace
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced, Misuse, RunNotFound, StoreBroken
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, Outcome, Run
-from perdure.kernel.status import ACTIVE, Status
-from perdure.ports import LoadedRun, Ripe, RunFilter, StoredRun
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, Outcome, PublishedValue, Run
+from perdure.kernel.status import ACTIVE, FINISHED, Status
+from perdure.ports import LoadedRun, Ripe, RunFilter, StoredRun, StreamPage
 from perdure.storage.memory_events import EventTables
+from perdure.storage.memory_streams import StreamTables
 
 T = TypeVar("T")
 
@@ -31,6 +32,7 @@ class MemoryDatabase(Struct, eq=False):
     journal: dict[str, dict[int, Entry]] = field(default_factory=dict)
     archive: dict[str, dict[tuple[int, int], Entry]] = field(default_factory=dict)  # (attempt, seq)
     tables: EventTables = field(default_factory=EventTables)
+    streams: StreamTables = field(default_factory=StreamTables)
     audit: dict[str, dict[int, Audit]] = field(default_factory=dict)
     mail: dict[int, Mail] = field(default_factory=dict)
     replies: dict[int, str] = field(default_factory=dict)
@@ -219,6 +221,21 @@ class MemoryStore:
         with database.lock:
             return _in_order(database.audit.get(run_id, {}))
 
+    async def published(self, run_id: str, key: str | None = None) -> builtins.list[PublishedValue]:
+        database = self._database()
+        with database.lock:
+            if run_id not in database.runs:
+                raise RunNotFound(run_id)
+            return database.streams.published(run_id, key)
+
+    async def stream(self, run_id: str, name: str, *, after: int, limit: int) -> StreamPage:
+        database = self._database()
+        with database.lock:
+            if run_id not in database.runs:
+                raise RunNotFound(run_id)
+            items = database.streams.page(run_id, name, after, max(0, limit))
+            return StreamPage(items=items, has_ended=database.runs[run_id].run.status in FINISHED)
+
     async def post(self, mail: Mail) -> int:
         database = self._database()
         _check_storable(*astuple(mail))
@@ -292,7 +309,8 @@ def _check_rows(database: MemoryDatabase, batch: Batch) -> None:
         _check_storable(*astuple(write.run), write.input, *astuple(write.outcome or Outcome()))
         if write.expected_version is None and write.input is None:
             raise CommitRefused(f"run {write.run.id!r} has no input", run_id=write.run.id)
-    for record in (*batch.journal, *batch.waits.values(), *batch.events, *batch.audit):
+    said = (*batch.published.values(), *batch.stream_items)
+    for record in (*batch.journal, *batch.waits.values(), *batch.events, *batch.audit, *said):
         _check_storable(*astuple(record))
     _check_storable(*batch.mail_done.values())
     aside = {(run_id, first) for run_id, first, _ in batch.archive}
@@ -300,7 +318,7 @@ def _check_rows(database: MemoryDatabase, batch: Batch) -> None:
         (run_id, seq)
         for run_id in {entry.run_id for entry in batch.journal}
         for seq in database.journal.get(run_id, {})
-        if not any(run_id == other and seq >= first for other, first in aside)
+        if run_id not in batch.hops and not any(run_id == other and seq >= first for other, first in aside)
     }
     _check_unique("entry", taken, ((entry.run_id, entry.seq) for entry in batch.journal))
     taken = {(row.run_id, seq) for row in batch.audit for seq in database.audit.get(row.run_id, {})}
@@ -344,6 +362,10 @@ def _apply(database: MemoryDatabase, batch: Batch) -> Committed:
     for run_id, first, attempt in batch.archive:
         for seq in _from(database, run_id, first):
             database.archive.setdefault(run_id, {})[attempt, seq] = database.journal[run_id].pop(seq)
+    for run_id in batch.hops:
+        database.journal.pop(run_id, None)
+        database.archive.pop(run_id, None)
+        database.audit.pop(run_id, None)
     for entry in batch.journal:
         database.journal.setdefault(entry.run_id, {})[entry.seq] = entry
     for run_id in batch.consumed:
@@ -357,6 +379,7 @@ def _apply(database: MemoryDatabase, batch: Batch) -> Committed:
     for mail in batch.mail:
         database.mail_count += 1
         database.mail[database.mail_count] = replace(mail, id=database.mail_count)
+    database.streams.apply(batch)
     return settlement.found
 
 
@@ -369,7 +392,7 @@ def _written(stored: StoredRun | None, write: RunWrite) -> StoredRun:
     return StoredRun(
         run=replace(
             run,
-            workflow=was.workflow,
+            workflow=was.workflow if write.input is None else run.workflow,
             model=was.model,
             parent_id=was.parent_id,
             bond=was.bond,

@@ -51,6 +51,8 @@ class EventTables(Struct, eq=False):
         for run_id in batch.waits_cleared:
             self.drop(run_id, None)
             self.reads = {read for read in self.reads if read[0] != run_id} if self.reads else self.reads
+        for run_id in batch.hops:
+            self.drop(run_id, None)
         for run_id, position in batch.waits_dropped:
             self.drop(run_id, position)
         for run_id, event_id in batch.events_read:

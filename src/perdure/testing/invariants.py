@@ -81,10 +81,14 @@ def _problems_of_journal(entries: list[Entry]) -> Iterator[str]:
 
 def _problems_of_audit(run: Run, audit: list[Audit]) -> Iterator[str]:
     numbers = [row.seq for row in audit]
-    if numbers != list(range(1, run.revision + 1)):
-        yield f"has the audit rows {numbers}, which are not 1 to {run.revision} in order"
+    first = 1
     status: Status | None = None
     version = 0
+    if audit and audit[0].became == "continued":  # What was before is cleared.
+        first, version = audit[0].seq, audit[0].version - 1
+        status = Status(audit[0].was or "")
+    if numbers != list(range(first, run.revision + 1)):
+        yield f"has the audit rows {numbers}, which are not {first} to {run.revision} in order"
     for row in audit:
         if row.was != status:
             yield f"was {row.was} by audit row {row.seq}, but {status} by the rows before"
@@ -108,7 +112,7 @@ def _problems_of_audit(run: Run, audit: list[Audit]) -> Iterator[str]:
 def _problems_of_waits(run: Run, waits: tuple[Wait, ...], entries: list[Entry]) -> Iterator[str]:
     if run.status in FINISHED and waits:
         yield f"has finished, but waits for {[wait.name for wait in waits]}"
-    if run.status is Status.SUSPENDED and not waits:
+    if run.status is Status.SUSPENDED and all(wait.kind == "beat" for wait in waits):
         yield "is suspended, but waits for nothing"
     done = {entry.position for entry in entries}
     for wait in waits:

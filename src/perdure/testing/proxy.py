@@ -7,8 +7,8 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, Run
-from perdure.ports import LoadedRun, Ripe, RunFilter, Store, StoredRun
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run
+from perdure.ports import LoadedRun, Ripe, RunFilter, Store, StoredRun, StreamPage
 
 T = TypeVar("T")
 
@@ -100,6 +100,12 @@ class StoreProxy:
 
     async def audit(self, run_id: str) -> builtins.list[Audit]:
         return await self._through(self.inner.audit(run_id))
+
+    async def published(self, run_id: str, key: str | None = None) -> builtins.list[PublishedValue]:
+        return await self._through(self.inner.published(run_id, key))
+
+    async def stream(self, run_id: str, name: str, *, after: int, limit: int) -> StreamPage:
+        return await self._through(self.inner.stream(run_id, name, after=after, limit=limit))
 
     async def post(self, mail: Mail) -> int:
         return await self._through(self.inner.post(mail))

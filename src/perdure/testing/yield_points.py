@@ -70,7 +70,7 @@ class YieldPoints:
         self._awaited: list[tuple[str, str | None, asyncio.Future[None]]] = []
 
     @contextmanager
-    def hold(self, point: str, *, run: str | None = None) -> Iterator[Held]:
+    def hold(self, point: str, *, run: str | None = None) -> Generator[Held]:
         """Stop ops at this point (those of one run only) until the block is left, or `release` is called."""
         held = Held(point, run)
         self._held.append(held)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Any, Final, TypeVarTuple, Unpack
 
 from perdure.errors import ForbiddenInWorkflow
-from perdure.models.functions.commands import Ask, Commands, Outstanding, StepRequest, TimerRequest
+from perdure.models.functions.commands import Ask, Commands, Outstanding, Post, StepRequest, TimerRequest
 from perdure.models.functions.generators import GeneratorLoop
 from perdure.models.functions.tasks import AskFuture, DurableTimerHandle, StepFuture, TimerFuture, WorkflowFuture
 
@@ -45,12 +45,17 @@ class AskingLoop(GeneratorLoop):
         "_new_timers",
         "_now",
         "_number",
+        "_posts",
         "_refusals",
         "_steps",
         "_steps_cancelled",
         "_timers",
         "_timers_dropped",
         "_withdrawn",
+        "has_compensations",
+        "keys",
+        "payload_max",
+        "posts_chars",
     )
 
     def __init__(self, run_id: str) -> None:
@@ -69,9 +74,14 @@ class AskingLoop(GeneratorLoop):
         self._steps_cancelled: list[str] | None = None
         self._timers_dropped: list[str] | None = None
         self._withdrawn = False
+        self.has_compensations = False
         self._asks: dict[str, AskFuture] = {}
         self._new_asks: list[Ask] | None = None
         self._asks_withdrawn: list[str] | None = None
+        self._posts: list[Post] | None = None
+        self.keys: set[str] | None = None  # under which its workflow has published
+        self.posts_chars = 0  # of this activation
+        self.payload_max = 0  # How many bytes a value may take; the engine's to say.
 
     def pending(self, position: str) -> tuple[str, str] | None:
         """The kind and the name of what is outstanding at `position`."""
@@ -135,11 +145,30 @@ class AskingLoop(GeneratorLoop):
         future.number = self.next_number()
         future.request = request = Ask(self._next_position(), kind, name, what, self._now)
         self._asks[request.position] = future
+        if kind == "compensate":
+            self.has_compensations = True
         if self._new_asks is None:
             self._new_asks = [request]
         else:
             self._new_asks.append(request)
         return future
+
+    def post(self, post: Post) -> asyncio.Future[Any] | None:
+        """Say something with what this activation asks for. Raises as asking does; then, a future that never comes."""
+        if self._refusal is not None:
+            return self._refused()
+        if self._posts is None:
+            self._posts = [post]
+            self.posts_chars = len(post.value)
+        else:
+            self._posts.append(post)
+            self.posts_chars += len(post.value)
+        return None
+
+    @property
+    def posts(self) -> Sequence[Post]:
+        """What was said in this activation."""
+        return self._posts or ()
 
     def call_later(
         self,
@@ -225,6 +254,10 @@ class AskingLoop(GeneratorLoop):
         if self._timers_dropped is not None:
             commands.timers_dropped = self._timers_dropped
             self._timers_dropped = None
+        if self._posts is not None:
+            commands.posts = self._posts
+            self._posts = None
+            self.posts_chars = 0
         return commands
 
     def _next_position(self) -> str:

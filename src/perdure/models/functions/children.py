@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from perdure.errors import Misuse
+from perdure.errors import InvariantViolated, Misuse
 from perdure.models.functions.checks import checked_tags, checked_text
-from perdure.models.functions.commands import ChildCall
+from perdure.models.functions.commands import ChildCall, Continued
 from perdure.models.functions.context import require_loop
 from perdure.models.functions.define import RunCall
 from perdure.models.functions.waiting import RunChoice, RunEnded, first
@@ -59,6 +59,22 @@ async def start(
     )
     run_id: str = await loop.ask("start", call.workflow.name, child)
     return ChildHandle(run_id, call.workflow.signature.result)
+
+
+async def continue_as(call: RunCall[Any]) -> NoReturn:
+    """Go on as this call, with the same run: its history is cleared, so that a loop can go on for ever; what was sent
+    to the run and not read yet is kept, and so are its tags and its deadline. It never returns.
+
+    Raises Misuse if the run has registered compensations, which would be forgotten.
+    """
+    loop = require_loop("continue_as")
+    if not isinstance(call, RunCall):
+        raise Misuse(f"continue_as() takes a called workflow, as in continue_as(poll(cursor)), not {call!r}")
+    if loop.has_compensations:
+        raise Misuse("continue_as() would forget what compensate() has registered: end the run, or start another one")
+    loop.continue_as(Continued(call.workflow, call.input()))
+    await loop.create_future()
+    raise InvariantViolated("a run went on after it had continued as another call", run_id=loop.run_id)
 
 
 def run_of(run_id: str) -> ChildHandle[Any]:

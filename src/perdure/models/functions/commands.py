@@ -51,10 +51,27 @@ class ChildCall(Struct, frozen=True):
     deadline_us: int | None = None
 
 
+class Post(Struct, frozen=True):
+    """What workflow code says: a value for a key, or an item for a stream; as JSON. It is not answered, and has no
+    position; `mark` is the completion number of the activation that said it, and its place in that."""
+
+    name: str
+    value: str
+    is_item: bool
+    mark: tuple[int, int] = (0, 0)
+
+
 class Completed(Struct, frozen=True):
     """The workflow returned."""
 
     value: Any
+
+
+class Continued(Struct, frozen=True):
+    """The workflow goes on as another call."""
+
+    workflow: Any
+    input: str
 
 
 class Raised(Struct, frozen=True):
@@ -64,7 +81,8 @@ class Raised(Struct, frozen=True):
 
 
 class Commands(Struct):
-    """What one activation asks for, each in program order. With `end` all else is empty: the run asks for nothing more.
+    """What one activation asks for, each in program order. With `end` all else but `posts` is empty: the run asks for
+    nothing more.
 
     Withdrawn positions are those of earlier activations: what was asked for and withdrawn in the same one never shows.
     """
@@ -75,7 +93,8 @@ class Commands(Struct):
     timers_dropped: Sequence[str] = ()
     asks: Sequence[Ask] = ()
     asks_withdrawn: Sequence[str] = ()
-    end: Completed | Raised | None = None
+    posts: Sequence[Post] = ()
+    end: Completed | Raised | Continued | None = None
 
 
 Request = TypeVar("Request")

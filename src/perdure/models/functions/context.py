@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.json import decode as from_json
 
 from perdure.errors import Misuse, NotInStep, NotInWorkflow
 from perdure.models.functions.loop import WorkflowLoop, running_loop
@@ -105,10 +106,23 @@ def require_loop(verb: str) -> WorkflowLoop:
 class CurrentStep:
     """The attempt of a step that the calling code belongs to."""
 
-    __slots__ = ("_resources", "attempt", "idempotency_key", "name", "position", "run_id")
+    __slots__ = (
+        "_append", "_beat", "_details", "_flush", "_resources", "attempt", "idempotency_key", "name", "position",
+        "run_id",
+    )  # fmt: skip
 
     def __init__(
-        self, *, run_id: str, position: str, name: str, attempt: int, resources: Callable[[type[Any]], Any]
+        self,
+        *,
+        run_id: str,
+        position: str,
+        name: str,
+        attempt: int,
+        resources: Callable[[type[Any]], Any],
+        beat: Callable[[Any], None],
+        details: str | None,
+        append: Callable[[str, Any], None],
+        flush: Callable[[], Awaitable[None]],
     ) -> None:
         self.run_id = run_id
         self.position = position
@@ -116,14 +130,60 @@ class CurrentStep:
         self.attempt = attempt
         self.idempotency_key = f"{run_id}:{position}"
         self._resources = resources
+        self._beat = beat
+        self._details = details
+        self._append = append
+        self._flush = flush
+
+    def heartbeat(self, details: Any = None) -> None:
+        """Say that the attempt is alive, and how far it got: the next attempt finds it in `heartbeat_details`.
+
+        Never waits. The newest details count, and None leaves those before as they are. They are stored soon, not at
+        once: a crash of the engine's process may cost those of the last fifth of a second. In an attempt that has ended
+        or was given up it does nothing. Raises UnstorableValue if the details have no JSON form.
+        """
+        self._beat(details)
+
+    @property
+    def heartbeat_details(self) -> Any:
+        """What the newest heartbeat of an earlier attempt said, in the types that JSON has; None if none said anything.
+
+        An attempt that a crash cut short counts as an earlier one here, though it has the same number.
+        """
+        return None if self._details is None else from_json(self._details)
+
+    def append(self, stream: str, value: Any) -> None:
+        """Append an item to a stream of the run, from a coroutine, a thread or a worker process: an LLM's tokens, the
+        lines of a log.
+
+        Items of a step stay in the order of these calls. They are made durable at once, many together, and can be read
+        from then on, while the step runs; what is not durable when the step returns becomes so together with its
+        result. What a failed attempt has appended stays, and the next attempt appends after it: each item has the
+        step's position and the number of the attempt. A crash may take the last items with it, and the attempt that it
+        cut short runs again under the same number.
+
+        In an attempt that has ended (its time was up, the run was cancelled) it does nothing. When more waits to be
+        written than memory should hold, a thread or a process is made to wait, and a coroutine gets QueueFull: see
+        `flush`. Raises UnstorableValue, InvalidArguments.
+        """
+        self._append(stream, value)
+
+    async def flush(self) -> None:
+        """Wait until all that this step has appended so far is durable. A coroutine that appends much, and fast, does
+        so now and then. In a worker process it does not wait."""
+        await self._flush()
 
     def resource(self, kind: type[T]) -> T:
         found: T = self._resources(kind)
         return found
 
 
-# What runs in a step's context can have it described; few steps ask.
-in_step: ContextVar[tuple[Callable[[int], CurrentStep], int]] = ContextVar("perdure_step")
+class Describable(Protocol):
+    def describe(self) -> CurrentStep: ...
+
+
+# What runs in a step's context can have its attempt described; few steps ask.
+in_step: ContextVar[Describable] = ContextVar("perdure_step")
 
 
 def current_step() -> CurrentStep:
@@ -132,8 +192,7 @@ def current_step() -> CurrentStep:
     found = in_step.get(None)
     if found is None or running_loop() is not None:
         raise NotInStep("current_step() belongs into a step that an engine runs")
-    describe, attempt = found
-    return describe(attempt)
+    return found.describe()
 
 
 def resource(kind: type[T]) -> T:

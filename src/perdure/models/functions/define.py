@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Generator
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from perdure.errors import InvalidDefinition, Misuse
 from perdure.kernel.retry import Retry
@@ -28,6 +28,7 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 Duration = timedelta | float
+Compensation = Literal["halt", "continue"]
 
 _NAME_MAX_CHARS = 500
 
@@ -95,7 +96,8 @@ class NewStepCall(StepCall[R_co]):
 class Step(Generic[P, R]):
     """A unit of side-effecting work. Its results and failures are journaled; it is tried again by its retry policy.
 
-    `timeout` bounds each attempt, `total_timeout` all of them with the pauses between, from when the workflow asked.
+    `timeout` bounds each attempt, from when its body begins; `total_timeout` all of them with the pauses between, from
+    when the workflow asked; `heartbeat_timeout` the time in which an attempt sends no heartbeat.
     """
 
     def __init__(
@@ -106,6 +108,8 @@ class Step(Generic[P, R]):
         retry: Retry,
         timeout: Duration | None,
         total_timeout: Duration | None,
+        heartbeat_timeout: Duration | None,
+        process: bool,
         signature: Signature,
     ) -> None:
         self.function = function
@@ -113,8 +117,13 @@ class Step(Generic[P, R]):
         self.retry = retry
         self.timeout_s = _seconds(timeout, "timeout", name)
         self.total_timeout_s = _seconds(total_timeout, "total_timeout", name)
+        self.heartbeat_timeout_s = _seconds(heartbeat_timeout, "heartbeat_timeout", name)
+        self.is_timed = self.timeout_s is not None or self.heartbeat_timeout_s is not None
+        self.process = process
         self.signature = signature
         self.is_async = inspect.iscoroutinefunction(function)
+        if process:
+            _check_for_process(function, name)
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__wrapped__ = function
@@ -132,6 +141,8 @@ class Step(Generic[P, R]):
         retry: Retry | None = None,
         timeout: Duration | None = None,
         total_timeout: Duration | None = None,
+        heartbeat_timeout: Duration | None = None,
+        process: bool | None = None,
     ) -> Step[P, R]:
         """The same step with other options for the calls made from it."""
         return Step(
@@ -140,6 +151,8 @@ class Step(Generic[P, R]):
             retry=retry or self.retry,
             timeout=self.timeout_s if timeout is None else timeout,
             total_timeout=self.total_timeout_s if total_timeout is None else total_timeout,
+            heartbeat_timeout=self.heartbeat_timeout_s if heartbeat_timeout is None else heartbeat_timeout,
+            process=self.process if process is None else process,
             signature=self.signature,
         )
 
@@ -200,11 +213,18 @@ class Workflow(Generic[P, R]):
     """A durable function: deterministic code between steps, which goes on after any crash where it was."""
 
     def __init__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], *, name: str, version: str, signature: Signature
+        self,
+        function: Callable[P, Coroutine[Any, Any, R]],
+        *,
+        name: str,
+        version: str,
+        signature: Signature,
+        compensation: Compensation = "halt",
     ) -> None:
         self.function = function
         self.name = _checked_name(name, "workflow")
         self.version = version
+        self.compensation = compensation
         self.signature = signature
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
@@ -256,6 +276,8 @@ def step(
     retry: Retry | None = None,
     timeout: Duration | None = None,
     total_timeout: Duration | None = None,
+    heartbeat_timeout: Duration | None = None,
+    process: bool = False,
 ) -> _StepDecorator: ...
 def step(
     function: Callable[..., Any] | None = None,
@@ -265,10 +287,14 @@ def step(
     retry: Retry | None = None,
     timeout: Duration | None = None,
     total_timeout: Duration | None = None,
+    heartbeat_timeout: Duration | None = None,
+    process: bool = False,
 ) -> Any:
     """Make a function a step: async ones run on the process's loop, sync ones in a thread.
 
-    Without a retry policy it is tried three times in all; `Retry.never()` tries it once.
+    With `process=True` a sync function runs in a worker process instead, which imports its module anew, and is killed
+    when the step is cancelled or takes too long: for work that keeps the processor busy, or that may crash. Arguments
+    and result cross as JSON. Without a retry policy it is tried three times in all; `Retry.never()` tries it once.
     """
 
     def decorate(function: Callable[..., Any], depth: int = 1) -> Step[Any, Any]:
@@ -280,6 +306,8 @@ def step(
             retry=retry or Retry(),
             timeout=timeout,
             total_timeout=total_timeout,
+            heartbeat_timeout=heartbeat_timeout,
+            process=process,
             signature=Signature(function, f"step {called!r}", local_names(function, depth)),
         )
 
@@ -289,9 +317,24 @@ def step(
 @overload
 def workflow(function: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 @overload
-def workflow(*, name: str | None = None, version: str = "") -> _WorkflowDecorator: ...
-def workflow(function: Callable[..., Any] | None = None, /, *, name: str | None = None, version: str = "") -> Any:
-    """Make an async function a durable workflow. Its name is its `__qualname__` unless given."""
+def workflow(
+    *, name: str | None = None, version: str = "", compensation: Compensation = "halt"
+) -> _WorkflowDecorator: ...
+def workflow(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    version: str = "",
+    compensation: Compensation = "halt",
+) -> Any:
+    """Make an async function a durable workflow. Its name is its `__qualname__` unless given.
+
+    `compensation` says what follows when something registered with `compensate` fails itself: "halt" stops there,
+    "continue" goes on with the rest; either way the run ends as rollback_failed.
+    """
+    if compensation not in ("halt", "continue"):
+        raise InvalidDefinition(f'compensation is "halt" or "continue", not {compensation!r}')
 
     def decorate(function: Callable[..., Any], depth: int = 1) -> Workflow[Any, Any]:
         _check_function(function, "workflow")
@@ -299,7 +342,7 @@ def workflow(function: Callable[..., Any] | None = None, /, *, name: str | None 
         if not inspect.iscoroutinefunction(function):
             raise InvalidDefinition(f"workflow {called!r} must be an `async def`, since it awaits its steps")
         signature = Signature(function, f"workflow {called!r}", local_names(function, depth))
-        return Workflow(function, name=called, version=version, signature=signature)
+        return Workflow(function, name=called, version=version, signature=signature, compensation=compensation)
 
     return decorate if function is None else decorate(function, 2)
 
@@ -315,6 +358,19 @@ def _check_function(function: Any, what: str) -> None:
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidDefinition(f"@{what} cannot decorate the generator {function.__qualname__!r}: return one value")
+
+
+def _check_for_process(function: Callable[..., Any], name: str) -> None:
+    """A worker process finds the function again by its module and name, and has no event loop."""
+    if inspect.iscoroutinefunction(function):
+        raise InvalidDefinition(
+            f"step {name!r} is async, and process=True is for plain functions: make it a `def`, or leave process out"
+        )
+    if "<" in function.__qualname__:
+        raise InvalidDefinition(
+            f"step {name!r} has process=True, but a worker process cannot find {function.__qualname__!r} again: "
+            "define it at the top level of a module"
+        )
 
 
 def _checked_name(name: Any, what: str) -> str:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, StructMeta
 
 from perdure.errors import InvalidArguments, InvalidDefinition
 from perdure.models.functions.values import UNSTORABLE_TEXT, Reader
@@ -49,7 +49,7 @@ def _checked_name(name: object) -> str:
     return name
 
 
-class _EventMeta(type(Struct)):  # type: ignore[misc]
+class _EventMeta(StructMeta):
     """Takes the options of an event in its class statement, and leaves the others to msgspec."""
 
     def __new__(
@@ -79,7 +79,7 @@ class _EventMeta(type(Struct)):  # type: ignore[misc]
         return cls
 
 
-class Event(Struct, metaclass=_EventMeta, frozen=True):
+class Event(Struct, metaclass=_EventMeta):
     """A typed value to be sent to runs: subclass it, with fields as in any msgspec struct.
 
         class Paid(Event, event_name="payments.paid", expire_after=timedelta(days=7)):

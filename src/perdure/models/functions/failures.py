@@ -16,6 +16,7 @@ from perdure.kernel.records import Attempt, Failure
 _STACK_MAX_CHARS = 20_000
 _CAUSES_MAX = 8
 _MARK = "_perdure_entry"
+_SENT = "_perdure_sent"
 _NO_FORM: Any = object()
 
 
@@ -23,6 +24,8 @@ def to_failure(
     error: BaseException, *, entry: int | None = None, history: Sequence[Attempt] = (), depth: int = 0
 ) -> Failure:
     """The exception as data. Never raises: what has no JSON form is left out."""
+    if (sent := _sent(error)) is not None:
+        return msgspec.structs.replace(sent, entry=entry, history=list(history))
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     state = _state(error)
     return Failure(
@@ -67,12 +70,28 @@ def rebuild(failure: Failure, *, run_id: str, position: str = "", seq: int | Non
     return error
 
 
+def receive(failure: Failure, *, run_id: str, position: str) -> BaseException:
+    """The exception that another process sent, rebuilt. As data it is again what was sent, with the stack of there."""
+    error = rebuild(failure, run_id=run_id, position=position)
+    _set(error, _SENT, failure)
+    return error
+
+
 def mark(error: BaseException, seq: int) -> None:
     """Remember which journal entry an exception came from."""
+    _set(error, _MARK, seq)
+
+
+def _set(error: BaseException, name: str, value: object) -> None:
     try:
-        setattr(error, _MARK, seq)
+        setattr(error, name, value)
     except (AttributeError, TypeError):
         return
+
+
+def _sent(error: BaseException) -> Failure | None:
+    sent: Failure | None = getattr(error, "__dict__", {}).get(_SENT)
+    return sent
 
 
 def entry_of(error: BaseException) -> int | None:
@@ -99,6 +118,12 @@ def _marks(error: BaseException | None, seen: set[int]) -> Iterator[int]:
 
 def type_name(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def brief(error: BaseException) -> tuple[str, str]:
+    """The name of the exception's class and what it says: in the process that it came from, if that was another one."""
+    sent = _sent(error)
+    return (type_name(type(error)), message_of(error)) if sent is None else (sent.type, sent.message)
 
 
 def _rebuild_class(failure: Failure) -> BaseException | None:
@@ -154,7 +179,7 @@ def _stack(error: BaseException) -> str:
 
 def _state(error: BaseException) -> dict[str, Any]:
     attributes = getattr(error, "__dict__", {}).items()
-    return {name: _plain(value, _NO_FORM) for name, value in attributes if name != _MARK}
+    return {name: _plain(value, _NO_FORM) for name, value in attributes if name not in (_MARK, _SENT)}
 
 
 def _plain(value: Any, otherwise: Any = None) -> Any:

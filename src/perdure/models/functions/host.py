@@ -8,34 +8,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from msgspec.json import decode as from_json
+from msgspec import Struct
 from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
 from perdure.coordinator.timers import Timers
-from perdure.errors import CommitRefused, EngineStopped, PerdureError, RunExists, StoreError
+from perdure.errors import Misuse, PerdureError, StoreError
 from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Begin, Deliver, Drop, Finish
-from perdure.kernel.ops import Advance, Due, Op, Release, SetHold
-from perdure.kernel.records import Hold, Outcome, Run, Wait
-from perdure.kernel.status import FINISHED, Status
-from perdure.models.functions.commands import Ask
+from perdure.kernel.ops import Advance, Op, Release, SetHold
+from perdure.kernel.records import Entry, Failure, Hold, Run, Wait
+from perdure.kernel.status import Status
+from perdure.models.functions.answering import Answering
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.loop import Commands, Livelock, TimerRequest
 from perdure.models.functions.runner import LiveRun, Mismatch
+from perdure.models.functions.speaking import Speaking
 from perdure.models.functions.steps import Execution, StepRunner
-from perdure.models.functions.waiting import EventChoice, Won, child_failed, won_by_end, won_by_event
 from perdure.ports import Clock, Codec, Store
 
 log = logging.getLogger("perdure")
 
 
-class FunctionHost:
+class _Stored(Struct, frozen=True):
+    """What the store knows of a run that is brought back to life."""
+
+    input: str
+    entries: list[Entry]
+    waits: tuple[Wait, ...]
+    failure: str
+
+
+class FunctionHost(Answering):
     """All function runs that this engine has in memory."""
 
     def __init__(
@@ -47,6 +57,7 @@ class FunctionHost:
         timers: Timers,
         owe: Callable[[Op], None],
         submit: Callable[[Op], Awaitable[Any]],
+        insist: Callable[[Sequence[Op]], Awaitable[list[Any]]],
         lookup: Callable[[str], Run | None],
         box: Callable[[str], Box],
         dropped: Callable[[str, int | None], None],
@@ -55,8 +66,12 @@ class FunctionHost:
         live_runs_max: int,
         callbacks_max: int,
         payload_bytes_max: int,
+        steps_max: int,
         threads_max: int,
+        processes_max: int | None,
     ) -> None:
+        if steps_max < 1:
+            raise Misuse(f"steps_max is at least 1, not {steps_max}")
         self._store = store
         self._clock = clock
         self._codec = codec
@@ -70,12 +85,14 @@ class FunctionHost:
         self._live_runs_max = live_runs_max
         self._callbacks_max = callbacks_max
         self._payload_bytes_max = payload_bytes_max
+        self._steps_max = steps_max
         self._live: dict[str, LiveRun] = {}
         self._waking: dict[str, asyncio.Task[None]] = {}
         self._arrived: dict[str, list[Deliver]] = {}  # for runs that are being woken
         self._fetching: set[asyncio.Task[None]] = set()
         self._leaving: set[str] = set()
         self._active: set[Execution] = set()
+        self._queued: OrderedDict[Execution, None] = OrderedDict()  # wait for their turn, in the order of coming
         self._draining = False
         self._drained = asyncio.Event()
         self._drained.set()
@@ -83,15 +100,19 @@ class FunctionHost:
             clock=clock,
             resources=resources,
             threads_max=threads_max,
+            processes_max=processes_max,
+            payload_max=payload_bytes_max,
+            speaking=Speaking(clock, codec, payload_bytes_max, insist, self._background),
             finished=self._step_finished,
             delayed=self._step_delayed,
             paused=self._inactive,
             again=self._attempt,
+            beaten=self._step_beat,
         )
 
     @property
     def steps_running(self) -> int:
-        """Steps whose body runs now: those that pause between two attempts are not counted."""
+        """Steps whose body runs now: those that pause between two attempts or wait for their turn are not counted."""
         return len(self._active)
 
     @property
@@ -135,6 +156,9 @@ class FunctionHost:
                 await asyncio.wait_for(self._drained.wait(), grace_s)
             except TimeoutError:
                 log.warning("%d steps did not end within %s s and will run again", len(self._active), grace_s)
+        for live in self._live.values():
+            for execution in live.running.values():
+                execution.flush()
 
     def close(self) -> None:
         """Close every run in memory. Writes nothing."""
@@ -148,6 +172,8 @@ class FunctionHost:
     # Coming to life.
 
     def _begin(self, run: Run, input: str | None) -> None:
+        if run.id in self._live or run.id in self._waking:
+            self._close(run.id)  # It begins anew: as another call, or to be undone.
         if input is None:
             self._wake(run)
             return
@@ -164,12 +190,12 @@ class FunctionHost:
         live = LiveRun(run, workflow, self._codec, self._payload_bytes_max, self._callbacks_max)
         self._live[run.id] = live
         if len(self._live) > self._live_runs_max:
-            self._evict(newest=live)
+            self._evict()
         return live
 
     def _began(self, live: LiveRun, run: Run, input: str) -> None:
         commands = live.begin(input, run.started_at or run.created_at)
-        if commands.end is None and not commands.timers and not commands.asks and not live.idle:
+        if commands.end is None and not (commands.timers or commands.asks or commands.posts) and not live.idle:
             self._release(live, commands)  # Only steps, and nothing before them that is not committed.
         else:
             self._progressed(live, live.advance(commands, self._now(live), "started"))
@@ -185,6 +211,9 @@ class FunctionHost:
         try:
             input, entries = await self._store.journal(run.id)
             loaded = await self._store.load([run.id])
+            failure = ""
+            if run.status is Status.ROLLING_BACK:
+                failure = (await self._store.get([run.id]))[run.id].outcome.failure or ""
         except StoreError as error:
             log.warning("run %s could not be read and is tried again: %s", run.id, error)
             self._timers.arm(self._clock.now() + 1_000_000, lambda: self._wake_again(run))
@@ -197,14 +226,16 @@ class FunctionHost:
             return
         waits = loaded[run.id].waits if run.id in loaded else ()
         # Workflow code must not run inside this task.
-        asyncio.get_running_loop().call_soon(self._replay, asyncio.current_task(), run, input, entries, waits)
+        asyncio.get_running_loop().call_soon(
+            self._replay, asyncio.current_task(), run, _Stored(input, entries, waits, failure)
+        )
 
     def _wake_again(self, run: Run) -> None:
         now = self._lookup(run.id)
         if now is not None and now.claim == run.claim:
             self._wake(now)
 
-    def _replay(self, task: object, run: Run, input: str, entries: list[Any], waits: tuple[Wait, ...]) -> None:
+    def _replay(self, task: object, run: Run, stored: _Stored) -> None:
         if self._waking.get(run.id) is not task:  # It was dropped, and perhaps claimed again, in the meantime.
             return
         del self._waking[run.id]
@@ -214,25 +245,31 @@ class FunctionHost:
         live = self._new(run)
         if live is None:
             return
-        self._guarded(live, self._replayed, run, input, entries, waits)
+        self._guarded(live, self._replayed, run, stored)
         won = [event for event in self._box(run.id).events if event.position is not None]
         arrived += [Deliver(run.id, event.position or "", event.option, event) for event in won]
-        ends = [wait for wait in waits if wait.target is not None and wait.due_at == 0]
+        ends = [wait for wait in stored.waits if wait.target is not None and wait.due_at == 0]
         arrived += [Deliver(run.id, wait.position, wait.option, target=wait.target) for wait in ends]
         for effect in arrived:
             self._deliver(effect)
 
-    def _replayed(self, live: LiveRun, run: Run, input: str, entries: list[Any], waits: tuple[Wait, ...]) -> None:
-        commands = live.replay(input, entries, run.started_at or run.created_at)
-        stored = {wait.position: wait for wait in waits}
+    def _replayed(self, live: LiveRun, run: Run, journal: _Stored) -> None:
+        at = run.started_at or run.created_at
+        if run.status is Status.ROLLING_BACK:
+            commands = live.undo(journal.input, journal.entries, at, journal.failure)
+        else:
+            commands = live.replay(journal.input, journal.entries, at)
+        stored = {wait.position: wait for wait in journal.waits}
         for ask in commands.asks:
             if ask.kind == "child" and ask.position in stored:
                 live.children[ask.position] = stored[ask.position].target or ""
         for request in list(live.requests.values()):
             wait = stored.get(request.position)
-            if wait is not None and wait.kind == "retry" and wait.name == request.name:
-                live.retries[request.position] = wait
-                live.pausing.add(request.position)
+            if wait is not None and wait.kind in ("retry", "beat") and wait.name == request.name:
+                details = None if wait.details is None else self._codec.decode(wait.details)
+                live.retries[request.position] = replace(wait, details=details)
+                if wait.kind == "retry":
+                    live.pausing.add(request.position)
         known = {t.position: t for t in commands.timers if t.position in stored}
         known_asks = [ask for ask in commands.asks if ask.position in stored]
         asked = {ask.position for ask in known_asks}
@@ -240,8 +277,9 @@ class FunctionHost:
         all_timers, all_asks = list(commands.timers), list(commands.asks)
         commands.timers = [t for t in all_timers if t.position not in known]
         commands.asks = [ask for ask in all_asks if ask.position not in stored]
-        unchanged = commands.end is None and not commands.timers and not commands.asks and not gone
-        if unchanged and live.idle == (run.status == "suspended") and not self._is_stuck(live):
+        unchanged = commands.end is None and not (commands.timers or commands.asks or commands.posts or gone)
+        is_asleep = run.status is Status.SUSPENDED or (run.status is Status.ROLLING_BACK and live.idle)
+        if unchanged and live.idle == is_asleep and not self._is_stuck(live):
             commands.timers, commands.asks = all_timers, all_asks
             self._release(live, commands)
             return
@@ -257,15 +295,18 @@ class FunctionHost:
         live.gate[-1] = release
         self._progressed(live, advance)
 
-    def _evict(self, newest: LiveRun) -> None:
-        """Give up the run that has been waiting longest; whoever can go on with it takes it up again."""
+    def _evict(self) -> None:
+        """Give up the runs that have been waiting longest; whoever can go on with them takes them up again."""
         excess = len(self._live) - len(self._leaving) - self._live_runs_max
         if excess <= 0:
             return
+        now = self._clock.now()
         for run_id, live in self._live.items():
-            if live is newest or run_id in self._leaving:
+            if run_id in self._leaving or live.gate or live.ended or live.pausing or live.fetching:
                 continue
-            if live.idle and not live.gate and not live.ended and not live.pausing:
+            if any(timer.due_at <= now for timer in live.timers.values()):
+                continue
+            if live.idle and live.has_waited:  # One that has not begun has asked for nothing.
                 self._leaving.add(run_id)
                 self._owe(Release(run_id=run_id, at=self._clock.now(), claim=live.claim))
                 excess -= 1
@@ -276,7 +317,7 @@ class FunctionHost:
         """A run is no longer ours: say when it is due, if it is."""
         live = self._live.get(run_id)
         due_at: int | None = None
-        if live is not None and live.gate:
+        if live is not None and (live.gate or live.fetching):
             due_at = self._clock.now()  # It had got on, which nobody will commit now: it does so again at once.
         elif live is not None:
             due_at = min((timer.due_at for timer in live.timers.values()), default=None)
@@ -337,10 +378,19 @@ class FunctionHost:
                 self._attempt(execution)
             else:
                 execution.resume_from(wait)
-                self._pause(execution, wait)
+                if wait.kind == "retry":
+                    self._pause(execution, wait)
+                else:
+                    self._attempt(execution)
+        if len(self._live) > self._live_runs_max and live.idle:
+            self._evict()
 
     def _attempt(self, execution: Execution) -> None:
         if execution.dropped or execution.live.ended or self._draining:
+            return
+        if len(self._active) >= self._steps_max:
+            self._queued[execution] = None
+            execution.queue()
             return
         self._active.add(execution)
         try:
@@ -350,6 +400,10 @@ class FunctionHost:
 
     def _inactive(self, execution: Execution) -> None:
         self._active.discard(execution)
+        if self._queued:
+            self._queued.pop(execution, None)
+            while self._queued and len(self._active) < self._steps_max:
+                self._attempt(self._queued.popitem(last=False)[0])
         if self._draining and not self._active:
             self._drained.set()
 
@@ -363,6 +417,7 @@ class FunctionHost:
     def _step_finished(self, execution: Execution, value: Any, error: BaseException | None) -> None:
         live, request = execution.live, execution.request
         self._inactive(execution)
+        unsaid = execution.hush()
         if live.running.pop(request.position, None) is None or live.ended:
             return
         if live.requests.get(request.position) is not request:
@@ -382,6 +437,8 @@ class FunctionHost:
         except Exception as trouble:  # noqa: BLE001 - as in _guarded, without a call more on the hot path
             self._set_aside(live, trouble)
         else:
+            if unsaid:
+                advance = replace(advance, stream_items=unsaid + advance.stream_items)
             self._progressed(live, advance)
 
     def _step_delayed(self, execution: Execution, due_at: int, error: BaseException) -> None:
@@ -390,22 +447,43 @@ class FunctionHost:
         self._inactive(execution)
         if live.ended or live.requests.get(request.position) is not request:
             return
+        self._guarded(live, self._keep, execution, "retry", to_failure(error, history=execution.history), due_at)
+
+    def _step_beat(self, execution: Execution) -> None:
+        """A step said how far it got: make that durable, for the next attempt."""
+        live, request = execution.live, execution.request
+        if live.ended or live.requests.get(request.position) is not request:
+            return
+        failed = execution.history[-1:]
+        failure = Failure(type=failed[0].type, message=failed[0].message, history=execution.history) if failed else None
+        self._guarded(live, self._keep, execution, "beat", failure, None)
+
+    def _keep(
+        self, live: LiveRun, execution: Execution, kind: str, failure: Failure | None, due_at: int | None
+    ) -> None:
+        """Have the store know of a step that has not ended."""
+        position = execution.request.position
         wait = Wait(
             run_id=live.id,
-            position=request.position,
-            kind="retry",
-            name=request.name,
+            position=position,
+            kind=kind,
+            name=execution.request.name,
             due_at=due_at,
-            attempts=execution.attempt,
-            failure=to_json(to_failure(error, history=execution.history)).decode(),
+            attempts=len(execution.history),
+            failure=None if failure is None else to_json(failure).decode(),
             since=execution.started_at,
+            details=None if execution.details is None else self._codec.encode(execution.details),
         )
         live.has_waited = True
-        live.retries[request.position] = wait
-        live.pausing.add(request.position)
-        live.gate.append(lambda: self._pause(execution, wait))
+        live.retries[position] = wait
+        if kind == "retry":
+            live.pausing.add(position)
+            live.gate.append(lambda: self._pause(execution, wait))
+        else:
+            live.gate.append(execution.details_written)
+        cause = "step failed" if kind == "retry" else "heartbeat"
         at = self._now(live)
-        self._owe(Advance(run_id=live.id, at=at, claim=live.claim, cause="step failed", waits=(wait,), idle=live.idle))
+        self._owe(Advance(run_id=live.id, at=at, claim=live.claim, cause=cause, waits=(wait,), idle=live.idle))
 
     def _pause(self, execution: Execution, wait: Wait) -> None:
         live = execution.live
@@ -429,155 +507,6 @@ class FunctionHost:
         for timer in timers:
             if live.loop.pending(timer.position) is not None and not live.ended:
                 live.timers[timer.position] = self._timers.arm(timer.due_at, partial(self._timer_due, live, timer))
-
-    def _arm_asks(self, live: LiveRun, asks: Sequence[Ask]) -> None:
-        for ask in asks:
-            if live.asks.get(ask.position) is not ask or live.ended:
-                continue
-            if ask.kind == "wait":
-                for option, due_at in ask.what.due_at.items():
-                    timer = self._timers.arm(due_at, partial(self._option_due, live, ask, option))
-                    live.timers[ask.position] = timer
-            elif ask.kind == "start":
-                self._background(self._start_child(live, ask))
-
-    def _option_due(self, live: LiveRun, ask: Ask, option: int) -> None:
-        """The timer among the options of a wait. Where an event may have won, the coordinator knows. It stays in
-        `timers` until something has won, since the run may be given up before."""
-        if live.ended or self._draining or live.asks.get(ask.position) is not ask:
-            return
-        if any(isinstance(choice, EventChoice) for choice in ask.what.options):
-            due = Due(
-                run_id=live.id, at=self._now(live), claim=live.claim, position=ask.position, option=option
-            )  # fmt: skip
-            self._owe(due)
-        else:
-            self._deliver(Deliver(live.id, ask.position, option))
-
-    def _deliver(self, effect: Deliver) -> None:
-        """Hand over what has won a position that a run waits at."""
-        live = self._live.get(effect.run_id)
-        if live is None:
-            if effect.run_id in self._waking:
-                self._arrived.setdefault(effect.run_id, []).append(effect)
-            elif (run := self._lookup(effect.run_id)) is not None:
-                self._wake(run)
-                self._arrived.setdefault(effect.run_id, []).append(effect)
-            return
-        ask = live.asks.get(effect.position)
-        if ask is None or live.ended or self._draining:
-            return
-        if effect.target is not None and effect.outcome is None:
-            self._background(self._fetch_end(live, ask, effect))
-            return
-        if (timer := live.timers.pop(effect.position, None)) is not None:
-            timer.cancel()
-        if len(self._live) * 2 > self._live_runs_max:
-            self._touch(live)
-        self._guarded(live, self._go_on_with, ask, effect)
-
-    def _go_on_with(self, live: LiveRun, ask: Ask, effect: Deliver) -> None:
-        at = self._clock.now()
-        target, outcome, event = effect.target, effect.outcome, effect.event
-        consumed: tuple[str, ...] = ()
-        if target is not None and outcome is not None and outcome[0].status is not Status.SUCCEEDED:
-            consumed = (target,)
-        if target is not None and ask.kind == "child":
-            if consumed or outcome is None:
-                error = child_failed(target, outcome, self._codec)
-                advance = live.ask_done(ask, None, error, at=at, consumed=consumed)
-            else:
-                output = self._codec.decode(outcome[1].output or "null")
-                advance = live.ask_done(ask, output, None, at=at)
-            self._progressed(live, advance)
-            return
-        if target is not None:
-            won = won_by_end(effect.option, target, outcome, self._codec)
-        elif event is not None:
-            won = won_by_event(event, effect.option, self._codec)
-        else:
-            won = Won(option=effect.option, due=ask.what.due_at[effect.option], fired=max(at, live.loop.now()))
-        read = () if event is None else (event.id,)
-        text = to_json(won).decode()
-        self._progressed(live, live.ask_done(ask, text, None, at=at, read=read, consumed=consumed))
-
-    async def _fetch_end(self, live: LiveRun, ask: Ask, effect: Deliver) -> None:
-        """Read how a run ended that was waited for."""
-        target = effect.target or ""
-        try:
-            stored = (await self._store.get([target])).get(target)
-        except StoreError as error:
-            log.warning("run %s could not be read and is tried again: %s", target, error)
-            self._timers.arm(self._clock.now() + 1_000_000, lambda: self._deliver(effect))
-            return
-        if stored is not None and stored.run.status not in FINISHED:
-            asyncio.get_running_loop().call_soon(self._wait_again, live, ask)
-            return
-        ended = None if stored is None else (stored.run, stored.outcome)
-        asyncio.get_running_loop().call_soon(self._end_fetched, live, ask, effect, ended)
-
-    def _end_fetched(self, live: LiveRun, ask: Ask, effect: Deliver, ended: tuple[Run, Outcome] | None) -> None:
-        if self._live.get(live.id) is live and live.asks.get(ask.position) is ask and not live.ended:
-            self._guarded(live, self._go_on_with, ask, replace(effect, outcome=ended))
-
-    def _wait_again(self, live: LiveRun, ask: Ask) -> None:
-        """The stored wait was won by an end, but the run that was asked after has not ended: another of the wait's runs
-        has, or this one was retried. The wait is put anew, and whichever of them has ended wins it."""
-        if self._live.get(live.id) is live and live.asks.get(ask.position) is ask and not live.ended:
-            live.gate.append(lambda: None)
-            at = self._now(live)
-            waits = live.waits_again(ask, at)
-            cause = "waiting again"
-            self._owe(
-                Advance(run_id=live.id, at=at, claim=live.claim, cause=cause, waits=waits, idle=live.idle)
-            )  # fmt: skip
-
-    async def _start_child(self, live: LiveRun, ask: Ask) -> None:
-        """Start a child whose id was given: it may exist, and may be another."""
-        start = live.start_of(ask, ask.what.id, self._now(live))
-        error: PerdureError | None = None
-        try:
-            started = await self._submit(start)
-            if not started.created:
-                stored = (await self._store.get([start.run_id])).get(start.run_id)
-                if (
-                    stored is None
-                    or started.run.workflow != start.workflow
-                    or not self._is_same(stored.input, start.input)
-                ):
-                    raise RunExists(
-                        f"the id {start.run_id!r} belongs to a run of {started.run.workflow!r} with other arguments; "
-                        "use another id",
-                        run_id=start.run_id,
-                    )
-        except EngineStopped as stopped:
-            log.warning("child %s is started when its parent goes on: %s", start.run_id, stopped)
-            return
-        except CommitRefused as refused:
-            error = refused
-        except StoreError as unavailable:
-            log.warning("child %s could not be started and is tried again: %s", start.run_id, unavailable)
-            self._timers.arm(self._clock.now() + 1_000_000, partial(self._arm_asks, live, [ask]))
-            return
-        except PerdureError as refused:
-            error = refused
-        asyncio.get_running_loop().call_soon(self._child_started, live, ask, start.run_id, error)
-
-    def _is_same(self, one: str, other: str) -> bool:
-        return bool(from_json(self._codec.decode(one)) == from_json(self._codec.decode(other)))
-
-    def _child_started(self, live: LiveRun, ask: Ask, child_id: str, error: PerdureError | None) -> None:
-        if self._live.get(live.id) is live and live.asks.get(ask.position) is ask and not live.ended:
-            self._guarded(live, self._go_on_after_start, ask, child_id, error)
-
-    def _go_on_after_start(self, live: LiveRun, ask: Ask, child_id: str, error: PerdureError | None) -> None:
-        text = None if error is not None else to_json(child_id).decode()
-        self._progressed(live, live.ask_done(ask, text, error, at=self._clock.now()))
-
-    def _background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._fetching.add(task)
-        task.add_done_callback(self._fetching.discard)
 
     def _timer_due(self, live: LiveRun, timer: TimerRequest) -> None:
         live.timers.pop(timer.position, None)

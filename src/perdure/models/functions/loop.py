@@ -24,7 +24,16 @@ from typing import Any, Final, Unpack
 from perdure.errors import ForbiddenInWorkflow, InvariantViolated, PerdureError
 from perdure.models.functions import closing, forbidden, ordering
 from perdure.models.functions.asking import Args, AskingLoop
-from perdure.models.functions.commands import Ask, Commands, Completed, Outstanding, Raised, StepRequest, TimerRequest
+from perdure.models.functions.commands import (
+    Ask,
+    Commands,
+    Completed,
+    Continued,
+    Outstanding,
+    Raised,
+    StepRequest,
+    TimerRequest,
+)
 from perdure.models.functions.generators import StartHook, wrap_hooks
 from perdure.models.functions.stacks import format_stacks
 from perdure.models.functions.tasks import ReadyHandle, TimerFuture, WorkflowTask
@@ -68,17 +77,18 @@ class WorkflowLoop(AskingLoop):
     They raise Livelock and engine bugs, nothing else: whatever workflow code raises ends up in `Commands.end`.
     """
 
-    __slots__ = ("_callbacks_max", "_context", "_fatal", "_main", "_ready", "_tasks")
+    __slots__ = ("_branch", "_callbacks_max", "_context", "_fatal", "_main", "_ready", "_tasks")
 
-    def __init__(self, *, run_id: str, callbacks_max: int = 100_000) -> None:
+    def __init__(self, *, run_id: str, callbacks_max: int = 100_000, branch: str = "") -> None:
         super().__init__(run_id)
+        self._branch = branch
         self._callbacks_max = callbacks_max
         # A context of its own: what the process has in its context variables just now, a replay would not find again.
         self._context = Context()
         self._main: WorkflowTask | None = None
         self._tasks: dict[int, WorkflowTask] = {}  # The unfinished ones but for the main one, in the order of creation.
         self._ready: deque[asyncio.Handle] | None = None  # Only during an activation: an empty deque takes 600 bytes.
-        self._fatal: BaseException | None = None
+        self._fatal: BaseException | Continued | None = None
 
     def begin(self, coroutine_function: Callable[[], Coroutine[Any, Any, Any]], at: int) -> Commands:
         """The first activation: make the main task and run until it waits for something."""
@@ -118,6 +128,14 @@ class WorkflowLoop(AskingLoop):
         else:
             ready.append(timer)
         return self._activate()
+
+    def continue_as(self, end: Continued) -> None:
+        """End this activation and the run's code with it, from inside; whoever calls must then await for ever."""
+        if self._refusal is not None:
+            raise ForbiddenInWorkflow(self._refusal, run_id=self.run_id)
+        self._fatal = end
+        if self._ready is not None:
+            self._ready.clear()
 
     def stack(self) -> str:
         """Where every unfinished task stands, and for what it waits."""
@@ -197,7 +215,7 @@ class WorkflowLoop(AskingLoop):
         except BaseException as error:  # noqa: BLE001 - it is the workflow's, and ends the run
             self._fatal = error
             raise _MainEnded from None
-        self._main = WorkflowTask(coroutine, self, self.next_number(), "", "main", self._context)
+        self._main = WorkflowTask(coroutine, self, self.next_number(), self._branch, "main", self._context)
         self._main.add_done_callback(self._main_ended, context=self._context)
 
     def _prepare(self, at: int) -> deque[asyncio.Handle]:
@@ -222,7 +240,7 @@ class WorkflowLoop(AskingLoop):
             if wrapped is not None and previous is None:
                 set_asyncgen_hooks(*wrapped)
         if self._fatal is not None or self._main is None or self._main.done():
-            return Commands(end=self._end())
+            return Commands(end=self._end(), posts=self.posts)
         self._ready = None
         return self._commands()
 
@@ -264,7 +282,9 @@ class WorkflowLoop(AskingLoop):
         except Livelock as error:
             closing.logger.debug("%s", error)
 
-    def _end(self) -> Completed | Raised:
+    def _end(self) -> Completed | Raised | Continued:
+        if isinstance(self._fatal, Continued):
+            return self._fatal
         if self._fatal is not None or self._main is None:
             return Raised(self._fatal or InvariantViolated("a run ended without a main task", run_id=self.run_id))
         try:

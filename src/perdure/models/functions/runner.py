@@ -13,15 +13,18 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
+from msgspec.structs import replace
 
-from perdure.errors import PerdureError, UnstorableValue
-from perdure.kernel.ops import Advance, End, Start
-from perdure.kernel.records import Attempt, Entry, Failure, Outcome, Run, Wait
+from perdure.errors import PerdureError, RollbackFailed, UnstorableValue
+from perdure.kernel.ops import Advance, End, Onward, Start
+from perdure.kernel.records import Attempt, Entry, Failure, Outcome, PublishedValue, Run, StreamItem, Wait
 from perdure.kernel.status import Status
-from perdure.models.functions.commands import Ask, ChildCall
+from perdure.models.functions.commands import Ask, ChildCall, Continued, Post
+from perdure.models.functions.compensation import BRANCH, Compensation, roll_back
 from perdure.models.functions.context import CurrentRun
 from perdure.models.functions.define import StepCall, Workflow
 from perdure.models.functions.failures import entry_of, mark, rebuild, to_failure
+from perdure.models.functions.identity import identity
 from perdure.models.functions.loop import Commands, Completed, StepRequest, TimerRequest, WorkflowLoop
 from perdure.models.functions.values import to_text
 from perdure.models.functions.waiting import RunEnded, Won, read_won
@@ -48,8 +51,9 @@ class LiveRun:
     that is not committed yet."""
 
     __slots__ = (
-        "_codec", "_encode", "_payload_max", "asks", "children", "claim", "ended", "gate", "has_waited", "id", "loop",
-        "pausing", "requests", "retries", "running", "seq", "timers", "workflow",
+        "_callbacks_max", "_codec", "_encode", "_input", "_is_retried", "_payload_max", "_undone_for", "asks",
+        "children", "claim", "compensations", "ended", "fetching", "gate", "has_waited", "id", "loop", "pausing",
+        "requests", "retries", "running", "seq", "timers", "workflow",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +68,10 @@ class LiveRun:
         self.requests: dict[str, StepRequest] = {}
         self.asks: dict[str, Ask] = {}
         self.children: dict[str, str] = {}
+        self.compensations: list[Compensation] = []
+        self._undone_for: str | None = None  # while it rolls back: the failure that it does so for, as it is stored
+        self._callbacks_max = callbacks_max
+        self._input = ""
         self.running: dict[str, Any] = {}  # position -> its execution, for the step runner
         self.retries: dict[str, Wait] = {}
         self.pausing: set[str] = set()
@@ -72,9 +80,11 @@ class LiveRun:
         self.seq = 0
         self.ended = False
         self.has_waited = False
+        self.fetching = 0  # ends of other runs that are being read for it
         self._codec = codec
         self._encode = None if type(codec) is PlainCodec else codec.encode
-        self._payload_max = payload_max
+        self._payload_max = self.loop.payload_max = payload_max
+        self._is_retried = run.attempt > 1
 
     @property
     def idle(self) -> bool:
@@ -86,18 +96,46 @@ class LiveRun:
 
     def begin(self, input: str, at: int) -> Commands:
         """The first activation. Raises UnstorableValue if the input does not fit the code any more."""
+        self._input = input
         args, kwargs = self.workflow.signature.read(self._codec.decode(input))
         function = self.workflow.function
         return self._took(self.loop.begin(lambda: function(*args, **kwargs), at))
 
     def replay(self, input: str, entries: Sequence[Entry], created_at: int) -> Commands:
-        """Bring a new loop to where the journal ends; what is asked for from there on. Raises Mismatch."""
-        total = _Outstanding()
+        """Bring a new loop to where the journal ends; what is asked for from there on. Raises Mismatch.
+
+        What an activation says is committed with its entry, so it need not be said again. But the first one has no
+        entry; and the last one before a failure may, after a retry, have come further with other code.
+        """
         self.has_waited = True
+        total = _Outstanding()
         try:
             commands = total.add(self.begin(input, created_at))
         except UnstorableValue as error:
             raise Mismatch(str(error), details=str(error)) from error
+        return self._replay_entries(total, commands, entries)
+
+    def undo(self, input: str, entries: Sequence[Entry], created_at: int, failure: str) -> Commands:
+        """Bring a run that rolls back to where its journal ends: what it did before tells what there is to undo. Raises
+        Mismatch."""
+        self._undone_for = failure
+        forward = [entry for entry in entries if not entry.position.startswith(BRANCH)]
+        self.replay(input, forward, created_at)
+        self.loop.close()
+        self.asks.clear()
+        self.requests.clear()
+        about = self.loop.about
+        # As in __init__.
+        self.loop = WorkflowLoop(run_id=self.id, callbacks_max=self._callbacks_max, branch=BRANCH)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
+        self.loop.about = about
+        self.loop.payload_max = self._payload_max
+        at = forward[-1].at if forward else created_at
+        compensations, policy = list(self.compensations), self.workflow.compensation
+        total = _Outstanding()
+        commands = total.add(self._took(self.loop.begin(lambda: roll_back(compensations, policy), at)))
+        return self._replay_entries(total, commands, entries[len(forward) :])
+
+    def _replay_entries(self, total: _Outstanding, commands: Commands, entries: Sequence[Entry]) -> Commands:
         for entry in entries:
             if commands.end is not None:
                 raise Mismatch(
@@ -105,6 +143,8 @@ class LiveRun:
                     details=_diff(entries, self.seq, "the end of the workflow"),
                 )
             commands = total.add(self._hand_over(entry, entries))
+        if entries and not self._is_retried:
+            commands.posts = ()
         return total.commands(self, commands)
 
     def _hand_over(self, entry: Entry, entries: Sequence[Entry]) -> Commands:
@@ -143,6 +183,9 @@ class LiveRun:
             if isinstance(got, RunEnded) and got.error is not None:
                 mark(got.error, self.seq)
             return got
+        if ask.kind == "compensate":
+            self.compensations.append(ask.what)
+            return None
         if ask.kind == "child":
             return ask.what.workflow.signature.result.read(text, f"the result of child {ask.name!r}")
         return from_json(text)
@@ -250,15 +293,17 @@ class LiveRun:
     ) -> Advance:  # fmt: skip
         """The op that makes these commands durable; they are released from the gate once it is committed."""
         starts: tuple[Start, ...] = ()
+        undo = 0
         if commands.asks:
-            commands, entries, starts = self._start_children(commands, at, entries)
+            commands, entries, starts, undo = self._answer_at_once(commands, at, entries)
         self.gate.append(commands)
         # The hot path: it goes on with steps and nothing else.
         if (
             commands.end is None
             and len(self.requests) > len(self.pausing)
             and not (commands.timers or commands.timers_dropped or commands.steps_cancelled)
-            and not (commands.asks or commands.asks_withdrawn or starts or read or consumed)
+            and not (commands.asks or commands.asks_withdrawn or commands.posts)
+            and not (starts or read or consumed or undo)
         ):
             return Advance(run_id=self.id, at=at, claim=self.claim, cause=cause, entries=entries, waits_dropped=dropped)
         waits: tuple[Wait, ...] = ()
@@ -284,11 +329,15 @@ class LiveRun:
             self.pausing.discard(position)
             if self.retries.pop(position, None) is not None:
                 dropped += (position,)
-        end = None
+        end = onward = None
         if commands.end is not None:
             self.ended = True
-            end = self._end(commands.end)
             cancels += self.children.values()
+            if isinstance(commands.end, Continued):
+                onward = self._onward(commands.end)
+            else:
+                end = self._end(commands.end)
+        published, items = self._said(commands.posts, at) if commands.posts else ((), ())
         return Advance(
             run_id=self.id,
             at=at,
@@ -301,25 +350,55 @@ class LiveRun:
             consumed=consumed,
             starts=starts,
             cancels=tuple(cancels),
-            idle=end is None and self.idle,
+            undo=undo,
+            published=published,
+            stream_items=items,
+            idle=end is None and onward is None and self.idle,
             end=end,
+            onward=onward,
         )
 
-    def _start_children(
+    def _said(self, posts: Sequence[Post], at: int) -> tuple[tuple[PublishedValue, ...], tuple[StreamItem, ...]]:
+        """The rows of what the code says."""
+        values: dict[str, PublishedValue] = {}
+        items: list[StreamItem] = []
+        for post in posts:
+            text = post.value if self._encode is None else self._encode(post.value)
+            if post.is_item:
+                items.append(StreamItem(run_id=self.id, stream=post.name, value=text, at=at, mark=post.mark))
+            else:
+                values[post.name] = PublishedValue(run_id=self.id, key=post.name, value=text, at=at, mark=post.mark)
+        return tuple(values.values()), tuple(items)
+
+    def _answer_at_once(
         self, commands: Commands, at: int, entries: tuple[Entry, ...]
-    ) -> tuple[Commands, tuple[Entry, ...], tuple[Start, ...]]:
-        """Children that are started and not awaited have their ids at once, so the run goes on with them before all of
-        it is committed, together."""
+    ) -> tuple[Commands, tuple[Entry, ...], tuple[Start, ...], int]:
+        """Children that are started and not awaited have their ids at once, and compensations need nothing: so the run
+        goes on with them before all of it is committed, together."""
         starts: tuple[Start, ...] = ()
+        undo = 0
         total = _Merged()
         total.add(commands)
-        while (ask := total.next_start()) is not None:
-            child_id = new_id(at)
-            starts += (self.start_of(ask, child_id, at),)
-            entry, value, _ = self._ask_entry(ask, to_json(child_id).decode(), None, at)
+        while (ask := total.next_at_once()) is not None:
+            if ask.kind == "start":
+                child_id = new_id(at)
+                starts += (self.start_of(ask, child_id, at),)
+                text = to_json(child_id).decode()
+            else:
+                undo += 1
+                text = ask.what.text
+            entry, value, _ = self._ask_entry(ask, text, None, at)
             entries += (entry,)
             total.add(self._took(self.loop.complete_ask(ask.position, at, value=value)))
-        return total.commands(), entries, starts
+        return total.commands(), entries, starts, undo
+
+    def _onward(self, end: Continued) -> Onward:
+        return Onward(
+            workflow=end.workflow.name,
+            workflow_version=end.workflow.version,
+            input=self._codec.encode(end.input),
+            origin=identity(self.workflow.name, self._codec.decode(self._input)),
+        )
 
     def start_of(self, ask: Ask, child_id: str, at: int) -> Start:
         child: ChildCall = ask.what
@@ -357,6 +436,8 @@ class LiveRun:
         return (wait,), starts
 
     def _end(self, end: Any) -> End:
+        if self._undone_for is not None:
+            return self._end_of_rollback(end, self._undone_for)
         if isinstance(end, Completed):
             try:
                 signature = self.workflow.signature
@@ -374,8 +455,20 @@ class LiveRun:
         outcome = Outcome(failure=to_json(failure).decode())
         return End(status=Status.FAILED, outcome=outcome, has_waited=self.has_waited)
 
+    @staticmethod
+    def _end_of_rollback(end: Any, cause: str) -> End:
+        if isinstance(end, Completed):
+            return End(status=Status.SUCCEEDED, outcome=Outcome(failure=cause))
+        why = from_json(cause, type=Failure)
+        error = RollbackFailed(f"{end.error}; it was to be undone because of {why.type}: {why.message}")
+        error.__cause__ = end.error.__cause__ or end.error
+        return End(status=Status.FAILED, outcome=Outcome(failure=to_json(to_failure(error)).decode()))
+
     def _took(self, commands: Commands) -> Commands:
-        """Keep track of which steps are asked for."""
+        """Keep track of which steps are asked for, and mark what is said."""
+        if commands.posts:
+            said = enumerate(commands.posts, 1)
+            commands.posts = [replace(post, mark=(self.seq, number)) for number, post in said]
         for request in commands.steps:
             self.requests[request.position] = request
         if commands.asks:
@@ -417,6 +510,7 @@ class _Outstanding:
         total.steps = list(live.requests.values())
         total.asks = list(live.asks.values())
         total.timers = [t for p, t in self._timers.items() if live.loop.pending(p) is not None]
+        total.posts = last.posts
         total.end = last.end
         return total
 
@@ -439,13 +533,15 @@ class _Merged:
         total.steps_cancelled = [*total.steps_cancelled, *_withdrawn(self._steps, commands.steps_cancelled)]
         total.timers_dropped = [*total.timers_dropped, *_withdrawn(self._timers, commands.timers_dropped)]
         total.asks_withdrawn = [*total.asks_withdrawn, *_withdrawn(self._asks, commands.asks_withdrawn)]
+        total.posts = [*total.posts, *commands.posts]
         total.end = commands.end
 
-    def next_start(self) -> Ask | None:
-        """The next request for a child that has no id of its own."""
-        for ask in self._asks.values():
-            if ask.kind == "start" and ask.what.id is None and self._total.end is None:
-                return self._asks.pop(ask.position)
+    def next_at_once(self) -> Ask | None:
+        """The next request that needs nobody's answer: for a child that has no id of its own, for a compensation."""
+        if self._total.end is None:
+            for ask in self._asks.values():
+                if ask.kind == "compensate" or (ask.kind == "start" and ask.what.id is None):
+                    return self._asks.pop(ask.position)
         return None
 
     def commands(self) -> Commands:

@@ -1,31 +1,42 @@
-"""Runs steps: async ones on the process's loop (see carriers.py), sync ones in threads; with timeouts and retries.
+"""Runs steps: async ones on the process's loop (see carriers.py), sync ones in threads or in worker processes (see
+processes.py); with timeouts, heartbeats and retries.
 
 A step's outcome goes to `finished`. Between attempts it is `paused` and then begun `again`; a pause longer than a
-second goes to `delayed`, which makes it durable. All are called in plain callbacks, never inside a task.
+second goes to `delayed`, which makes it durable, as `beaten` does with what heartbeats say. All are called in plain
+callbacks, never inside a task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
+import sys
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import Context, copy_context
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from msgspec.json import decode as from_json
 
-from perdure.errors import StepFailed, StepTimedOut
-from perdure.kernel.records import Attempt, Failure, Wait
+from perdure.errors import Misuse, StepFailed, StepTimedOut, UnstorableValue
+from perdure.kernel.records import Attempt, Failure, StreamItem, Wait
 from perdure.models.functions.carriers import Carriers
-from perdure.models.functions.context import CurrentStep, in_step
+from perdure.models.functions.context import in_step
 from perdure.models.functions.define import Step, StepCall
-from perdure.models.functions.failures import message_of, type_name
+from perdure.models.functions.failures import brief, receive
+from perdure.models.functions.heartbeats import Beats, Pulse
 from perdure.models.functions.loop import StepRequest
 from perdure.models.functions.runner import LiveRun
+from perdure.models.functions.speaking import Speaker, Speaking
 from perdure.ports import Clock, TimerHandle
+
+if TYPE_CHECKING:
+    from perdure.models.functions.processes import ProcessPool
+    from perdure.models.functions.worker import Ended
 
 log = logging.getLogger("perdure")
 
@@ -33,27 +44,33 @@ DURABLE_BACKOFF_US = 1_000_000
 
 
 class Execution:
-    """A step in flight: its attempts so far and the one that runs now."""
+    """A step in flight: its attempts so far and the one that runs now, which `pulse` stands for."""
 
     __slots__ = (
-        "_runner", "_timed_out", "_timeout", "attempt", "context", "coroutine", "deadline", "dropped", "history",
-        "live", "request", "started_at", "step", "task",
+        "_beats", "_silence", "_thread", "_timed_out", "_timeout", "attempt", "context", "coroutine", "deadline",
+        "details", "dropped", "history", "live", "pulse", "request", "runner", "speaker", "started_at", "step", "task",
     )  # fmt: skip
 
     def __init__(self, runner: StepRunner, live: LiveRun, request: StepRequest) -> None:
         call: StepCall[Any] = request.call
-        self._runner = runner
+        self.runner = runner
         self.live = live
         self.request = request
         self.step: Step[Any, Any] = call.step
         self.attempt = 0
         self.history: list[Attempt] = []
         self.started_at = 0
+        self.details: str | None = None  # what the newest heartbeat said, as JSON
         self.task: asyncio.Future[Any] | None = None
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.context: Context | None = None
+        self.pulse: Pulse | None = None
         self.dropped = False
+        self.speaker: Speaker | None = None
+        self._beats: Beats | None = None
+        self._thread: Future[Any] | None = None
         self._timeout: TimerHandle | None = None
+        self._silence: TimerHandle | None = None
         self._timed_out: StepTimedOut | None = None
         total = self.step.total_timeout_s
         self.deadline = None if total is None else request.emitted_at + round(total * 1_000_000)
@@ -62,63 +79,160 @@ class Execution:
         """Take over what the store knows of earlier attempts."""
         self.attempt = wait.attempts
         self.started_at = wait.since
+        self.details = wait.details
         if wait.failure is not None:
             self.history = list(from_json(wait.failure, type=Failure).history)
 
+    def queue(self) -> None:
+        """Its turn has not come yet; the total timeout counts all the same."""
+        if self.deadline is not None:
+            self._timeout = self.runner.clock.call_at(self.deadline, self._miss_turn)
+
+    def _miss_turn(self) -> None:
+        self._timeout = None
+        if not self.dropped:
+            self.started_at = self.started_at or self.runner.clock.now()
+            self._finish(None, self._overall_timeout())
+
     def begin(self) -> None:
-        """Start the next attempt."""
-        runner, step, call = self._runner, self.step, self.request.call
+        """Start the next attempt. Raises Misuse if the step cannot be called like this in a worker process."""
+        runner, step, call = self.runner, self.step, self.request.call
+        if self._timeout is not None:
+            self._stop_timers()
         self.attempt += 1
         now = runner.clock.now()
-        if self.attempt == 1:
+        if not self.started_at:
             self.started_at = now
         self._timed_out = None
-        context = copy_context()
-        # The number is this attempt's: a thread that was given up may still ask when the next one runs.
-        context.run(in_step.set, (self.describe, self.attempt))
         if self.deadline is not None and now >= self.deadline:
             runner.loop.call_soon(self._failed, self._overall_timeout())
             return
+        pulse = self.pulse = Pulse(self, self.attempt, self.details)
+        context = copy_context()
+        context.run(in_step.set, pulse)
         if step.is_async:
             self.coroutine = step.function(*call.args, **call.kwargs)
             self.context = context
             runner.carriers.give(self)
+        elif step.process:
+            self._begin_in_process(pulse)
         else:
             function = partial(_without_stop_iteration, step.function, *call.args, **call.kwargs)
-            self.task = runner.loop.run_in_executor(runner.threads, context.run, function)
+            if step.is_timed:
+                function = partial(self._announce, pulse, function)
+            self._thread = runner.threads.submit(context.run, function)
+            self.task = asyncio.wrap_future(self._thread, loop=runner.loop)
             self.task.add_done_callback(self._thread_ended)
-            self.suspended()
+            self._arm_deadline()
 
-    def describe(self, attempt: int) -> CurrentStep:
-        return CurrentStep(
+    def _begin_in_process(self, pulse: Pulse) -> None:
+        runner, step, call = self.runner, self.step, self.request.call
+        self.task = runner.processes.submit(
+            step,
+            step.signature.write(call.args, call.kwargs, runner.payload_max),
             run_id=self.live.id,
             position=self.request.position,
-            name=self.step.name,
-            attempt=attempt,
-            resources=self._runner.resources,
+            attempt=self.attempt,
+            details=self.details,
+            payload_max=runner.payload_max,
+            began=partial(self._began, pulse),
+            beat=pulse.receive,
+            append=pulse.relay,
         )
+        self.task.add_done_callback(self._process_ended)
+        self._arm_deadline()
+
+    def hush(self) -> tuple[StreamItem, ...]:
+        """The step has ended, or is of no matter: what it appended that is not on its way yet."""
+        return () if self.speaker is None else self.speaker.hush()
 
     def drop(self) -> None:
-        """Stop: the outcome no longer matters. A thread cannot be stopped; it is left to end."""
+        """Stop: the outcome no longer matters. A process is killed; a thread cannot be, and is left to end."""
         self.dropped = True
-        if self._timeout is not None:
-            self._timeout.cancel()
+        self.pulse = None
+        self._stop_timers()
+        self._end_beats()
+        self.hush()
         if self.task is not None and not self.task.done():
             self.task.cancel()
 
+    # What attempts say.
+
+    def said(self, details: str) -> None:
+        """A heartbeat said something new."""
+        self.details = details
+        if self._beats is None:
+            self._beats = Beats(self.runner.clock, partial(self.runner.beaten, self))
+        self._beats.changed()
+
+    def details_written(self) -> None:
+        if self._beats is not None:
+            self._beats.written()
+
+    def flush(self) -> None:
+        """Have all that was said so far written soon."""
+        if self.pulse is not None:
+            self.pulse.deliver()
+        if self._beats is not None:
+            self._beats.flush()
+
+    def _end_beats(self) -> None:
+        if self._beats is not None:
+            self._beats.settle()
+            self._beats = None  # It refers back to here.
+
+    # Time.
+
     def suspended(self) -> None:
         """It takes its time, so time is bounded."""
-        if self.step.timeout_s is not None or self.deadline is not None:
-            self._arm_timeout(self._runner.clock.now())
+        if self.step.is_timed or self.deadline is not None:
+            self._arm()
 
-    def _arm_timeout(self, now: int) -> None:
-        step = self.step
+    def _announce(self, pulse: Pulse, function: Callable[[], Any]) -> Any:
+        """In a thread: it may have waited long for one, and its time begins now."""
+        self.runner.tell(self._began, pulse)
+        return function()
+
+    def _began(self, pulse: Pulse) -> None:
+        if self.pulse is pulse and self.step.is_timed:
+            self._arm()
+
+    def _arm_deadline(self) -> None:
+        """While it waits for a thread or a process."""
+        if self.deadline is not None:
+            self._timeout = self.runner.clock.call_at(self.deadline, lambda: self._time_out(self._overall_timeout()))
+
+    def _arm(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
+        step, clock = self.step, self.runner.clock
+        now = clock.now()
         due = now + round(step.timeout_s * 1_000_000) if step.timeout_s is not None else None
         error = f"step {step.name!r} took longer than its timeout of {step.timeout_s} s in attempt {self.attempt}"
         if self.deadline is not None and (due is None or self.deadline < due):
             due, error = self.deadline, str(self._overall_timeout())
         if due is not None:
-            self._timeout = self._runner.clock.call_at(due, lambda: self._time_out(StepTimedOut(error)))
+            self._timeout = clock.call_at(due, lambda: self._time_out(StepTimedOut(error)))
+        if step.heartbeat_timeout_s is not None and (pulse := self.pulse) is not None:
+            pulse.at = now
+            self._listen(pulse, round(step.heartbeat_timeout_s * 1_000_000))
+
+    def _listen(self, pulse: Pulse, silence_max: int) -> None:
+        """Wait until the attempt has been silent for too long. A heartbeat only notes its time, so look again then."""
+
+        def look() -> None:
+            if self.pulse is not pulse:
+                return
+            if clock.now() < pulse.at + silence_max:
+                self._listen(pulse, silence_max)
+                return
+            step = self.step
+            error = f"step {step.name!r} sent no heartbeat for {step.heartbeat_timeout_s} s in attempt {self.attempt}"
+            self._time_out(StepTimedOut(error))
+
+        clock = self.runner.clock
+        self._silence = clock.call_at(pulse.at + silence_max, look)
 
     def _overall_timeout(self) -> StepTimedOut:
         return StepTimedOut(
@@ -128,16 +242,27 @@ class Execution:
 
     def _time_out(self, error: StepTimedOut) -> None:
         task = self.task
-        if self.dropped or task is None or task.done():
+        if self.dropped or task is None or task.done() or self._timed_out is not None:
             return
         self._timed_out = error
         if self.step.is_async:
             task.cancel()
             return
-        log.warning("%s; its thread is still busy and keeps its place until it ends", error)
-        task.remove_done_callback(self._thread_ended)
-        task.add_done_callback(_consume)
-        self._failed(error)
+        if self._thread is not None and not self._thread.cancel():
+            log.warning("%s; its thread is still busy and keeps its place until it ends", error)
+        task.remove_done_callback(self._process_ended if self.step.process else self._thread_ended)
+        task.cancel()  # Which kills a process, and leaves a thread alone.
+        self.ended(None, error)
+
+    def _stop_timers(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+
+    # Ends.
 
     def _thread_ended(self, future: asyncio.Future[Any]) -> None:
         if future.cancelled():
@@ -147,17 +272,42 @@ class Execution:
         else:
             self.ended(future.result(), None)
 
+    def _process_ended(self, future: asyncio.Future[Ended]) -> None:
+        if future.cancelled():
+            self.ended(None, asyncio.CancelledError())
+            return
+        if (error := future.exception()) is not None:
+            self.ended(None, error)
+            return
+        end = future.result()
+        if end.details is not None and self.pulse is not None:
+            self.pulse.newest = end.details
+        if end.failure is not None:
+            self.ended(None, receive(end.failure, run_id=self.live.id, position=self.request.position))
+            return
+        signature = self.step.signature
+        try:
+            value = signature.result.read(end.result or "", signature.about_result)
+        except UnstorableValue as unstorable:
+            self.ended(None, unstorable)
+        else:
+            self.ended(value, None)
+
     def ended(self, value: Any, error: BaseException | None) -> None:
         """An attempt came to its end."""
         self.task = None
-        if self._timeout is not None:
-            self._timeout.cancel()
-            self._timeout = None
-        if self.dropped:
+        if self._timeout is not None or self._silence is not None:
+            self._stop_timers()
+        if error is None or self.dropped:
+            self.pulse = None
+            if not self.dropped:
+                if self._beats is not None:
+                    self._end_beats()
+                self.runner.finished(self, value, None)
             return
-        if error is None:
-            self._runner.finished(self, value, None)
-            return
+        if self.pulse is not None:
+            self.pulse.deliver()  # It may have been said just before.
+            self.pulse = None
         if isinstance(error, asyncio.CancelledError):  # In the workflow it would mean another thing.
             error = StepFailed(f"step {self.step.name!r} was cancelled from inside")
         self._failed(self._timed_out or error)
@@ -165,9 +315,10 @@ class Execution:
     def _failed(self, error: BaseException) -> None:
         if self.dropped:
             return
-        runner, policy = self._runner, self.step.retry
+        runner, policy = self.runner, self.step.retry
         now = runner.clock.now()
-        self.history.append(Attempt(self.attempt, type_name(type(error)), message_of(error)[:1000], now))
+        kind, message = brief(error)
+        self.history.append(Attempt(self.attempt, kind, message[:1000], now))
         try:
             again = policy.again(self.attempt, error)
             delay = policy.backoff(self.attempt, random.random()) if again else 0
@@ -186,12 +337,18 @@ class Execution:
             f"again in {delay / 1000:.0f} ms" if again else "it is not tried again",
         )  # fmt: skip
         if not again:
-            runner.finished(self, None, error)
+            self._finish(None, error)
         elif delay > DURABLE_BACKOFF_US:
+            if self._beats is not None:
+                self._beats.settle()
             runner.delayed(self, now + delay, error)
         else:
             runner.paused(self)
             runner.clock.call_at(now + delay, lambda: runner.again(self))
+
+    def _finish(self, value: Any, error: BaseException | None) -> None:
+        self._end_beats()
+        self.runner.finished(self, value, error)
 
 
 def _without_stop_iteration(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -202,14 +359,8 @@ def _without_stop_iteration(function: Callable[..., Any], *args: Any, **kwargs: 
         raise RuntimeError("the step raised StopIteration") from error
 
 
-def _consume(task: asyncio.Future[Any]) -> None:
-    """Look at an outcome that nobody wants, so that asyncio does not complain about it."""
-    if not task.cancelled():
-        task.exception()
-
-
 class StepRunner:
-    """Starts steps and knows how many run."""
+    """Starts steps where they belong. Raises Misuse in a process whose main module was imported by multiprocessing."""
 
     def __init__(
         self,
@@ -217,22 +368,57 @@ class StepRunner:
         clock: Clock,
         resources: Callable[[type[Any]], Any],
         threads_max: int,
+        processes_max: int | None,
+        payload_max: int,
+        speaking: Speaking,
         finished: Callable[[Execution, Any, BaseException | None], None],
         delayed: Callable[[Execution, int, BaseException], None],
         paused: Callable[[Execution], None],
         again: Callable[[Execution], None],
+        beaten: Callable[[Execution], None],
     ) -> None:
+        _check_not_imported_again()
+        if processes_max is not None and processes_max < 1:
+            raise Misuse(f"processes_max is at least 1, not {processes_max}")
         self.clock = clock
         self.resources = resources
+        self.payload_max = payload_max
+        self.speaking = speaking
         self.finished = finished
         self.delayed = delayed
         self.paused = paused
         self.again = again
+        self.beaten = beaten
         self.loop = asyncio.get_running_loop()
         self.carriers = Carriers(Execution.ended)
         self.threads = ThreadPoolExecutor(threads_max, thread_name_prefix="perdure-step")
+        self._processes_max = processes_max or os.cpu_count() or 1
+
+    @cached_property
+    def processes(self) -> ProcessPool:
+        """Made when a step first needs it: most engines need none."""
+        from perdure.models.functions.processes import ProcessPool
+
+        return ProcessPool(self._processes_max)
+
+    def tell(self, callback: Callable[..., object], *args: Any) -> None:
+        """Call back on the loop, from any thread. Once the loop is closed, nobody listens."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(callback, *args)
 
     def close(self) -> None:
-        """Start nothing more; threads that still run are left to end."""
+        """Start nothing more; threads that still run are left to end, processes are not."""
         self.carriers.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
+        if "processes" in self.__dict__:
+            self.processes.close()
+
+
+def _check_not_imported_again() -> None:
+    """A worker process imports the program's main module. If that opens an engine, it is not meant to be there."""
+    multiprocessing: Any = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise Misuse(
+            "a worker process has imported the program's main module, which opened an engine: let it do so only under "
+            '`if __name__ == "__main__":`'
+        )

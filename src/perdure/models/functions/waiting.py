@@ -209,7 +209,7 @@ def event(
     if isinstance(kind, str):
         options = options_of(NamedEvent(kind))
         return EventChoice(options.name, None, where_of(where, f"event {kind!r}"), delivery or options.delivery)
-    if not isinstance(kind, type) or not issubclass(kind, Event):
+    if not _is_event(kind):
         raise InvalidArguments(f"wait for a subclass of Event, or for a name, not for {kind!r:.80}")
     options = options_of(kind)
     chosen = where_of(where, f"event {options.name!r}")
@@ -217,6 +217,10 @@ def event(
     if unknown := sorted({name for name, _ in chosen} - names):
         raise InvalidArguments(f"event {options.name!r} has no field {unknown[0]!r} to choose by")
     return EventChoice(options.name, kind, chosen, delivery or options.delivery)
+
+
+def _is_event(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Event)
 
 
 @overload

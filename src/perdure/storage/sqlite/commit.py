@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -43,7 +44,10 @@ from perdure.storage.sqlite.rows import (
     updated_run,
     wait_rows,
 )
+from perdure.storage.sqlite.streams import write as write_streams
 from perdure.storage.sqlite.transaction import snapshot, transaction
+
+_HISTORY: Final = ("clear_journal", "clear_archive", "clear_history_payloads", "clear_audit")
 
 
 class Plan(Struct):
@@ -55,6 +59,7 @@ class Plan(Struct):
     runs: list[Execution]
     rest: list[Execution]
     audit: list[Execution]
+    has_streams: bool
 
 
 class _RunConflict(Exception):
@@ -67,19 +72,20 @@ def plan(batch: Batch) -> Plan:
     runs, new_inputs = _run_executions(batch.runs.values(), payloads, batch.numbered)
     journal = entry_rows(batch.journal, payloads)
     waits: list[Execution] = []
-    if batch.waits_cleared or batch.waits_dropped or batch.waits or batch.events_read:
+    if batch.waits_cleared or batch.waits_dropped or batch.waits or batch.events_read or batch.hops:
         cleared = [(run_id,) for run_id in batch.waits_cleared]
         waits = [
-            *CLEAR_WAITS.executions(cleared),
+            *CLEAR_WAITS.executions([*cleared, *((run_id,) for run_id in batch.hops)]),
             *DROP_WAITS.executions(batch.waits_dropped),
             *NOTE_READS.executions(batch.events_read),
             *READ_EVENTS.executions(batch.events_read),
             *FORGET_READS.executions(cleared),
             *PUT_WAITS.executions(wait_rows(wait for wait in batch.waits.values() if not wait.number)),
         ]
-    rest = [
+    rest: list[Execution] = [
         *new_inputs,
         *_archive_executions(batch.archive),
+        *_history_executions(batch.hops),
         *INSERT_JOURNAL.executions(journal),
         *INSERT_PAYLOADS.executions(payloads),
     ]
@@ -91,7 +97,8 @@ def plan(batch: Batch) -> Plan:
         replies = [(mail_id, reply) for mail_id, reply in batch.mail_done.items() if reply is not None]
         rest += REPLY_MAIL.executions(replies)
         rest += DELETE_MAIL.executions([(mail_id,) for mail_id in batch.mail_done])
-    return Plan(batch, waits, runs, rest, INSERT_AUDIT.executions(audit_rows(batch.audit)))
+    has_streams = bool(batch.published or batch.stream_items or batch.archive or new_inputs)
+    return Plan(batch, waits, runs, rest, INSERT_AUDIT.executions(audit_rows(batch.audit)), has_streams)
 
 
 def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
@@ -119,6 +126,8 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
                 connection.execute(sql, variables)
             for sql, variables in planned.audit:
                 connection.execute(sql, variables)
+            if planned.has_streams:
+                write_streams(connection, batch)
             return found
     except _RunConflict:
         raise _conflict(connection, batch) from None
@@ -216,6 +225,10 @@ def _conflict(connection: sqlite3.Connection, batch: Batch) -> CommitConflict | 
 
 def _expected(write: RunWrite) -> tuple[str | None, int] | None:
     return None if write.expected_version is None else (write.expected_owner, write.expected_version)
+
+
+def _history_executions(hops: list[str]) -> list[Execution]:
+    return [(QUERIES[query], [run_id]) for run_id in hops for query in _HISTORY]
 
 
 def _archive_executions(archive: list[tuple[str, int, int]]) -> list[Execution]:

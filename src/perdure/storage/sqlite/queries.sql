@@ -5,7 +5,7 @@
 -- name: run_columns
 -- A run without payloads, in the order of the fields of kernel.records.Run.
 runs.id, runs.workflow, runs.workflow_version, runs.model, runs.status, runs.version, runs.revision, runs.owner,
-runs.claim, runs.parent_id, runs.bond, runs.consumed, runs.tags, runs.hold, runs.deadline, runs.attempt, runs.recoveries,
+runs.claim, runs.parent_id, runs.bond, runs.consumed, runs.undo, runs.origin, runs.tags, runs.hold, runs.deadline, runs.attempt, runs.recoveries,
 runs.created_at, runs.started_at, runs.updated_at, runs.completed_at
 
 -- name: active
@@ -58,10 +58,10 @@ update engines set batch = :number where id = :id and epoch = :epoch and alive a
 insert into runs (
     id, workflow, model, parent_id, bond, created_at,
     workflow_version, status, version, revision, owner, claim, tags, hold_kind, hold_fingerprint, hold, deadline,
-    attempt, recoveries, started_at, updated_at, completed_at,
+    attempt, recoveries, undo, origin, started_at, updated_at, completed_at,
     spilled, input, output, failure, born
 )
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, (select value from sequence) - ?)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, (select value from sequence) - ?)
 on conflict (id) do nothing
 
 -- name: update_runs
@@ -70,14 +70,14 @@ update runs set
     workflow_version = new.workflow_version, status = new.status, version = new.version, revision = new.revision,
     owner = new.owner, claim = new.claim, tags = new.tags, hold_kind = new.hold_kind,
     hold_fingerprint = new.hold_fingerprint, hold = new.hold, deadline = new.deadline, attempt = new.attempt,
-    recoveries = new.recoveries, started_at = new.started_at,
+    recoveries = new.recoveries, undo = new.undo, origin = new.origin, started_at = new.started_at,
     updated_at = new.updated_at, completed_at = new.completed_at
 from (
     with new (
         id, expected_owner, expected_version,
         workflow_version, status, version, revision, owner, claim, tags, hold_kind, hold_fingerprint, hold, deadline,
-        attempt, recoveries, started_at, updated_at, completed_at
-    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+        attempt, recoveries, undo, origin, started_at, updated_at, completed_at
+    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
     select * from new
 ) as new
 where runs.id = new.id and runs.owner is new.expected_owner and runs.version = new.expected_version
@@ -88,16 +88,16 @@ update runs set
     workflow_version = new.workflow_version, status = new.status, version = new.version, revision = new.revision,
     owner = new.owner, claim = new.claim, tags = new.tags, hold_kind = new.hold_kind,
     hold_fingerprint = new.hold_fingerprint, hold = new.hold, deadline = new.deadline, attempt = new.attempt,
-    recoveries = new.recoveries, started_at = new.started_at,
+    recoveries = new.recoveries, undo = new.undo, origin = new.origin, started_at = new.started_at,
     updated_at = new.updated_at, completed_at = new.completed_at,
     spilled = (runs.spilled & 1) | new.spilled, output = new.output, failure = new.failure
 from (
     with new (
         id, expected_owner, expected_version,
         workflow_version, status, version, revision, owner, claim, tags, hold_kind, hold_fingerprint, hold, deadline,
-        attempt, recoveries, started_at, updated_at, completed_at,
+        attempt, recoveries, undo, origin, started_at, updated_at, completed_at,
         spilled, output, failure
-    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
     select * from new
 ) as new
 where runs.id = new.id and runs.owner is new.expected_owner and runs.version = new.expected_version
@@ -107,8 +107,8 @@ where runs.id = new.id and runs.owner is new.expected_owner and runs.version = n
 delete from payloads where run_id = ? and slot = 'input'
 
 -- name: replace_input
--- Give a run another input.
-update runs set spilled = (spilled & ~1) | ?, input = ? where id = ?
+-- Give a run another input, and perhaps another workflow.
+update runs set spilled = (spilled & ~1) | ?, input = ?, workflow = ? where id = ?
 
 -- name: expectations
 -- What tells whether runs are as a batch expects them.
@@ -131,6 +131,22 @@ where run_id = ? and slot glob 'entry:*' and cast(substr(slot, 7) as integer) >=
 -- Take the entries set aside out of the journal.
 delete from journal where run_id = ? and seq >= ?
 
+-- name: clear_journal
+-- A run continues without its history: entries,
+delete from journal where run_id = ?
+
+-- name: clear_archive
+-- those set aside by retries,
+delete from journal_archive where run_id = ?
+
+-- name: clear_audit
+-- the audit trail, which begins anew with where it continues,
+delete from audit where run_id = ?
+
+-- name: clear_history_payloads
+-- and the large payloads of entries.
+delete from payloads where run_id = ? and (slot glob 'entry:*' or slot glob 'archive:*')
+
 -- name: insert_journal
 -- Append entries.
 insert into journal (run_id, seq, position, kind, name, value, failure, attempts, started_at, at, spilled)
@@ -152,9 +168,10 @@ delete from waits where (run_id, position) in (values (?, ?))
 -- name: put_waits
 -- New waits, or new states of old ones.
 insert or replace into waits (
-    run_id, position, option, kind, name, shape, filter, mode, target, number, due_at, attempts, failure, since
+    run_id, position, option, kind, name, shape, filter, mode, target, number, due_at, attempts, failure, since,
+    details
 )
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: mark_waits
 -- Positions that were won: their runs must go on.
@@ -240,7 +257,7 @@ events.option, events.number, events.expires_at, events.fallback, events.key, ev
 -- name: wait_columns
 -- A wait, in the order of the fields of kernel.records.Wait; its filter has the shape in it.
 waits.run_id, waits.position, waits.option, waits.kind, waits.name, waits.filter, waits.mode, waits.target,
-waits.number, waits.due_at, waits.attempts, waits.failure, waits.since
+waits.number, waits.due_at, waits.attempts, waits.failure, waits.since, waits.details
 
 -- name: is_eventful
 -- Whether there is any event that some run has, and anybody who waits for the end of a run.
@@ -383,6 +400,35 @@ order by runs.deadline limit :limit
 insert into audit (run_id, seq, version, was, became, cause, actor, details, at)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: put_published
+-- What runs show now, unless something newer is there.
+insert into published (run_id, key, at, seq, number, value)
+values (?, ?, ?, ?, ?, ?)
+on conflict (run_id, key) do update set at = excluded.at, seq = excluded.seq, number = excluded.number, value = excluded.value
+where (excluded.seq, excluded.number) > (published.seq, published.number)
+
+-- name: insert_stream_items
+-- Append to streams.
+insert into stream_items (run_id, stream, "offset", at, position, attempt, seq, number, value)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: last_offset
+-- How long a stream is.
+select coalesce(max("offset"), 0) from stream_items where run_id = :run_id and stream = :stream
+
+-- name: said_in
+-- What of an activation's words is in a run's streams.
+select number from stream_items indexed by stream_items_said where seq is not null and run_id = :run_id and seq = :seq
+
+-- name: forget_said
+-- From an activation on, a run's words may be said anew.
+update stream_items indexed by stream_items_said set seq = null, number = null
+where seq is not null and run_id = :run_id and seq >= :first
+
+-- name: outdate_published
+-- The same for what it shows: that stays until it is said anew.
+update published set seq = :seq, number = :number where run_id = :run_id and seq >= :first
+
 -- name: reply_mail
 -- Answers, for mail that is still there.
 insert or replace into mail_replies (id, reply)
@@ -475,6 +521,18 @@ from journal_archive where run_id = :run_id order by attempt, seq
 -- name: audit
 -- A run's audit rows, oldest first.
 select run_id, seq, version, was, became, cause, actor, details, at from audit where run_id = :run_id order by seq
+
+-- name: status
+select status from runs where id = :run_id
+
+-- name: published
+-- What a run shows, under one key or all, in the order of the fields of kernel.records.PublishedValue.
+select run_id, key, value, at from published where run_id = :run_id and (:key is null or key = :key) order by key
+
+-- name: stream
+-- Items of a stream, in the order of the fields of kernel.records.StreamItem.
+select run_id, stream, "offset", value, at, position, attempt from stream_items
+where run_id = :run_id and stream = :stream and "offset" > :after order by "offset" limit :limit
 
 -- name: post
 -- Leave mail.

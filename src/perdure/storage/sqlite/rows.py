@@ -10,7 +10,20 @@ from msgspec.structs import astuple
 
 from perdure.errors import InvariantViolated
 from perdure.kernel.batch import RunWrite
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, Outcome, Run, Wait
+from perdure.kernel.records import (
+    Audit,
+    DeadLetter,
+    Engine,
+    Entry,
+    Event,
+    Hold,
+    Mail,
+    Outcome,
+    PublishedValue,
+    Run,
+    StreamItem,
+    Wait,
+)
 from perdure.ports import StoredRun
 
 INLINE_MAX_BYTES: Final = 8 * 1024
@@ -69,7 +82,7 @@ def finished_run(write: RunWrite, payloads: Payloads) -> Row:
 
 
 def replaced_input(write: RunWrite, payloads: Payloads) -> Row:
-    return (*_spill_input(write, payloads), write.run.id)
+    return (*_spill_input(write, payloads), write.run.workflow, write.run.id)
 
 
 def _changing(run: Run) -> Row:
@@ -89,6 +102,8 @@ def _changing(run: Run) -> Row:
         run.deadline,
         run.attempt,
         run.recoveries,
+        run.undo,
+        run.origin,
         run.started_at,
         run.updated_at,
         run.completed_at,
@@ -240,6 +255,14 @@ def _with_fields(kind: type[T], values: dict[str, Any], row: Row) -> T:
 
 def audit_of(row: Row) -> Audit:
     return _record(Audit, dict(zip(Audit.__struct_fields__, row, strict=True)), row)
+
+
+def published_of(row: Row) -> PublishedValue:
+    return _record(PublishedValue, dict(zip(PublishedValue.__struct_fields__, row, strict=False)), row)
+
+
+def stream_item_of(row: Row) -> StreamItem:
+    return _record(StreamItem, dict(zip(StreamItem.__struct_fields__, row, strict=False)), row)
 
 
 def mail_of(row: Row) -> Mail:

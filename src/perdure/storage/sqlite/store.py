@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from perdure.errors import CommitRefused, InvariantViolated, Misuse, RunNotFound, StoreBroken, UnstorableValue
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, Run, Wait
-from perdure.ports import LoadedRun, Ripe, RunFilter, StoredRun
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Wait
+from perdure.ports import LoadedRun, Ripe, RunFilter, StoredRun, StreamPage
 from perdure.storage.sqlite.commit import check_fence, commit, plan
 from perdure.storage.sqlite.connection import connect_reader, connect_writer
 from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
@@ -34,6 +34,7 @@ from perdure.storage.sqlite.rows import (
     stored_run_of,
     wait_of,
 )
+from perdure.storage.sqlite.streams import read_published, read_stream
 from perdure.storage.sqlite.thread import DatabaseThread
 from perdure.storage.sqlite.transaction import snapshot, transaction
 
@@ -173,6 +174,12 @@ class SqliteStore:
 
     async def audit(self, run_id: str) -> builtins.list[Audit]:
         return [audit_of(row) for row in await self._fetch("audit", {"run_id": run_id})]
+
+    async def published(self, run_id: str, key: str | None = None) -> builtins.list[PublishedValue]:
+        return await self._read(partial(read_published, run_id=run_id, key=key))
+
+    async def stream(self, run_id: str, name: str, *, after: int, limit: int) -> StreamPage:
+        return await self._read(partial(read_stream, run_id=run_id, name=name, after=after, limit=limit))
 
     async def post(self, mail: Mail) -> int:
         return await self._write(partial(_post, mail=mail))

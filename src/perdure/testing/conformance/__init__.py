@@ -18,12 +18,13 @@ from perdure.testing.conformance.events import EventRules
 from perdure.testing.conformance.listing import ListingRules
 from perdure.testing.conformance.mail import MailRules
 from perdure.testing.conformance.records import RecordRules
+from perdure.testing.conformance.streams import StreamRules
 from perdure.testing.conformance.waits import WaitRules
 
 __all__ = ["StoreConformance"]
 
 
 class StoreConformance(
-    CommitRules, EngineRules, ClaimRules, RecordRules, ListingRules, MailRules, EventRules, WaitRules
+    CommitRules, EngineRules, ClaimRules, RecordRules, ListingRules, MailRules, EventRules, WaitRules, StreamRules
 ):
     """All rules of the port."""

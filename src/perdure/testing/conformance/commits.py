@@ -23,6 +23,7 @@ UNSTORABLE: dict[str, dict[str, Any]] = {
     "a lone surrogate in a value": {"journal": [an_entry(seq=2, value=f'"{SURROGATE}"')]},
     "a large value with a surrogate": {"journal": [an_entry(seq=2, value=SURROGATE * 100_000)]},
     "a lone surrogate in a wait": {"waits": {("r-1", "9", 0): a_wait(position="9", name=SURROGATE)}},
+    "a lone surrogate in a heartbeat": {"waits": {("r-1", "9", 0): a_wait(position="9", details=SURROGATE)}},
     "an integer beyond 64 bits": {"journal": [an_entry(seq=2, at=2**63)]},
     "a reply with a surrogate": {"mail_done": {1: SURROGATE}},
 }

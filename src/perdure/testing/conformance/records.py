@@ -83,7 +83,7 @@ class RecordRules(Rules):
             run = a_run(f"r{text}", workflow=f"w{text}", tags={text: text, f"k{text}": "v"}, parent_id=text)
             entry = an_entry(run.id, position=text, name=text, value=text)
             failed = an_entry(run.id, 2, failure=text)
-            wait = a_wait(run.id, text, name=text, failure=text)
+            wait = a_wait(run.id, text, name=text, failure=text, details=text)
             audit = an_audit(run.id, was=text, became=text, details=text)
             waits = {(run.id, text): wait}
             await author.commit(
@@ -142,6 +142,19 @@ class RecordRules(Rules):
             loaded = await author.store.load(["r-1", "r-2"])
             assert loaded["r-1"].waits == (a_wait(position="9"),)
             assert loaded["r-2"].waits == (a_wait("r-2"),)
+
+    @pytest.mark.parametrize("details", ["1", LARGE])
+    async def test_a_heartbeat_takes_a_retrys_place_and_keeps_what_it_is_given(self, details: str) -> None:
+        async with self.author() as author:
+            retry = a_wait(kind="retry", attempts=1, failure="{}", since=4, details="0")
+            await author.commit(insert(a_run()), waits={("r-1", "1", 0): retry})
+            assert (await author.store.load(["r-1"]))["r-1"].waits == (retry,)
+            beat = a_wait(kind="beat", due_at=None, attempts=1, failure="{}", since=4, details=details)
+            for wait in (beat, retry, beat):
+                await author.commit(waits={("r-1", "1", 0): wait})
+                assert (await author.store.load(["r-1"]))["r-1"].waits == (wait,)
+            await author.commit(waits_dropped=[("r-1", "1")])
+            assert (await author.store.load(["r-1"]))["r-1"].waits == ()
 
     async def test_a_wait_dropped_and_put_in_one_batch_is_put(self) -> None:
         async with self.author() as author:

@@ -14,6 +14,8 @@ create table new_runs (
     parent_id text,
     bond text not null default '',
     consumed integer not null default 0,
+    undo integer not null default 0,
+    origin text not null default '',
     born integer not null default 0,
     tags text not null,
     hold_kind text,

@@ -1,0 +1,65 @@
+"""Undoing: what a workflow registers with `compensate` is done in reverse when it fails or is cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.json import encode as to_json
+
+from perdure.errors import Misuse, RollbackFailed
+from perdure.models.functions.context import require_loop
+from perdure.models.functions.define import RunCall, StepCall
+from perdure.models.functions.values import PAYLOAD_MAX_BYTES
+
+BRANCH = "undo."  # where the positions of a rollback begin
+
+
+class Compensation(Struct, frozen=True):
+    """A step or a workflow to be called to undo something, with its arguments as they were."""
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    input: str
+
+    @property
+    def text(self) -> str:
+        """Its journal entry, for people: the call is made again from the code, not from here."""
+        return f'{{"call":{to_json(self.target.name).decode()},"input":{self.input}}}'
+
+
+async def compensate(call: StepCall[Any] | RunCall[Any]) -> None:
+    """Have this done if the run fails or is cancelled: a step, or a workflow as a child. The last registered is done
+    first. What one of them raises ends the rollback, or not, as `@workflow(compensation=…)` says.
+
+    It is durable together with what came before it: register it right after what it undoes.
+    """
+    loop = require_loop("compensate")
+    if isinstance(call, StepCall):
+        target: Any = call.step
+    elif isinstance(call, RunCall):
+        target = call.workflow
+    else:
+        raise Misuse(f"compensate() takes a called step or workflow, as in compensate(release(seat)), not {call!r}")
+    input = target.signature.write(call.args, call.kwargs, PAYLOAD_MAX_BYTES)
+    args, kwargs = target.signature.read(input)
+    call.close()
+    await loop.ask("compensate", target.name, Compensation(target, args, kwargs, input))
+
+
+async def roll_back(compensations: Sequence[Compensation], policy: str) -> None:
+    """Do them all, the last one first. Raises RollbackFailed if one of them failed."""
+    failures: list[tuple[str, Exception]] = []
+    for compensation in reversed(compensations):
+        try:
+            await compensation.target(*compensation.args, **compensation.kwargs)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the policy says what it means
+            failures.append((compensation.target.name, error))
+            if policy == "halt":
+                break
+    if failures:
+        what = "; ".join(f"{name}: {error}" for name, error in failures)
+        cause = failures[0][1]
+        raise RollbackFailed(f"{len(failures)} of {len(compensations)} compensations failed: {what}") from cause

@@ -1,0 +1,260 @@
+"""What runs in a worker process: one job of a step at a time, and the words that it and its engine exchange.
+
+It ends when its pipe does, in the middle of a job too: then its engine's process is gone, or wants no more of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any, Final, NoReturn
+
+from msgspec import Struct
+from msgspec.json import decode as from_json
+from msgspec.json import encode as to_json
+from msgspec.structs import replace
+
+from perdure.errors import InvalidDefinition, Misuse, StepFailed
+from perdure.kernel.records import Failure
+from perdure.models.functions.context import CurrentStep, in_step
+from perdure.models.functions.define import Step
+from perdure.models.functions.failures import to_failure
+from perdure.models.functions.speaking import item_text
+from perdure.models.functions.values import Signature, to_text
+
+_BEAT_EVERY_S: Final = 0.05
+_LOOK_EVERY_S: Final = 1.0
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """An attempt to be made: what to call, with which arguments (JSON), and what `current_step()` is to say there."""
+
+    module: str
+    function: str
+    name: str
+    input: str
+    run_id: str
+    position: str
+    attempt: int
+    details: str | None
+    payload_max: int
+
+
+class Ready(Struct, frozen=True, tag=True):
+    """The process is up: all that it needs before its first job is imported."""
+
+
+class Began(Struct, frozen=True, tag=True):
+    """The function is about to be called."""
+
+
+class Beat(Struct, frozen=True, tag=True):
+    """A heartbeat."""
+
+    details: str | None
+
+
+class Item(Struct, frozen=True, tag=True):
+    """An item for a stream, as JSON."""
+
+    stream: str
+    value: str
+
+
+class Ended(Struct, frozen=True, tag=True, kw_only=True):
+    """The job is done: the function returned this, as JSON, or failed; `details` is what it said last."""
+
+    result: str | None = None
+    failure: Failure | None = None
+    details: str | None = None
+
+
+Word = Ready | Began | Beat | Item | Ended
+
+
+def main(connection: Connection, engine_pid: int) -> None:
+    """The life of a worker process."""
+    # A signal to the whole group of processes is for the engine to act on; it ends its workers when it is ready to.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    Worker(connection, engine_pid).run()
+
+
+class Worker:
+    """Jobs are run in the main thread, another one listens to the pipe."""
+
+    def __init__(self, connection: Connection, engine_pid: int) -> None:
+        self._connection = connection
+        self._engine_pid = engine_pid
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._is_busy = False
+        self._sending = threading.Lock()
+        self._signatures: dict[tuple[str, str], tuple[Callable[..., Any], Signature]] = {}
+
+    def run(self) -> None:
+        threading.Thread(target=self._listen, daemon=True, name="perdure-listener").start()
+        with suppress(OSError):  # The engine is gone.
+            self.send(Ready())
+            while (job := self._jobs.get()) is not None:
+                end = self._do(job)
+                for stream in (sys.stdout, sys.stderr):
+                    with suppress(AttributeError, OSError, ValueError):  # There may be none, or a closed one.
+                        stream.flush()
+                self._is_busy = False
+                self.send(end)
+
+    def send(self, word: Word) -> None:
+        with self._sending:
+            self._connection.send_bytes(to_json(word))
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                # The end of a pipe is not seen while a process forked off the engine's still has it open.
+                while not self._connection.poll(_LOOK_EVERY_S):
+                    if os.getppid() != self._engine_pid:
+                        raise EOFError
+                job = from_json(self._connection.recv_bytes(), type=Job)
+                self._is_busy = True
+                self._jobs.put(job)
+        except (EOFError, OSError):
+            pass
+        except BaseException:  # noqa: BLE001 - whatever it is, nobody would be listening any more
+            traceback.print_exc()
+            os._exit(1)
+        if self._is_busy:
+            os._exit(1)  # Another engine will do the job, and nobody wants what comes of this.
+        self._jobs.put(None)
+
+    def _do(self, job: Job) -> Ended:
+        pulse = _Pulse(self, job)
+        try:
+            function, signature = self._find(job)
+            args, kwargs = signature.read(job.input)
+            context = copy_context()
+            context.run(in_step.set, pulse)
+            self.send(Began())
+            value = context.run(function, *args, **kwargs)
+            return Ended(result=to_text(value, signature.about_result, job.payload_max), details=pulse.stop())
+        except KeyboardInterrupt:  # In the engine's process it would mean another thing.
+            error = StepFailed(f"step {job.name!r} raised KeyboardInterrupt in its process")
+            return Ended(failure=to_failure(error), details=pulse.stop())
+        except BaseException as error:  # noqa: BLE001 - however it ended, that is its outcome
+            return Ended(failure=_as_in_engine(to_failure(error)), details=pulse.stop())
+
+    def _find(self, job: Job) -> tuple[Callable[..., Any], Signature]:
+        key = (job.module, job.function)
+        if key not in self._signatures:
+            try:
+                found: Any = getattr(sys.modules.get(job.module) or importlib.import_module(job.module), job.function)
+            except (ImportError, AttributeError) as error:
+                raise InvalidDefinition(
+                    f"a worker process does not find step {job.name!r} as {job.module}.{job.function} ({error}): "
+                    "define it at the top level of a module that can be imported, whatever the program that does so"
+                ) from error
+            if isinstance(found, Step):
+                self._signatures[key] = (found.function, found.signature)
+            else:
+                self._signatures[key] = (found, Signature(found, f"step {job.name!r}", {}))
+        return self._signatures[key]
+
+
+class _Pulse:
+    """The attempt as its body knows it. Heartbeats go to the engine at once, but no more than twenty in a second."""
+
+    def __init__(self, worker: Worker, job: Job) -> None:
+        self._worker = worker
+        self._job = job
+        self._lock = threading.Lock()
+        self._unsent: str | None = None
+        self._sent_at = -_BEAT_EVERY_S
+        self._is_due = False
+        self._is_over = False
+
+    def describe(self) -> CurrentStep:
+        job = self._job
+        return CurrentStep(
+            run_id=job.run_id,
+            position=job.position,
+            name=job.name,
+            attempt=job.attempt,
+            resources=self._no_resource,
+            beat=self.beat,
+            details=job.details,
+            append=self.append,
+            flush=_nothing_to_wait_for,
+        )
+
+    def append(self, stream: str, value: Any) -> None:
+        """Hand an item to the engine. Waits while that one has its hands full."""
+        item = Item(stream, item_text(stream, value, self._job.payload_max))
+        with self._lock:
+            if not self._is_over:
+                with suppress(OSError):  # The engine is gone, and so will this process be.
+                    self._worker.send(item)
+
+    def _no_resource(self, kind: type[Any]) -> NoReturn:
+        raise Misuse(
+            f"step {self._job.name!r} runs in a process of its own, and resources live in the engine's: make a "
+            f"{kind.__qualname__} here, or leave out process=True"
+        )
+
+    def beat(self, details: Any) -> None:
+        what = f"the details of a heartbeat of step {self._job.name!r}"
+        text = None if details is None else to_text(details, what, self._job.payload_max)
+        with self._lock:
+            if self._is_over:
+                return
+            if text is not None:
+                self._unsent = text
+            if self._is_due:
+                return
+            wait_s = self._sent_at + _BEAT_EVERY_S - time.monotonic()
+            if wait_s <= 0:
+                self._send()
+                return
+            self._is_due = True
+        timer = threading.Timer(wait_s, self._send_later)
+        timer.daemon = True
+        timer.start()
+
+    def stop(self) -> str | None:
+        """The attempt is over: send nothing more. What was said and not sent."""
+        with self._lock:
+            self._is_over = True
+            return self._unsent
+
+    def _send_later(self) -> None:
+        with self._lock:
+            self._is_due = False
+            if not self._is_over:
+                self._send()
+
+    def _send(self) -> None:
+        beat, self._unsent = Beat(self._unsent), None
+        self._sent_at = time.monotonic()
+        with suppress(OSError):  # The engine is gone, and so will this process be.
+            self._worker.send(beat)
+
+
+async def _nothing_to_wait_for() -> None:
+    """Items are on their way to the engine as soon as they are said."""
+
+
+def _as_in_engine(failure: Failure) -> Failure:
+    """The engine's main module has another name here."""
+    return replace(
+        failure,
+        type=failure.type.replace("__mp_main__:", "__main__:", 1),
+        cause=None if failure.cause is None else _as_in_engine(failure.cause),
+    )

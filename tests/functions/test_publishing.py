@@ -1,0 +1,980 @@
+"""What workflow code and steps say: in order, once, with the commit and never before."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import (
+    NamedEvent,
+    Retry,
+    Stream,
+    Workflow,
+    compensate,
+    continue_as,
+    current_step,
+    publish,
+    receive,
+    resource,
+    sleep,
+    start,
+    step,
+    stream,
+    workflow,
+)
+from perdure.errors import (
+    InvalidArguments,
+    Misuse,
+    NotInStep,
+    NotInWorkflow,
+    QueueFull,
+    RunCancelled,
+    RunFailed,
+    UnstorableValue,
+)
+from perdure.kernel.batch import Batch, Committed
+from perdure.models.functions import publishing, speaking
+from perdure.ports import Store
+from perdure.testing import Environment, StoreProxy, VirtualClock, run_with_crashes
+from perdure.testing.environment import StoreSource
+from tests.crash.ledger import Ledger
+
+
+class World:
+    """What steps may do is said here."""
+
+    def __init__(self) -> None:
+        self.is_mended = False
+        self.lives = 0
+        self.log: list[str] = []
+
+
+@step(retry=Retry.never())
+async def work(name: str, seconds: float = 0) -> str:
+    await resource(VirtualClock).sleep(seconds)
+    return name.upper()
+
+
+@step(retry=Retry.never())
+async def fragile() -> str:
+    if not resource(World).is_mended:
+        raise ConnectionError("down")
+    return "up"
+
+
+async def said(env: Environment, run_id: str = "r", name: str = "log") -> list[Any]:
+    items = [item async for item in env.engine.stream(run_id, name, follow=False)]
+    assert [item.offset for item in items] == list(range(1, len(items) + 1))
+    return [item.value for item in items]
+
+
+def sources(folder: Path) -> dict[str, Callable[[], StoreSource]]:
+    """Where a scenario with crashes gets its fresh data."""
+    files = iter(range(1_000))
+    return {"memory": lambda: None, "sqlite": lambda: f"sqlite:///{folder}/{next(files)}.db"}
+
+
+# Workflow code.
+
+
+@workflow
+async def talkative() -> str:
+    out = stream("log")
+    await publish("progress", 0)
+    await out.append("began")
+    first = await work("a")
+    await publish("progress", 0.5)
+    await out.append(first)
+    await sleep(60)
+    await out.append({"slept": 60})
+    await publish("note", None)
+    second, _ = await asyncio.gather(work("b", 2), aside(out))
+    await out.append(second)
+    await publish("progress", 1)
+    await out.append("done")
+    return second
+
+
+async def aside(out: Stream) -> None:
+    await out.append("aside")
+    await work("c", 1)
+    await out.append("aside again")
+
+
+SAID = ["began", "A", {"slept": 60}, "aside", "aside again", "B", "done"]
+
+
+async def test_values_and_items_can_be_read_when_the_run_has_ended(source: StoreSource) -> None:
+    async with Environment([talkative], source) as env:
+        await env.engine.run(talkative(), id="r")
+        assert await said(env) == SAID
+        assert await env.engine.published("r") == {"note": None, "progress": 1}
+        assert await env.engine.published("r", "note") is None
+        assert await env.engine.handle("r").published("progress") == 1
+        items = [item async for item in env.engine.handle("r").stream("log", follow=False)]
+        assert {(item.position, item.attempt) for item in items} == {(None, None)}
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_crash_at_any_commit_neither_repeats_nor_loses_a_word(kind: str, tmp_path: Path) -> None:
+    async def scenario(env: Environment) -> Any:
+        await (await env.engine.start(talkative(), id="r")).result()
+        return await said(env), await env.engine.published("r")
+
+    report = await run_with_crashes(scenario, workflows=[talkative], store=sources(tmp_path)[kind])
+    assert report.result == (SAID, {"note": None, "progress": 1})
+    assert report.restarts == report.commits * 3
+
+
+async def test_a_restart_in_every_pause_says_nothing_again(source: StoreSource) -> None:
+    async with Environment([talkative], source, autojump_s=None) as env:
+        await env.engine.start(talkative(), id="r")
+        for _ in range(200):
+            await env.quiet()
+            if await env.engine.handle("r").status() == "succeeded":
+                break
+            await env.restart()
+            await env.quiet()
+            await env.advance(7)
+        assert env.restarts > 8
+        assert await said(env) == SAID
+
+
+class Gate(StoreProxy):
+    """A store that holds back commits that say something."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.reached = asyncio.Event()
+        self.opened = asyncio.Event()
+
+    async def commit(self, batch: Batch) -> Committed:
+        if batch.published or batch.stream_items:
+            self.reached.set()
+            await self.opened.wait()
+        return await super().commit(batch)
+
+
+async def test_nothing_can_be_read_before_its_commit(source: StoreSource) -> None:
+    gates: list[Gate] = []
+
+    def watch(inner: Store) -> Store:
+        gates.append(Gate(inner))
+        return gates[-1]
+
+    async with Environment([talkative], source, watch=watch) as env:
+        run = await env.engine.start(talkative(), id="r")
+        (gate,) = gates
+        await gate.reached.wait()
+        reading = asyncio.ensure_future(anext(aiter(run.stream("log"))))
+        await asyncio.sleep(0)
+        assert await run.published() == {}
+        assert await said(env) == []
+        assert not reading.done()
+        gate.opened.set()
+        assert (await reading).value == "began"
+        assert await run.published("progress") in (0, 0.5, 1)
+        await run.result()
+
+
+@workflow
+async def after_a_step() -> None:
+    await work("a")
+    await publish("progress", 1)
+    await stream("log").append("x")
+
+
+@workflow
+async def before_a_step() -> None:
+    await publish("progress", 1)
+    await work("a")
+
+
+@workflow
+async def without_steps() -> None:
+    await publish("progress", 1)
+
+
+@pytest.mark.parametrize(("flow", "commits"), [(after_a_step, 2), (without_steps, 2), (before_a_step, 3)])
+async def test_what_is_said_rides_along_where_something_is_committed_anyway(
+    flow: Any, commits: int, source: StoreSource
+) -> None:
+    ledger = Ledger()
+    async with Environment([flow], source, watch=ledger.watch) as env:
+        run = await env.engine.start(flow())
+        await run.result()
+        await env.settle()
+        assert len(ledger.batches) == commits
+        assert await run.published() == {"progress": 1}
+
+
+async def test_saying_something_takes_no_position_in_the_program(source: StoreSource) -> None:
+    async with Environment([talkative], source) as env:
+        await env.engine.run(talkative(), id="r")
+        positions = [entry.position for entry in (await env.engine.history("r")).journal]
+        assert positions == ["1", "2", "4.1", "3.1"]
+
+
+async def test_code_that_says_more_than_before_still_fits_its_journal(source: StoreSource) -> None:
+    @workflow(name="flow")
+    async def silent() -> str:
+        await sleep(60)
+        return await work("a")
+
+    @workflow(name="flow")
+    async def loud() -> str:
+        await publish("state", "asleep")
+        await sleep(60)
+        await publish("state", "awake")
+        return await work("a")
+
+    async with Environment([silent], source, autojump_s=None) as env:
+        await env.engine.start(silent(), id="r")
+        await env.quiet()
+    async with Environment([loud], source) as env:
+        await env.engine.recover()
+        await env.clock.sleep(120)
+        assert await env.engine.handle("r").result() == "A"
+        assert await env.engine.published("r") == {"state": "awake"}
+
+
+async def test_a_run_that_wakes_before_its_first_entry_says_nothing_again(source: StoreSource) -> None:
+    @workflow
+    async def flow() -> int:
+        await stream("log").append("waiting")
+        number: int = await receive("go")
+        await stream("log").append(number)
+        return number
+
+    async with Environment([flow], source) as env:
+        await env.engine.start(flow(), id="r")
+        await env.quiet()
+        for _ in range(3):
+            await env.restart()
+            await env.quiet()
+        await env.engine.send(NamedEvent("go", 3), to="r")
+        assert await env.engine.handle("r").result() == 3
+        assert await said(env) == ["waiting", 3]
+
+
+async def test_words_between_children_that_are_started_are_said_once(source: StoreSource) -> None:
+    @workflow
+    async def child() -> None: ...
+
+    @workflow
+    async def flow() -> None:
+        out = stream("log")
+        for number in range(3):
+            await out.append(number)
+            await start(child())
+        await out.append("all")
+
+    async def scenario(env: Environment) -> Any:
+        await (await env.engine.start(flow(), id="r")).result()
+        return await said(env)
+
+    report = await run_with_crashes(scenario, workflows=[flow, child])
+    assert report.result == [0, 1, 2, "all"]
+
+
+# Retries of runs.
+
+
+@workflow
+async def retried() -> str:
+    out = stream("log")
+    await out.append("began")
+    await publish("state", "began")
+    await work("a")
+    await publish("state", "trying")
+    try:
+        result = await fragile()
+    except ConnectionError:
+        await out.append("it is down")
+        await publish("state", "down")
+        raise
+    await out.append(f"it is {result}")
+    await publish("state", result)
+    return result
+
+
+async def test_a_retry_keeps_what_was_said_and_says_what_happens_anew(source: StoreSource) -> None:
+    world = World()
+    async with Environment([retried], source, resources={World: lambda: world}) as env:
+        run = await env.engine.start(retried(), id="r")
+        with pytest.raises(RunFailed):
+            await run.result()
+        assert await run.published() == {"state": "down"}
+        with pytest.raises(RunFailed):
+            await (await env.engine.retry("r")).result()
+        assert await said(env) == ["began", "it is down", "it is down"]
+        world.is_mended = True
+        await env.restart()
+        assert await (await env.engine.retry("r")).result() == "up"
+        assert await said(env) == ["began", "it is down", "it is down", "it is up"]
+        assert await env.engine.published("r") == {"state": "up"}
+
+
+async def test_a_retry_from_the_first_entry_says_the_beginning_once(source: StoreSource) -> None:
+    @workflow
+    async def flow() -> str:
+        await stream("log").append("began")
+        await publish("state", "began")
+        try:
+            return await fragile()
+        finally:
+            await publish("state", "over")
+
+    world = World()
+    async with Environment([flow], source, resources={World: lambda: world}) as env:
+        run = await env.engine.start(flow(), id="r")
+        with pytest.raises(RunFailed):
+            await run.result()
+        world.is_mended = True
+        reading = asyncio.ensure_future(_states(run))
+        assert await (await env.engine.retry("r")).result() == "up"
+        assert await said(env) == ["began"]
+        assert await reading == ["over"]
+
+
+async def _states(run: Any) -> list[Any]:
+    """All that a run shows while it is retried."""
+    states = [await run.published("state")]
+    while await run.status() != "succeeded":
+        states.append(await run.published("state"))
+        await asyncio.sleep(0)
+    return sorted(set(states))
+
+
+async def test_mended_code_says_after_a_retry_what_broken_code_never_came_to(source: StoreSource) -> None:
+    @workflow(name="flow")
+    async def broken() -> str:
+        await work("a")
+        await stream("log").append("counting")
+        await publish("state", "counting")
+        raise ZeroDivisionError
+
+    @workflow(name="flow")
+    async def mended() -> str:
+        await work("a")
+        await stream("log").append("counting")
+        await publish("state", "counting")
+        await stream("log").append("counted")
+        await publish("state", "counted")
+        return await work("b", 60)
+
+    async with Environment([broken], source) as env:
+        await env.engine.start(broken(), id="r")
+        with pytest.raises(RunFailed):
+            await env.engine.handle("r").result()
+    async with Environment([mended], source, autojump_s=None) as env:
+        run = await env.engine.retry("r")
+        await env.quiet()
+        assert await run.published() == {"state": "counted"}
+        await env.restart()
+        await env.quiet()
+        assert await said(env) == ["counting", "counted"]
+
+
+# Runs that continue, and runs that undo.
+
+
+@workflow
+async def rounds(number: int) -> str:
+    out = stream("log")
+    await out.append(f"round {number}")
+    await publish("round", number)
+    if number == 1:
+        await continue_as(rounds(2))
+    await work("a")
+    await out.append("worked")
+    await publish("round", number + 0.5)
+    if number < 4:
+        await continue_as(rounds(number + 1))
+    return "done"
+
+
+ROUNDS = ["round 1", "round 2", "worked", "round 3", "worked", "round 4", "worked"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_run_that_continues_keeps_what_it_said_and_goes_on(kind: str, tmp_path: Path) -> None:
+    async def scenario(env: Environment) -> Any:
+        await (await env.engine.start(rounds(1), id="r")).result()
+        return await said(env), await env.engine.published("r")
+
+    report = await run_with_crashes(scenario, workflows=[rounds], store=sources(tmp_path)[kind])
+    assert report.result == (ROUNDS, {"round": 4.5})
+
+
+@step(retry=Retry.never())
+async def undo(what: str) -> None:
+    current_step().append("log", f"undoing {what}")
+
+
+@workflow
+async def undone() -> None:
+    await stream("log").append("began")
+    await work("a")
+    await compensate(undo("a"))
+    await stream("log").append("failing")
+    await publish("state", "failing")
+    raise ValueError("no good")
+
+
+async def test_what_a_rollback_says_comes_after_what_the_run_said(source: StoreSource) -> None:
+    async with Environment([undone], source) as env:
+        run = await env.engine.start(undone(), id="r")
+        items = [item async for item in run.stream("log")]
+        assert [item.value for item in items] == ["began", "failing", "undoing a"]
+        assert [item.position for item in items] == [None, None, "undo.1"]
+        assert await run.published() == {"state": "failing"}
+        assert await run.status() == "rolled_back"
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_crash_at_any_commit_of_a_rollback_leaves_what_was_said(kind: str, tmp_path: Path) -> None:
+    async def scenario(env: Environment) -> Any:
+        run = await env.engine.start(undone(), id="r")
+        with suppress(Exception):
+            await run.result()
+        words = await said(env)
+        return words[:3], set(words[3:]) <= {"undoing a"}  # The step that undoes may have been cut short.
+
+    report = await run_with_crashes(scenario, workflows=[undone], store=sources(tmp_path)[kind])
+    assert report.result == (["began", "failing", "undoing a"], True)
+
+
+# Where it is refused.
+
+
+async def test_it_belongs_into_a_workflow() -> None:
+    @step(retry=Retry.never())
+    async def misplaced() -> list[str]:
+        told = []
+        for word in (publish("progress", 1), stream("log").append(1)):
+            with pytest.raises(NotInWorkflow) as caught:
+                await word
+            told.append(str(caught.value))
+        return told
+
+    @workflow
+    async def flow() -> list[str]:
+        with pytest.raises(NotInStep):
+            current_step()
+        return await misplaced()
+
+    for outside in (publish("progress", 1), stream("log").append(1)):
+        with pytest.raises(NotInWorkflow):
+            await outside
+    async with Environment([flow]) as env:
+        first, second = await env.engine.run(flow(), id="r")
+        assert "was called in a step" in first
+        assert "current_step().append('log', …)" in second
+        assert await env.engine.published("r") == {}
+
+
+async def test_nothing_is_said_in_the_clean_up_of_a_run_that_is_closed(source: StoreSource) -> None:
+    refused: list[str] = []
+
+    @workflow
+    async def flow() -> None:
+        try:
+            await work("long", 1_000)
+        finally:
+            for _ in range(3):
+                try:
+                    await publish("progress", "cleaned up")
+                except Misuse as error:
+                    refused.append(type(error).__name__)
+            with suppress(Misuse):
+                await stream("log").append("cleaned up")
+
+    async with Environment([flow], source, autojump_s=None) as env:
+        run = await env.engine.start(flow(), id="r")
+        await env.quiet()
+        await env.engine.cancel("r")
+        with pytest.raises(RunCancelled):
+            await run.result()
+        await env.quiet()
+        assert refused == ["ForbiddenInWorkflow"] * 3
+        assert await run.published() == {}
+        assert await said(env) == []
+
+
+class Odd:
+    pass
+
+
+@pytest.mark.parametrize("value", [{"deep": [Odd()]}, float("nan"), "\ud800", "x" * 2_000])
+async def test_a_value_that_cannot_be_stored_is_refused_where_it_is_said(value: Any) -> None:
+    @workflow
+    async def flow() -> list[str]:
+        told = []
+        for word in (publish("progress", value), stream("log").append(value)):
+            try:
+                await word
+            except UnstorableValue as error:
+                told.append(str(error))
+        return told
+
+    async with Environment([flow], payload_bytes_max=1_000) as env:
+        first, second = await env.engine.run(flow(), id="r")
+        assert "published under 'progress'" in first
+        assert "an item of stream 'log'" in second
+        if isinstance(value, dict):
+            assert "Odd at $['deep'][0]" in first
+        assert await said(env) == []
+
+
+@pytest.mark.parametrize("name", ["", "x" * 501, "nul\0", 17, None])
+async def test_bad_names_are_refused(name: Any) -> None:
+    @step(retry=Retry.never())
+    async def speak() -> None:
+        current_step().append(name, 1)
+
+    @workflow
+    async def flow() -> int:
+        refused = 0
+        attempts: list[Callable[[], Awaitable[None]]] = [
+            lambda: publish(name, 1),
+            lambda: Stream(name).append(1),
+            speak,
+        ]
+        for attempt in attempts:
+            try:
+                await attempt()
+            except InvalidArguments:
+                refused += 1
+        return refused
+
+    async with Environment([flow]) as env:
+        assert await env.engine.run(flow()) == 3
+
+
+async def test_keys_and_words_between_two_waits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "KEYS_MAX", 3)
+    monkeypatch.setattr(publishing, "POSTS_MAX", 5)
+    monkeypatch.setattr(publishing, "POSTS_CHARS_MAX", 20_000)
+
+    @workflow
+    async def keys() -> None:
+        for number in range(4):
+            await publish(f"key {number}", number)
+            await work("a")
+
+    @workflow
+    async def words() -> int:
+        out = stream("log")
+        for number in range(20):
+            await out.append(number)
+            if number % 5 == 4:
+                await work("a")
+        while True:
+            await out.append("for ever")
+
+    @workflow
+    async def long_words() -> None:
+        for _ in range(3):
+            await stream("log").append("x" * 9_000)
+
+    async with Environment([keys, words, long_words], payload_bytes_max=10_000) as env:
+        flows: list[tuple[Workflow[[], Any], str]] = [
+            (keys, "at most 3 keys"),
+            (words, "5 times"),
+            (long_words, "20,000 characters"),
+        ]
+        for flow, complaint in flows:
+            run = await env.engine.start(flow(), id=flow.name)
+            with pytest.raises(RunFailed, match=complaint):
+                await run.result()
+        assert await env.engine.published(keys.name) == {f"key {n}": n for n in range(3)}
+        assert await said(env, words.name) == [*range(20), *["for ever"] * 5]
+
+
+class Reversed:
+    def encode(self, text: str) -> str:
+        return text[::-1]
+
+    def decode(self, text: str) -> str:
+        return text[::-1]
+
+
+async def test_what_is_said_goes_through_the_codec(source: StoreSource) -> None:
+    @step
+    async def speak() -> None:
+        current_step().append("log", "from the step")
+
+    @workflow
+    async def flow() -> None:
+        await publish("key", "value")
+        await speak()
+        await stream("log").append("from the workflow")
+
+    ledger = Ledger()
+    async with Environment([flow], source, watch=ledger.watch, codec=Reversed()) as env:
+        await env.engine.run(flow(), id="r")
+        assert await said(env) == ["from the step", "from the workflow"]
+        assert await env.engine.published("r", "key") == "value"
+    stored = [item.value for batch in ledger.batches for item in batch.stream_items]
+    assert stored == ['"pets eht morf"', '"wolfkrow eht morf"']
+
+
+async def test_an_event_that_is_waited_for_beside_a_first_step_reaches_the_run(source: StoreSource) -> None:
+    @workflow
+    async def flow() -> str:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(work("a", 3_600))
+            await receive("ping")
+            await publish("state", "pinged")
+        return "done"
+
+    async with Environment([flow], source, autojump_s=None) as env:
+        run = await env.engine.start(flow(), id="r")
+        await env.quiet()
+        await env.engine.send(NamedEvent("ping"), to="r", strict=True)
+        await env.quiet()
+        assert await run.published() == {"state": "pinged"}
+
+
+# Steps.
+
+
+@step(retry=Retry.never())
+async def tokens(*words: str) -> int:
+    me = current_step()
+    for word in words:
+        me.append("log", word)
+        await asyncio.sleep(0)
+    return len(words)
+
+
+@step(retry=Retry.never())
+def lines(*words: str) -> int:
+    for word in words:
+        current_step().append("log", word)
+    return len(words)
+
+
+@workflow
+async def speaking_steps() -> int:
+    out = stream("log")
+    await out.append("first")
+    count = await tokens("a", "b", "c")
+    await out.append("then")
+    count += await lines("d", "e", "f")
+    await out.append("last")
+    return count
+
+
+async def test_steps_append_between_the_words_of_their_workflow(source: StoreSource) -> None:
+    async with Environment([speaking_steps], source) as env:
+        assert await env.engine.run(speaking_steps(), id="r") == 6
+        items = [item async for item in env.engine.stream("r", "log")]
+        assert [item.value for item in items] == ["first", "a", "b", "c", "then", "d", "e", "f", "last"]
+        writers = [(item.position, item.attempt) for item in items]
+        assert writers == [(None, None), *[("1", 1)] * 3, (None, None), *[("2", 1)] * 3, (None, None)]
+        assert all(item.at == env.clock.time for item in items)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_crash_at_any_commit_leaves_what_steps_said_in_order(kind: str, tmp_path: Path) -> None:
+    """A step that is cut short runs and speaks again; the workflow's words are there once, and all of them."""
+
+    async def scenario(env: Environment) -> Any:
+        await (await env.engine.start(speaking_steps(), id="r")).result()
+        return await said(env)
+
+    def check(words: list[str]) -> None:
+        text = "".join(words)
+        before, rest = text.split("first")
+        middle, rest = rest.split("then")
+        late, after = rest.split("last")
+        assert (before, after) == ("", "")
+        assert middle.endswith("abc")
+        assert late.endswith("def")
+        assert middle.removesuffix("abc") in ("", "a", "ab", "abc")
+        assert late.removesuffix("def") in ("", "d", "de", "def")
+
+    report = await run_with_crashes(scenario, workflows=[speaking_steps], store=sources(tmp_path)[kind], check=check)
+    assert report.trials >= 20
+
+
+async def test_what_a_failed_attempt_said_stays_and_the_next_says_its_own(source: StoreSource) -> None:
+    @step(retry=Retry(attempts=4, initial=timedelta(seconds=0.1), multiplier=40))
+    async def stubborn() -> str:
+        me = current_step()
+        me.append("log", f"attempt {me.attempt}")
+        me.append("log", "going")
+        if me.attempt < 4:
+            raise ConnectionError
+        return "done"
+
+    @workflow
+    async def flow() -> str:
+        return await stubborn()
+
+    async with Environment([flow], source) as env:
+        assert await env.engine.run(flow(), id="r") == "done"
+        items = [item async for item in env.engine.stream("r", "log")]
+        assert [item.value for item in items] == [w for n in (1, 2, 3, 4) for w in (f"attempt {n}", "going")]
+        assert [item.attempt for item in items] == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+async def test_what_was_flushed_can_be_read(source: StoreSource) -> None:
+    @step(retry=Retry.never())
+    async def careful() -> list[Any]:
+        found = []
+        for number in range(3):
+            current_step().append("log", number)
+            await current_step().flush()
+            found.append(await said(environments[0]))
+        return found
+
+    @workflow
+    async def flow() -> list[Any]:
+        return await careful()
+
+    environments: list[Environment] = []
+    async with Environment([flow], source) as env:
+        environments.append(env)
+        assert await env.engine.run(flow(), id="r") == [[0], [0, 1], [0, 1, 2]]
+
+
+async def test_a_thread_may_flush_on_a_loop_of_its_own(source: StoreSource) -> None:
+    @step(retry=Retry.never())
+    def with_a_loop() -> str:
+        async def speak() -> None:
+            for number in range(3):
+                current_step().append("log", number)
+                await current_step().flush()
+
+        asyncio.run(speak())
+        return "done"
+
+    @workflow
+    async def flow() -> str:
+        return await with_a_loop()
+
+    async with Environment([flow], source, autojump_s=None) as env:
+        assert await env.engine.run(flow(), id="r") == "done"
+        assert await said(env) == [0, 1, 2]
+
+
+async def test_a_step_that_says_too_much_is_told_and_a_thread_waits(
+    source: StoreSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speaking, "UNWRITTEN_BYTES_MAX", 2_000)
+
+    @step(retry=Retry.never())
+    async def hasty() -> int:
+        number = 0
+        with suppress(QueueFull):
+            for number in range(1_000):
+                current_step().append("log", number)
+        with pytest.raises(QueueFull, match=r"await current_step\(\).flush\(\)"):
+            current_step().append("log", "still too much")
+        return number
+
+    @step(retry=Retry.never())
+    async def patient() -> None:
+        for number in range(30):
+            current_step().append("log", number)
+            await current_step().flush()
+
+    @step(retry=Retry.never())
+    def in_a_thread() -> None:
+        for number in range(30):
+            current_step().append("log", number)
+
+    @workflow
+    async def flow() -> int:
+        count = await hasty()
+        await patient()
+        await in_a_thread()
+        return count
+
+    async with Environment([flow], source, autojump_s=None) as env:
+        count = await env.engine.run(flow(), id="r")
+        assert 5 <= count <= 10
+        assert await said(env) == [*range(count), *range(30), *range(30)]
+
+
+async def test_one_item_may_be_larger_than_all_that_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speaking, "UNWRITTEN_BYTES_MAX", 100)
+
+    @workflow
+    async def flow() -> int:
+        return await tokens("x" * 1_000_000)
+
+    async with Environment([flow]) as env:
+        assert await env.engine.run(flow(), id="r") == 1
+        assert [len(word) for word in await said(env)] == [1_000_000]
+
+
+async def test_many_items_of_a_step_share_commits(source: StoreSource) -> None:
+    @step(retry=Retry.never())
+    async def chatty() -> None:
+        for number in range(5_000):
+            current_step().append("log", number)
+
+    @workflow
+    async def flow() -> None:
+        await chatty()
+
+    ledger = Ledger()
+    async with Environment([flow], source, watch=ledger.watch) as env:
+        await env.engine.run(flow(), id="r")
+        assert await said(env) == [*range(5_000)]
+    assert len(ledger.batches) <= 10
+
+
+async def test_a_thread_whose_time_was_up_says_nothing_more(source: StoreSource) -> None:
+    go_on, over = threading.Event(), threading.Event()
+
+    @step(retry=Retry.never(), timeout=timedelta(seconds=1))
+    def slow() -> None:
+        me = current_step()
+        me.append("log", "in time")
+        go_on.wait(60)
+        me.append("log", "too late")
+        over.set()
+
+    @workflow
+    async def flow() -> str:
+        try:
+            await slow()
+        except TimeoutError:
+            await stream("log").append("gave up")
+        return await work("a", 1)
+
+    async with Environment([flow], source, autojump_s=0.05) as env:
+        run = await env.engine.start(flow(), id="r")
+        async for item in run.stream("log"):
+            if item.value == "gave up":
+                break
+        go_on.set()
+        await asyncio.to_thread(over.wait, 60)
+        assert await run.result() == "A"
+        assert await said(env) == ["in time", "gave up"]
+
+
+async def test_a_step_of_a_cancelled_run_says_nothing_more(source: StoreSource) -> None:
+    world = World()
+
+    @step(retry=Retry.never())
+    async def deaf() -> None:
+        me = current_step()
+        me.append("log", "before")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            me.append("log", "after")
+            await me.flush()
+            resource(World).log.append("ended")
+
+    @workflow
+    async def flow() -> None:
+        await deaf()
+
+    async with Environment([flow], source, autojump_s=None, resources={World: lambda: world}) as env:
+        run = await env.engine.start(flow(), id="r")
+        assert (await anext(aiter(run.stream("log")))).value == "before"
+        await env.engine.cancel("r")
+        assert [item.value async for item in run.stream("log")] == ["before"]
+        await env.quiet()
+        assert world.log == ["ended"]
+        assert await said(env) == ["before"]
+
+
+async def test_a_task_that_outlives_its_step_says_nothing_more(source: StoreSource) -> None:
+    left: list[asyncio.Task[None]] = []
+    ended = asyncio.Event()
+
+    @step(retry=Retry.never())
+    async def careless() -> None:
+        me = current_step()
+
+        async def late() -> None:
+            await ended.wait()
+            me.append("log", "late")
+            await me.flush()
+
+        me.append("log", "in time")
+        left.append(asyncio.create_task(late()))
+
+    @workflow
+    async def flow() -> None:
+        await careless()
+
+    async with Environment([flow], source) as env:
+        await env.engine.run(flow(), id="r")
+        ended.set()
+        await left[0]
+        assert await said(env) == ["in time"]
+
+
+async def test_what_a_step_cannot_say_is_refused_where_it_says_it(source: StoreSource) -> None:
+    @step(retry=Retry.never())
+    def wrong() -> str:
+        try:
+            current_step().append("log", {"x": Odd()})
+        except UnstorableValue as error:
+            return str(error)
+        return ""
+
+    @workflow
+    async def flow() -> str:
+        return await wrong()
+
+    async with Environment([flow], source, autojump_s=None) as env:
+        told = await env.engine.run(flow(), id="r")
+        assert "an item of stream 'log' cannot be stored" in told
+        assert "Odd at $['x']" in told
+
+
+class Broken(Reversed):
+    def encode(self, text: str) -> str:
+        if "unspeakable" in text:
+            raise ValueError("this codec does not like it")
+        return super().encode(text)
+
+
+async def test_an_item_that_the_codec_refuses_is_logged_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    @step(retry=Retry.never())
+    async def speak() -> str:
+        await current_step().flush()  # Nothing was said yet.
+        current_step().append("log", "unspeakable")
+        await current_step().flush()
+        current_step().append("log", "fine")
+        return "done"
+
+    @workflow
+    async def flow() -> str:
+        return await speak()
+
+    async with Environment([flow], codec=Broken()) as env:
+        assert await env.engine.run(flow(), id="r") == "done"
+        assert await said(env) == ["fine"]
+    assert caplog.text.count("could not be encoded") == 1
+
+
+async def test_a_shutdown_in_grace_keeps_what_a_step_says(source: StoreSource) -> None:
+    async with Environment([talkative, speaking_steps], source) as env:
+        run = await env.engine.start(speaking_steps(), id="r")
+        async for _ in run.stream("log"):
+            break
+        await env.engine.shutdown(grace=60)
+        env.kill()
+        await env.restart()
+        assert await env.engine.handle("r").result() == 6
+        words = "".join(await said(env))
+        assert words.startswith("first")
+        assert words.endswith("last")
