@@ -11,11 +11,13 @@ from tests.kernel.examples import NOW
 
 
 def an_event(event_id: str = "e", name: str = "a", **fields: Any) -> Event:
-    return Event(id=event_id, name=name, run_id="r-1", at=NOW, **{"expires_at": NOW + 10, **fields})
+    defaults: dict[str, Any] = {"expires_at": NOW + 10}
+    return Event(id=event_id, name=name, run_id="r-1", at=NOW, **defaults | fields)
 
 
 def a_wait(position: str = "1", name: str = "a", **fields: Any) -> Wait:
-    return Wait(run_id="r-1", position=position, **{"kind": "event", "name": name, **fields})
+    defaults: dict[str, Any] = {"kind": "event", "name": name}
+    return Wait(run_id="r-1", position=position, **defaults | fields)
 
 
 def with_waits(*waits: Wait) -> Box:

@@ -9,7 +9,7 @@ batch comes by one more, "batch.take", before its ops are taken from the queue: 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Generator, Iterator
+from collections.abc import Awaitable, Generator
 from contextlib import contextmanager
 
 __all__ = ["Held", "YieldPoints"]

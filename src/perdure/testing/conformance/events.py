@@ -21,7 +21,7 @@ def ended(run: Run) -> RunWrite:
 
 async def places(store: Store, *run_ids: str) -> dict[str, list[tuple[str, str | None]]]:
     """Whose the events are, and which positions they won; "" is the queue of their name."""
-    found = {"": [(event.id, None) for event in await store.events()]}
+    found: dict[str, list[tuple[str, str | None]]] = {"": [(event.id, None) for event in await store.events()]}
     for run_id in run_ids:
         found[run_id] = [(event.id, event.position) for event in await store.events(run_id=run_id)]
     return found
@@ -216,8 +216,9 @@ class EventRules(Rules):
             modes = {"r-1": "after_wait", "r-2": "after_create", "r-3": "all", "young": "after_create"}
             committed = await author.exchange(waits=[waits_for(run_id, mode=mode) for run_id, mode in modes.items()])
             assert [won.run_id for won in committed.won] == ["r-2", "r-3"]
-            read = {"events_read": [("r-3", "e-1")], "waits_dropped": [("r-3", "1")]}
-            committed = await author.exchange(waits=[waits_for("r-3", "2", mode="all")], **read)
+            committed = await author.exchange(
+                waits=[waits_for("r-3", "2", mode="all")], events_read=[("r-3", "e-1")], waits_dropped=[("r-3", "1")]
+            )
             assert committed.won == []
 
     async def test_expired_events_old_keys_and_what_was_read_of_them_are_forgotten(self) -> None:
