@@ -24,7 +24,7 @@ LINES_MAX = 700
 ROWS = (
     ("http", "dashboard", "cli"),
     ("facade",),
-    ("engine", "client", "handles", "reading", "registry", "resources", "sending", "views"),
+    ("engine", "client", "handles", "inspecting", "reading", "registry", "resources", "sending", "views"),
     ("models",),
     ("coordinator",),
     ("ports",),

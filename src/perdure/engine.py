@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, TypeVar
@@ -27,12 +27,13 @@ from perdure.errors import (
     UnknownWorkflow,
 )
 from perdure.handles import RunHandle
+from perdure.inspecting import Inspecting
 from perdure.kernel import ops
 from perdure.kernel.decide import Started
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Finish, Proceed, Published, Rearm
 from perdure.kernel.records import Engine as EngineRow
 from perdure.kernel.records import Failure, Hold, Outcome, Run
-from perdure.kernel.status import FINISHED, Status
+from perdure.kernel.status import FINISHED
 from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
 from perdure.models.functions.context import from_datetime
 from perdure.models.functions.define import RunCall, Workflow
@@ -40,21 +41,15 @@ from perdure.models.functions.failures import to_failure
 from perdure.models.functions.host import FunctionHost
 from perdure.models.functions.identity import check_same
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
-from perdure.ports import Clock, Codec, PlainCodec, Probe, RunFilter, Store, SystemClock, new_id
+from perdure.ports import Clock, Codec, PlainCodec, Probe, Store, SystemClock, new_id
 from perdure.reading import Reading
 from perdure.registry import Registry
 from perdure.resources import Resources
 from perdure.sending import PENDING_MAX, RETENTION, Sending
 from perdure.storage import open_store
 from perdure.views import (
-    History,
-    Page,
     RunView,
-    audit_view,
-    entry_view,
-    from_cursor,
     run_view,
-    to_cursor,
 )
 
 log = logging.getLogger("perdure")
@@ -64,7 +59,7 @@ R = TypeVar("R")
 _LATEST = from_datetime(datetime.max.replace(tzinfo=UTC))
 
 
-class Engine(Sending, Reading):
+class Engine(Inspecting, Sending, Reading):
     """Runs workflows on a store. Use it as an async context manager, one per process and store.
 
     `store` is a URL ("sqlite:///shop.db", "memory://") or a Store. `workflows` are those it can run; by default all
@@ -423,68 +418,6 @@ class Engine(Sending, Reading):
             self._wake_readers(run_id)
 
     # State.
-
-    async def get(self, id: str) -> RunView | None:
-        """A run with its payloads, or None."""
-        return (await self.get_many([id])).get(id)
-
-    async def get_many(self, ids: Sequence[str]) -> dict[str, RunView]:
-        """Runs by id, in one query; unknown ids are absent; an empty list asks nothing."""
-        if isinstance(ids, str):
-            raise InvalidArguments(f"get_many() takes a list of ids; for the one run {ids!r} use get()")
-        for run_id in ids:
-            checked_text(run_id, "a run's id")
-        self._check_open()
-        if not ids:
-            return {}
-        found = await self._store.get(list(ids))
-        return {run_id: run_view(stored.run, stored, self._codec) for run_id, stored in found.items()}
-
-    async def runs(
-        self,
-        *,
-        workflow: str | None = None,
-        status: str | Sequence[str] = (),
-        hold: str | None = None,
-        parent: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        created_from: datetime | None = None,
-        created_before: datetime | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page:
-        """A page of runs, newest first, without payloads. Each page's cursor gets the next."""
-        if not 1 <= limit <= 1000:
-            raise Misuse(f"limit is between 1 and 1000, not {limit}")
-        self._check_open()
-        statuses = (status,) if isinstance(status, str) else tuple(status)
-        if unknown := set(statuses) - set(Status):
-            raise Misuse(f"no such status: {', '.join(sorted(unknown))}; there are {', '.join(Status)}")
-        found = await self._store.list(
-            RunFilter(
-                workflow=workflow,
-                statuses=statuses,
-                hold=hold,
-                parent_id=parent,
-                tags=dict(tags or {}),
-                created_from=None if created_from is None else from_datetime(created_from),
-                created_before=None if created_before is None else from_datetime(created_before),
-                after=None if cursor is None else from_cursor(cursor),
-                limit=limit + 1,
-            )
-        )
-        more = len(found) > limit
-        return Page(runs=[run_view(run) for run in found[:limit]], cursor=to_cursor(found[limit - 1]) if more else None)
-
-    async def history(self, id: str) -> History:
-        """What a run did, and every change of its status. Raises RunNotFound."""
-        self._check_open()
-        _, entries = await self._store.journal(checked_text(id, "a run's id"))
-        return History(
-            journal=[entry_view(entry, self._codec) for entry in entries],
-            audit=[audit_view(audit) for audit in await self._store.audit(id)],
-            archived=[entry_view(e, self._codec, attempt) for attempt, e in await self._store.archived(id)],
-        )
 
     async def update(
         self,

@@ -75,6 +75,13 @@ class History(Struct, frozen=True, kw_only=True):
     archived: list[EntryView]
 
 
+class RunTree(Struct, frozen=True, kw_only=True):
+    """A run and its children, oldest first."""
+
+    run: RunView
+    children: list[RunTree]
+
+
 class Page(Struct, frozen=True, kw_only=True):
     """Some runs, newest first; `cursor` gets the next page, None: there is none."""
 

@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 
+from perdure import step, workflow
 from perdure.errors import (
     ConcurrentModification,
     DeadlineExceeded,
+    Misuse,
     RunExists,
     RunFailed,
     RunNotFound,
 )
 from perdure.ports import StoredRun
 from perdure.storage.memory import MemoryStore
+from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 from tests.engine.world import World, environment, steps, waiting
 
@@ -237,3 +240,31 @@ async def test_a_run_that_missed_its_deadline_can_be_retried(source: StoreSource
         run = await env.engine.retry("r-1")
         await env.advance(timedelta(days=1))
         assert await run.result() == "waited"
+
+
+@step
+async def leaf(name: str) -> str:
+    return name
+
+
+@workflow(name="branching")
+async def branching(depth: int) -> int:
+    if depth == 0:
+        await leaf("x")
+        return 1
+    return sum([await branching(depth - 1), await branching(depth - 1)])
+
+
+async def test_a_tree_has_all_that_a_run_started_in_order(source: StoreSource) -> None:
+    async with Environment([branching], source) as env:
+        assert await env.engine.run(branching(2), id="root") == 4
+        tree = await env.engine.tree("root")
+        assert (tree.run.id, tree.run.parent_id) == ("root", None)
+        assert [child.run.parent_id for child in tree.children] == ["root", "root"]
+        assert [len(child.children) for child in tree.children] == [2, 2]
+        ids = [child.run.id for child in tree.children]
+        assert ids == sorted(ids)
+        with pytest.raises(Misuse, match="more than 3"):
+            await env.engine.tree("root", runs_max=3)
+        with pytest.raises(RunNotFound):
+            await env.engine.tree("nobody")

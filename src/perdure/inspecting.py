@@ -1,0 +1,128 @@
+"""The engine's verbs for looking at runs: one, several, pages of them, their histories, the tree below one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+
+from perdure.errors import InvalidArguments, Misuse, RunNotFound
+from perdure.kernel.records import Run
+from perdure.kernel.status import Status
+from perdure.models.functions.checks import checked_text
+from perdure.models.functions.context import from_datetime
+from perdure.ports import Codec, RunFilter, Store
+from perdure.views import (
+    History,
+    Page,
+    RunTree,
+    RunView,
+    audit_view,
+    entry_view,
+    from_cursor,
+    run_view,
+    to_cursor,
+)
+
+_PAGE = 200
+
+
+class Inspecting:
+    """What an engine that has these parts can tell of runs, its own and others'."""
+
+    _store: Store
+    _codec: Codec
+
+    def _check_open(self, *, to_start: bool = False) -> None:
+        raise NotImplementedError
+
+    async def get(self, id: str) -> RunView | None:
+        """A run with its payloads, or None."""
+        return (await self.get_many([id])).get(id)
+
+    async def get_many(self, ids: Sequence[str]) -> dict[str, RunView]:
+        """Runs by id, in one query; unknown ids are absent; an empty list asks nothing."""
+        if isinstance(ids, str):
+            raise InvalidArguments(f"get_many() takes a list of ids; for the one run {ids!r} use get()")
+        for run_id in ids:
+            checked_text(run_id, "a run's id")
+        self._check_open()
+        if not ids:
+            return {}
+        found = await self._store.get(list(ids))
+        return {run_id: run_view(stored.run, stored, self._codec) for run_id, stored in found.items()}
+
+    async def runs(
+        self,
+        *,
+        workflow: str | None = None,
+        status: str | Sequence[str] = (),
+        hold: str | None = None,
+        parent: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page:
+        """A page of runs, newest first, without payloads. Each page's cursor gets the next."""
+        if not 1 <= limit <= 1000:
+            raise Misuse(f"limit is between 1 and 1000, not {limit}")
+        self._check_open()
+        statuses = (status,) if isinstance(status, str) else tuple(status)
+        if unknown := set(statuses) - set(Status):
+            raise Misuse(f"no such status: {', '.join(sorted(unknown))}; there are {', '.join(Status)}")
+        found = await self._store.list(
+            RunFilter(
+                workflow=workflow,
+                statuses=statuses,
+                hold=hold,
+                parent_id=parent,
+                tags=dict(tags or {}),
+                created_from=None if created_from is None else from_datetime(created_from),
+                created_before=None if created_before is None else from_datetime(created_before),
+                after=None if cursor is None else from_cursor(cursor),
+                limit=limit + 1,
+            )
+        )
+        more = len(found) > limit
+        return Page(runs=[run_view(run) for run in found[:limit]], cursor=to_cursor(found[limit - 1]) if more else None)
+
+    async def history(self, id: str) -> History:
+        """What a run did, and every change of its status. Raises RunNotFound."""
+        self._check_open()
+        _, entries = await self._store.journal(checked_text(id, "a run's id"))
+        return History(
+            journal=[entry_view(entry, self._codec) for entry in entries],
+            audit=[audit_view(audit) for audit in await self._store.audit(id)],
+            archived=[entry_view(e, self._codec, attempt) for attempt, e in await self._store.archived(id)],
+        )
+
+    async def tree(self, id: str, *, runs_max: int = 10_000) -> RunTree:
+        """A run with its children and theirs, oldest first, without payloads. Raises RunNotFound, and Misuse if there
+        are more than `runs_max`."""
+        self._check_open()
+        loaded = (await self._store.load([checked_text(id, "a run's id")])).get(id)
+        if loaded is None:
+            raise RunNotFound(id)
+        root = RunTree(run=run_view(loaded.run), children=[])
+        level, count = [root], 1
+        while level:
+            below: list[RunTree] = []
+            for parent in level:
+                async for run in self._children(parent.run.id):
+                    count += 1
+                    if count > runs_max:
+                        raise Misuse(f"run {id!r} has more than {runs_max} runs below it; look at a smaller part")
+                    child = RunTree(run=run_view(run), children=[])
+                    parent.children.insert(0, child)
+                    below.append(child)
+            level = below
+        return root
+
+    async def _children(self, run_id: str) -> AsyncIterator[Run]:
+        """Newest first, as all listings."""
+        after: tuple[int, str] | None = None
+        while page := await self._store.list(RunFilter(parent_id=run_id, after=after, limit=_PAGE)):
+            for run in page:
+                yield run
+            after = (page[-1].created_at, page[-1].id)
