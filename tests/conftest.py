@@ -1,4 +1,4 @@
-"""`async def` tests run in an event loop of their own, without a plugin. One that hangs is told apart from a slow one."""
+"""`async def` tests run in an event loop of their own, without a plugin, and fail instead of hanging for ever."""
 
 from __future__ import annotations
 

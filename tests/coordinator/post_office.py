@@ -1,4 +1,4 @@
-"""A coordinator whose runs do what a test says: they wait, read, drop and end. What was delivered to them is seen here."""
+"""A coordinator whose runs do what a test says: they wait, read, drop and end. What they were given is seen here."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ class PostOffice:
         return self._advance(run_id, end=end)
 
     def send(self, event_id: str, name: str, to: str | None = None, **fields: Any) -> Send:
-        event = Event(id=event_id, name=name, run_id=to, at=self.now, **{"expires_at": FAR, **fields})
+        defaults: dict[str, Any] = {"expires_at": FAR}
+        event = Event(id=event_id, name=name, run_id=to, at=self.now, **defaults | fields)
         return Send(run_id=to or "", at=self.now, event=event)
 
     def _advance(self, run_id: str, **parts: Any) -> Advance:

@@ -1,4 +1,4 @@
-"""Ops that concern the same event and meet in one batch, on memory and on SQLite: what is stored is what is in memory."""
+"""Ops that concern the same event and meet in one batch: what is stored is what is in memory, on every store."""
 
 from __future__ import annotations
 
@@ -116,6 +116,17 @@ async def test_who_comes_as_an_event_comes_back_gets_the_earliest_sent(opened: O
         assert await queued(office) == ["e-2"]
         await office.do(office.drop("s", "1"), office.wait("s", "2", for_event("s", "2", "a")))
         assert await held(office, "s") == [("e-1", "2")]
+
+
+async def test_who_comes_for_one_of_two_gets_what_was_sent_first_not_what_comes_back(opened: Opened) -> None:
+    async with opened() as office:
+        await office.do(office.send("e-1", "b"))
+        await office.do(office.wait("r", "1", for_event("r", "1", "a")))
+        await office.do(office.send("e-2", "a"))
+        either = [for_event("s", "1", "a", 0), for_event("s", "1", "b", 1)]
+        await office.do(office.drop("r", "1"), office.wait("s", "1", *either))
+        assert await held(office, "s") == [("e-1", "1")]
+        assert await queued(office) == ["e-2"]
 
 
 @pytest.mark.parametrize(("mode", "gets"), [("after_wait", False), ("after_create", True), ("all", True)])

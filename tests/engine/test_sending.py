@@ -145,9 +145,7 @@ async def test_a_full_queue_takes_what_is_read_at_once(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("to", ["r", None])
-async def test_expired_events_neither_count_nor_are_delivered_whether_purged_or_not(
-    opened: Open, to: str | None
-) -> None:
+async def test_expired_events_that_are_not_purged_neither_count_nor_are_delivered(opened: Open, to: str | None) -> None:
     async with opened(events_pending_max=2) as env:
         run = await env.engine.start(brief(), id="r")
         for number in range(2):

@@ -187,8 +187,8 @@ def mended() -> Mended:
 
 @pytest.fixture
 def opened(source: StoreSource, mended: Mended) -> Open:
-    resources = {Mended: lambda: mended}
-    return lambda **options: Environment(WORKFLOWS, source, **{"autojump_s": None, "resources": resources, **options})
+    defaults: dict[str, Any] = {"autojump_s": None, "resources": {Mended: lambda: mended}}
+    return lambda **options: Environment(WORKFLOWS, source, **defaults | options)
 
 
 async def statuses(env: Environment, workflow: str) -> list[str]:

@@ -155,7 +155,7 @@ class Stage:
     def __init__(self, env: Environment, points: YieldPoints, order: Order, gate: Gate) -> None:
         self.env = env
         self.points = points
-        self.order = order
+        self.order: Order = order
         self.gate = gate
         self.replies: dict[str, asyncio.Task[Any]] = {}
         self.met_after = 0  # commits

@@ -14,13 +14,17 @@ The tests are coroutines: any plugin that runs `async def` tests will do.
 from perdure.testing.conformance.claims import ClaimRules
 from perdure.testing.conformance.commits import CommitRules
 from perdure.testing.conformance.engines import EngineRules
+from perdure.testing.conformance.events import EventRules
 from perdure.testing.conformance.listing import ListingRules
 from perdure.testing.conformance.mail import MailRules
 from perdure.testing.conformance.records import RecordRules
 from perdure.testing.conformance.streams import StreamRules
+from perdure.testing.conformance.waits import WaitRules
 
 __all__ = ["StoreConformance"]
 
 
-class StoreConformance(CommitRules, EngineRules, ClaimRules, RecordRules, ListingRules, MailRules, StreamRules):
+class StoreConformance(
+    CommitRules, EngineRules, ClaimRules, RecordRules, ListingRules, MailRules, EventRules, WaitRules, StreamRules
+):
     """All rules of the port."""

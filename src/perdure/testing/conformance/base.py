@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 import msgspec
 
-from perdure.kernel.batch import Batch, RunWrite
-from perdure.kernel.records import Audit, Engine, Entry, Outcome, Run, Wait
+from perdure.kernel.batch import Batch, Committed, RunWrite
+from perdure.kernel.records import Audit, Engine, Entry, Event, Outcome, Run, Wait
 from perdure.kernel.status import Status
 from perdure.ports import Store
 
@@ -39,6 +40,17 @@ def an_entry(run_id: str = "r-1", seq: int = 1, **fields: Any) -> Entry:
 def a_wait(run_id: str = "r-1", position: str = "1", **fields: Any) -> Wait:
     defaults = _fields(kind="timer", name="sleep", due_at=500)
     return Wait(run_id=run_id, position=position, **defaults | fields)
+
+
+def an_event(event_id: str = "e-1", **fields: Any) -> Event:
+    defaults = _fields(name="paid", value='{"amount":1}', expires_at=10_000, at=5)
+    return Event(id=event_id, **defaults | fields)
+
+
+def waits_for(run_id: str = "r-1", position: str = "1", **fields: Any) -> Wait:
+    """A wait for an event."""
+    defaults = _fields(kind="event", name="paid", mode="after_wait", due_at=None)
+    return a_wait(run_id, position, **defaults | fields)
 
 
 def an_audit(run_id: str = "r-1", seq: int = 1, **fields: Any) -> Audit:
@@ -73,9 +85,31 @@ class Author:
             **parts,
         )
 
-    async def commit(self, *runs: RunWrite, **parts: Any) -> None:
-        await self.store.commit(self.batch(*runs, **parts))
+    async def commit(self, *runs: RunWrite, **parts: Any) -> Committed:
+        committed = await self.store.commit(self.batch(*runs, **parts))
         self.number += 1
+        return committed
+
+    async def exchange(
+        self, *runs: RunWrite, waits: Sequence[Wait] = (), events: Sequence[Event] = (), **parts: Any
+    ) -> Committed:
+        """Commit waits on events and new events, numbered in this order."""
+        numbers = count(1)
+        numbered = {
+            (wait.run_id, wait.position, wait.option): msgspec.structs.replace(
+                wait, number=next(numbers) if wait.kind == "event" else 0
+            )
+            for wait in waits
+        }
+        sent = [msgspec.structs.replace(event, number=next(numbers)) for event in events]
+        return await self.commit(
+            *runs,
+            waits=numbered,
+            events=sent,
+            numbered=next(numbers) - 1,
+            pending_max={event.id: 100 for event in sent if event.run_id is None},
+            **parts,
+        )
 
     async def claim(self, limit: int = 100, **fingerprints: str) -> list[str]:
         """The ids of the runs claimed, for the workflow checkout unless others are given."""

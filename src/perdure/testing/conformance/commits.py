@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced
-from perdure.kernel.batch import RunWrite
+from perdure.kernel.batch import Committed, RunWrite
 from perdure.kernel.records import Mail, Outcome
 from perdure.kernel.status import Status
 from perdure.testing.conformance.base import Author, Rules, a_run, a_wait, an_audit, an_entry, insert, update
@@ -247,6 +247,6 @@ class CommitRules(Rules):
             ends = await asyncio.gather(
                 *(author.commit(insert(a_run(owner=author.id))) for author in (one, other)), return_exceptions=True
             )
-            assert [type(end) for end in ends if end] == [CommitConflict]
-            winner = (one, other)[ends.index(None)]
+            (winner,) = [author for author, end in zip((one, other), ends, strict=True) if isinstance(end, Committed)]
+            assert [type(end) for end in ends if not isinstance(end, Committed)] == [CommitConflict]
             assert (await other.store.load(["r-1"]))["r-1"].run.owner == winner.id

@@ -1,0 +1,94 @@
+"""Boxes: which of a run's waits and which of its events meet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.kernel import boxes
+from perdure.kernel.boxes import EMPTY, Box
+from perdure.kernel.records import Event, Wait
+from tests.kernel.examples import NOW
+
+
+def an_event(event_id: str = "e", name: str = "a", **fields: Any) -> Event:
+    defaults: dict[str, Any] = {"expires_at": NOW + 10}
+    return Event(id=event_id, name=name, run_id="r-1", at=NOW, **defaults | fields)
+
+
+def a_wait(position: str = "1", name: str = "a", **fields: Any) -> Wait:
+    defaults: dict[str, Any] = {"kind": "event", "name": name}
+    return Wait(run_id="r-1", position=position, **defaults | fields)
+
+
+def with_waits(*waits: Wait) -> Box:
+    return boxes.add_waits(EMPTY, waits)
+
+
+def test_an_event_wins_the_position_that_was_opened_first() -> None:
+    box, given = boxes.put(with_waits(a_wait("2"), a_wait("1")), an_event())
+    assert (given.position, box.won) == ("2", {"2": (0, "e")})
+    box, given = boxes.put(box, an_event("e-2"))
+    assert given.position == "1"
+    box, given = boxes.put(box, an_event("e-3"))
+    assert given.position is None
+
+
+def test_a_stored_box_has_the_order_of_waiting_and_of_sending() -> None:
+    waits = [a_wait("10", number=5), a_wait("2", number=3), a_wait("3", number=4)]
+    events = [an_event("z", number=2), an_event("y", number=1)]
+    box = boxes.opened(waits, events)
+    assert list(box.waits) == ["2", "3", "10"]
+    assert [event.id for event in box.events] == ["y", "z"]
+
+
+def test_positions_without_an_event_or_an_end_among_their_options_are_not_watched() -> None:
+    assert with_waits(a_wait(kind="timer", name="timer", due_at=5)) is EMPTY
+    assert list(with_waits(a_wait("1", kind="run", target="x"), a_wait("2")).waits) == ["1", "2"]
+
+
+def test_a_stored_position_that_was_won_by_an_end_is_won() -> None:
+    box = boxes.opened([a_wait(kind="run", name="run", target="x", due_at=0)], [])
+    assert not boxes.is_open(box, "1")
+    again = boxes.add_waits(box, [a_wait(kind="run", name="run", target="x")])
+    assert boxes.is_open(again, "1")
+
+
+def test_settling_gives_open_positions_the_earliest_that_fit_and_have_not_expired() -> None:
+    box = Box(events=(an_event("old", expires_at=NOW), an_event("b", "b"), an_event("e-1"), an_event("e-2")))
+    box = boxes.add_waits(box, [a_wait("1"), a_wait("2", where=(("colour", '"red"'),)), a_wait("3")])
+    box, winners = boxes.settle(box, NOW)
+    assert [(event.id, event.position) for event in winners] == [("e-1", "1"), ("e-2", "3")]
+    assert boxes.settle(box, NOW)[1] == []
+
+
+def test_a_where_needs_every_field() -> None:
+    wait = a_wait(where=(("colour", '"red"'), ("size", "1")))
+    assert boxes.accepts(wait, an_event(fields={"size": "1", "colour": '"red"', "more": "2"}))
+    assert not boxes.accepts(wait, an_event(fields={"colour": '"red"'}))
+    assert not boxes.accepts(wait, an_event(fields={"colour": '"red"', "size": '"1"'}))
+
+
+def test_a_closed_position_frees_what_was_sent_and_leaves_what_was_shared() -> None:
+    box, _ = boxes.put(with_waits(a_wait("1"), a_wait("2")), an_event("mine"))
+    box = boxes.give(box, an_event("shared", position="2", shared=True))
+    assert boxes.give(box, an_event("shared", position="2", shared=True)) is box
+    closed = boxes.close(box, ["1", "2"], [])
+    assert [(event.id, event.position) for event in closed.events] == [("mine", None)]
+    assert closed.won == {}
+    assert boxes.close(box, ["1", "2"], ["mine"]) is EMPTY
+
+
+def test_expired_events_do_not_count_and_are_forgotten_unless_they_have_won() -> None:
+    box, _ = boxes.put(with_waits(a_wait()), an_event("won", expires_at=NOW))
+    box, _ = boxes.put(box, an_event("expired", expires_at=NOW))
+    box, _ = boxes.put(box, an_event("fresh"))
+    assert boxes.pending(box, "a", NOW) == 1
+    assert [event.id for event in boxes.without_expired(box, NOW).events] == ["won", "fresh"]
+    assert boxes.without_expired(box, NOW - 1) is box
+
+
+def test_a_timer_wins_an_open_position_once() -> None:
+    box = boxes.fire(with_waits(a_wait()), "1", 1)
+    assert not boxes.is_open(box, "1")
+    box, given = boxes.put(box, an_event())
+    assert given.position is None
