@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeGuard, TypeVar, overload
 
 import msgspec
 from msgspec import Raw, Struct
@@ -218,7 +218,7 @@ def event(
     return EventChoice(options.name, kind, chosen, delivery or options.delivery)
 
 
-def _is_event(kind: object) -> bool:
+def _is_event(kind: object) -> TypeGuard[type[Event]]:
     return isinstance(kind, type) and issubclass(kind, Event)
 
 
