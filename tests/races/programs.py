@@ -27,7 +27,7 @@ from perdure import (
     timer,
     workflow,
 )
-from perdure.errors import ChildFailed, PerdureError, RunCancelled, RunFinished
+from perdure.errors import ChildFailed, RunFinished
 from perdure.testing import Environment, YieldPoints
 from tests.races.meeting import Order, Racer, calm, meet
 
@@ -412,7 +412,6 @@ class Rule(Struct, frozen=True):
 
 
 _ROOM_FOR_ONE = {"live_runs_max": 1}
-_CANCELLED = ("cancelled", "rested")
 
 RULES: dict[str, Rule] = {
     rule.race.__name__: rule
@@ -453,4 +452,4 @@ RULES: dict[str, Rule] = {
     )
 }
 
-__all__ = ["RULES", "WORKFLOWS", "Gate", "PerdureError", "Race", "Rule", "RunCancelled", "Stage"]
+__all__ = ["RULES", "WORKFLOWS", "Gate", "Race", "Rule", "Stage"]
