@@ -59,6 +59,9 @@ class Registry(Mapping[str, Workflow[Any, Any]]):
                 self.add(found[0])
         return self._known[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._known or super().__contains__(name)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._known)
 

@@ -8,7 +8,8 @@ from perdure.kernel.batch import Batch, RunWrite
 from perdure.kernel.boxes import Box
 from perdure.kernel.decision import Decision
 from perdure.kernel.delivery import FromCommit
-from perdure.kernel.records import Event, Run
+from perdure.kernel.invariants import check_entry
+from perdure.kernel.records import Entry, Event, Run
 
 
 class Assembly:
@@ -53,6 +54,13 @@ class Assembly:
             self._add_said(decision)
         if decision.box is not None or decision.guard or decision.consumed or decision.events_read:
             self._add_rest(before, run.id, decision)
+
+    def add_entries(self, entries: tuple[Entry, ...]) -> None:
+        """Take in a plain advance of a run whose state stays as it is."""
+        for entry in entries:
+            check_entry(entry)
+        self.batch.journal.extend(entries)
+        self.writes += 1
 
     def _add_row(self, before: Run | None, run: Run, decision: Decision) -> None:
         self.writes += 1

@@ -41,10 +41,10 @@ from perdure.errors import (
 from perdure.kernel import boxes
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.boxes import EMPTY, Box
-from perdure.kernel.decide import Decision, born_of, decide
+from perdure.kernel.decide import Decision, born_of, decide, goes_on
 from perdure.kernel.decision import NO_SCENE, Scene
 from perdure.kernel.delivery import Delivered, FromCommit, Queued
-from perdure.kernel.effects import Begin, Deliver, Drop, Effect
+from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Proceed
 from perdure.kernel.invariants import check_decision, check_run
 from perdure.kernel.ops import Advance, Append, Forget, Op, Send, SetHold, Spread, Start, Wake
 from perdure.kernel.records import Engine, Hold, Mail, Outcome, Run
@@ -56,6 +56,8 @@ log = logging.getLogger("perdure")
 T = TypeVar("T")
 
 _RECOLLECTED_AT_ONCE = 500
+
+_Decided = tuple[Item, Decision | Proceed | PerdureError]  # Proceed: a plain advance
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -316,23 +318,26 @@ class Coordinator:
                     self._lost_track()
                 return self._conclude(assembly, decided, committed)
 
-    def _decide(self, items: list[Item], found: Found) -> tuple[Assembly, list[tuple[Item, Decision | PerdureError]]]:
+    def _decide(self, items: list[Item], found: Found) -> tuple[Assembly, list[_Decided]]:
         engine = self._engine
         now = self._now()
         assembly = Assembly(Batch(engine_id=engine.id, epoch=engine.epoch, number=self._number + 1, at=now))
-        decided: list[tuple[Item, Decision | PerdureError]] = []
+        decided: list[_Decided] = []
         runs = self._runs
-        queue = deque(items)
-        while queue:
-            item = queue.popleft()
+        posts: deque[Item] = deque()
+        waiting = iter(items)
+        while (item := posts.popleft() if posts else next(waiting, None)) is not None:
             op = item.op
-            kind = type(op)
-            if isinstance(op, Start):
-                op = replace(op, admitted_at=now, admit=op.admit and op.workflow in self._workflows)
             before = run = assembly.runs.get(op.run_id) or runs.get(op.run_id)
             try:
-                if isinstance(op, Start) and op.parent_id is not None and item.reply is not None:
-                    op = self._born(op, assembly)
+                if type(op) is Advance and run is not None and goes_on(run, op, engine.id):
+                    assembly.add_entries(op.entries)
+                    decided.append((item, Proceed(run.id)))
+                    continue
+                if isinstance(op, Start):
+                    op = replace(op, admitted_at=now, admit=op.admit and op.workflow in self._workflows)
+                    if op.parent_id is not None and item.reply is not None:
+                        op = self._born(op, assembly)
                 if run is None and op.run_id in found.runs:
                     before = run = found.runs[op.run_id].run
                     check_run(run)
@@ -343,7 +348,7 @@ class Coordinator:
                     scene = NO_SCENE if box is None else Scene(box)
                     if op.onward is not None:
                         scene = Scene(scene.box, op.onward.workflow in self._workflows)
-                elif kind is Start:
+                elif isinstance(op, Start):
                     scene = NO_SCENE
                 else:
                     op, scene = self._scene(op, run, found, assembly)
@@ -369,7 +374,7 @@ class Coordinator:
                 if op.run_id in found.runs and op.run_id not in assembly.boxes:
                     assembly.boxes[op.run_id] = scene.box  # It counts if the run is ours from now on.
                 if decision.posts:
-                    queue.extendleft(Item(post, None, False) for post in reversed(decision.posts))
+                    posts.extendleft(Item(post, None, False) for post in reversed(decision.posts))
         self.stats.ops += len(items)
         return assembly, decided
 
@@ -530,9 +535,7 @@ class Coordinator:
                         self._effects(effects)
         return committed
 
-    def _conclude(
-        self, assembly: Assembly, decided: list[tuple[Item, Decision | PerdureError]], committed: Committed
-    ) -> None:
+    def _conclude(self, assembly: Assembly, decided: list[_Decided], committed: Committed) -> None:
         """The batch is committed: memory follows, callers are answered, effects are performed."""
         me = self._engine.id
         runs = self._runs
@@ -551,11 +554,15 @@ class Coordinator:
                 self._keep_box(run_id, box)
         effects: list[Effect] = []
         for item, decision in decided:
-            if isinstance(decision, Decision):
+            if type(decision) is Proceed:
+                effects.append(decision)
+                if item.reply is not None:
+                    item.answer(True)
+            elif isinstance(decision, Decision):
                 effects += decision.effects
                 if item.reply is not None:
                     self._answer(item, decision.reply, committed)
-            else:
+            elif isinstance(decision, PerdureError):
                 item.refuse(decision)
             if item.outside:
                 self._inbox.leave()

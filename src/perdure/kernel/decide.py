@@ -76,6 +76,18 @@ def _start(run: Run | None, op: ops.Start, me: str, _scene: Scene) -> Decision:
     )
 
 
+def goes_on(run: Run, op: ops.Advance, me: str) -> bool:
+    """Whether a plain advance comes to what it says, which is what most ops do: journal rows, and the run proceeds."""
+    return (
+        op.plain
+        and run.status is Status.RUNNING
+        and run.claim == op.claim
+        and run.owner == me
+        and run.hold is None
+        and not run.recoveries
+    )
+
+
 def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decision:
     if run is None or run.claim != op.claim or run.owner != me or run.hold is not None:
         return NOTHING
@@ -91,7 +103,7 @@ def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decisio
         box, given = _meet(scene.box, op)
     if op.starts or op.cancels:
         posts = _posts(run, op)
-    # The hot path: a run that goes on running writes journal rows and nothing else.
+    # A run that goes on running writes journal rows and waits, and not its own row.
     if status is Status.RUNNING and not op.idle and op.end is None and not run.recoveries and not op.undo:
         return Decision(
             run=run,
@@ -449,4 +461,4 @@ _RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
     ops.Wake: delivery.wake,
 }
 
-__all__ = ["NOTHING", "Decision", "Started", "born_of", "decide"]
+__all__ = ["NOTHING", "Decision", "Started", "born_of", "decide", "goes_on"]

@@ -87,6 +87,7 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
     starts: tuple[Start, ...] = ()
     cancels: tuple[str, ...] = ()
     undo: int = 0
+    plain: bool = False  # it has entries and nothing else
     published: tuple[PublishedValue, ...] = ()
     stream_items: tuple[StreamItem, ...] = ()
     idle: bool = False

@@ -67,7 +67,7 @@ class AskingLoop(GeneratorLoop):
         self._fresh = self._number  # What has a greater number was made in this activation.
         self._callback_count = 0
         self._refusals = 0
-        self._steps: dict[str, StepFuture] = {}
+        self._steps: dict[str, Any] = {}
         self._timers: dict[str, TimerFuture | DurableTimerHandle] = {}
         self._new_steps: list[StepRequest] | None = None
         self._new_timers: list[TimerRequest] | None = None

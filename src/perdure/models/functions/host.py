@@ -406,7 +406,7 @@ class FunctionHost(Answering):
     def _step_finished(self, execution: Execution, value: Any, error: BaseException | None) -> None:
         live, request = execution.live, execution.request
         self._inactive(execution)
-        unsaid = execution.hush()
+        unsaid = () if execution.speaker is None else execution.hush()
         if live.running.pop(request.position, None) is None or live.ended:
             return
         if live.requests.get(request.position) is not request:
@@ -427,7 +427,7 @@ class FunctionHost(Answering):
             self._set_aside(live, trouble)
         else:
             if unsaid:
-                advance = replace(advance, stream_items=unsaid + advance.stream_items)
+                advance = replace(advance, stream_items=unsaid + advance.stream_items, plain=False)
             self._progressed(live, advance)
 
     def _step_delayed(self, execution: Execution, due_at: int, error: BaseException) -> None:

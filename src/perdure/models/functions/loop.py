@@ -100,15 +100,7 @@ class WorkflowLoop(AskingLoop):
 
     def complete_step(self, position: str, at: int, value: Any = None, error: BaseException | None = None) -> Commands:
         """Hand over a step's result or error. LookupError if no step is outstanding at `position`."""
-        return self._complete(self._steps.pop(position), at, value, error)
-
-    def complete_ask(self, position: str, at: int, value: Any = None, error: BaseException | None = None) -> Commands:
-        """Hand over what was asked for. LookupError if nothing is outstanding at `position`."""
-        return self._complete(self._asks.pop(position), at, value, error)
-
-    def _complete(
-        self, future: asyncio.Future[Any], at: int, value: Any = None, error: BaseException | None = None
-    ) -> Commands:
+        future: asyncio.Future[Any] = self._steps.pop(position)
         self._prepare(at)
         if error is None:
             future.set_result(value)
@@ -118,6 +110,11 @@ class WorkflowLoop(AskingLoop):
                 error.__cause__ = cause
             future.set_exception(error)
         return self._activate()
+
+    def complete_ask(self, position: str, at: int, value: Any = None, error: BaseException | None = None) -> Commands:
+        """Hand over what was asked for. LookupError if nothing is outstanding at `position`."""
+        self._steps[position] = self._asks.pop(position)  # From here on there is no difference.
+        return self.complete_step(position, at, value, error)
 
     def fire_timer(self, position: str, at: int) -> Commands:
         """Hand over a due timer. LookupError if none is outstanding at `position`."""

@@ -305,7 +305,15 @@ class LiveRun:
             and not (commands.asks or commands.asks_withdrawn or commands.posts)
             and not (starts or read or consumed or undo)
         ):
-            return Advance(run_id=self.id, at=at, claim=self.claim, cause=cause, entries=entries, waits_dropped=dropped)
+            return Advance(
+                run_id=self.id,
+                at=at,
+                claim=self.claim,
+                cause=cause,
+                entries=entries,
+                waits_dropped=dropped,
+                plain=not dropped and bool(entries),
+            )
         waits: tuple[Wait, ...] = ()
         if commands.timers:
             self.has_waited = True
