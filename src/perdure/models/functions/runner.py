@@ -51,9 +51,9 @@ class LiveRun:
     that is not committed yet."""
 
     __slots__ = (
-        "_callbacks_max", "_codec", "_encode", "_input", "_is_retried", "_payload_max", "_undone_for", "asks",
-        "children", "claim", "compensations", "ended", "fetching", "gate", "has_waited", "id", "loop", "pausing",
-        "requests", "retries", "running", "seq", "timers", "workflow",
+        "_callbacks_max", "_codec", "_encode", "_input", "_is_retried", "_payload_max", "_starting", "_undone_for",
+        "asks", "children", "claim", "compensations", "ended", "fetching", "gate", "has_waited", "id", "loop",
+        "pausing", "requests", "retries", "running", "seq", "timers", "workflow",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,7 @@ class LiveRun:
         self.loop.about = lambda: CurrentRun(self.loop, id=run.id, workflow=run.workflow)
         self.requests: dict[str, StepRequest] = {}
         self.asks: dict[str, Ask] = {}
+        self._starting: set[str] = set()  # those of them that wait for a child's id
         self.children: dict[str, str] = {}
         self.compensations: list[Compensation] = []
         self._undone_for: str | None = None  # while it rolls back: the failure that it does so for, as it is stored
@@ -90,9 +91,7 @@ class LiveRun:
     def idle(self) -> bool:
         """Nothing runs: all that is asked for is durable. A child that is being started under an id of the caller's is
         not: nothing that is stored would wake the run."""
-        if len(self.requests) != len(self.pausing):
-            return False
-        return not self.asks or not any(ask.kind == "start" for ask in self.asks.values())
+        return len(self.requests) == len(self.pausing) and not self._starting
 
     def begin(self, input: str, at: int) -> Commands:
         """The first activation. Raises UnstorableValue if the input does not fit the code any more."""
@@ -123,6 +122,7 @@ class LiveRun:
         self.replay(input, forward, created_at)
         self.loop.close()
         self.asks.clear()
+        self._starting.clear()
         self.requests.clear()
         about = self.loop.about
         # As in __init__.
@@ -160,6 +160,7 @@ class LiveRun:
             return self._took(self.loop.fire_timer(entry.position, entry.at))
         complete = self.loop.complete_step if entry.kind == "step" else self.loop.complete_ask
         ask = self.asks.pop(entry.position, None)
+        self._starting.discard(entry.position)
         request = self.requests.pop(entry.position, None)
         if entry.failure is not None:
             failure = from_json(entry.failure, type=Failure)
@@ -207,6 +208,7 @@ class LiveRun:
     ) -> tuple[Entry, Any, BaseException | None]:
         self.seq += 1
         del self.asks[ask.position]
+        self._starting.discard(ask.position)
         self.children.pop(ask.position, None)
         value = failed = None
         if error is None:
@@ -482,9 +484,12 @@ class LiveRun:
         if commands.asks:
             for ask in commands.asks:
                 self.asks[ask.position] = ask
+                if ask.kind == "start":
+                    self._starting.add(ask.position)
         if commands.asks_withdrawn:
             for position in commands.asks_withdrawn:
                 self.asks.pop(position, None)
+                self._starting.discard(position)
         if commands.steps_cancelled:
             for position in commands.steps_cancelled:
                 self.requests.pop(position, None)
