@@ -12,7 +12,7 @@ from perdure.errors import StoreBroken
 from perdure.storage.sqlite.schema import inspect, migrate
 
 BUSY_TIMEOUT_S: Final = 5.0
-_SQLITE_MIN: Final = (3, 33, 0)  # update … from
+_SQLITE_MIN: Final = (3, 35, 0)  # delete … returning
 _STATEMENTS_MAX: Final = 256
 
 
