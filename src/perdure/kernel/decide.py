@@ -103,21 +103,6 @@ def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decisio
         box, given = _meet(scene.box, op)
     if op.starts or op.cancels:
         posts = _posts(run, op)
-    # A run that goes on running writes journal rows and waits, and not its own row.
-    if status is Status.RUNNING and not op.idle and op.end is None and not run.recoveries and not op.undo:
-        return Decision(
-            run=run,
-            box=box,
-            entries=op.entries,
-            waits=op.waits,
-            waits_dropped=op.waits_dropped,
-            events_given=given,
-            events_read=op.events_read,
-            consumed=op.consumed,
-            effects=_proceed(run.id, given),
-            posts=posts,
-            reply=True,
-        )
     before = run
     if (op.entries and run.recoveries) or op.undo:
         run = replace(run, recoveries=0 if op.entries else run.recoveries, undo=run.undo + op.undo)
@@ -125,40 +110,7 @@ def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decisio
     if status is Status.SUSPENDED and (op.entries or op.end is not None or not op.idle):
         run, audit_rows = move(run, Status.RUNNING, op, op.cause)
     if op.end is not None:
-        ended = op.end.status
-        if run.undo and status is not Status.ROLLING_BACK and ended is Status.FAILED:
-            run, more = _rolling_back(run, op, op.cause, me)
-            return Decision(
-                run=run,
-                row=True,
-                box=EMPTY,
-                outcome=op.end.outcome,
-                entries=op.entries,
-                waits_cleared=True,
-                events_read=op.events_read,
-                consumed=op.consumed,
-                audit=audit_rows + more,
-                effects=(Begin(run),),
-                posts=posts,
-                reply=True,
-            )
-        if status is Status.ROLLING_BACK:
-            ended = Status.ROLLED_BACK if ended is Status.SUCCEEDED else Status.ROLLBACK_FAILED
-        run, more = move(run, ended, op, op.cause)
-        return Decision(
-            run=run,
-            row=True,
-            box=EMPTY,
-            outcome=op.end.outcome,
-            entries=op.entries,
-            waits_cleared=op.end.has_waited or scene.box is not EMPTY,
-            events_read=op.events_read,
-            consumed=op.consumed,
-            audit=audit_rows + more,
-            effects=(Finish(run, op.end.outcome),),
-            posts=posts,
-            reply=True,
-        )
+        return _ended(run, op, op.end, me, scene, audit_rows, posts)
     awake: Run | None = None
     if op.idle and run.status is Status.RUNNING and not (scene.box if box is None else box).won:
         awake = run
@@ -177,6 +129,43 @@ def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decisio
         consumed=op.consumed,
         audit=audit_rows,
         effects=_proceed(run.id, given),
+        posts=posts,
+        reply=True,
+    )
+
+
+def _ended(
+    run: Run,
+    op: ops.Advance,
+    end: ops.End,
+    me: str,
+    scene: Scene,
+    audit_rows: tuple[Audit, ...],
+    posts: tuple[ops.Op, ...],
+) -> Decision:
+    """The run's code has come to its end; one that failed and has something to undo does that first."""
+    undoes = end.status is Status.FAILED and run.undo > 0 and run.status is not Status.ROLLING_BACK
+    effects: tuple[Effect, ...]
+    if undoes:
+        run, more = _rolling_back(run, op, op.cause, me)
+        effects = (Begin(run),)
+    else:
+        ended = end.status
+        if run.status is Status.ROLLING_BACK:
+            ended = Status.ROLLED_BACK if ended is Status.SUCCEEDED else Status.ROLLBACK_FAILED
+        run, more = move(run, ended, op, op.cause)
+        effects = (Finish(run, end.outcome),)
+    return Decision(
+        run=run,
+        row=True,
+        box=EMPTY,
+        outcome=end.outcome,
+        entries=op.entries,
+        waits_cleared=undoes or end.has_waited or scene.box is not EMPTY,
+        events_read=op.events_read,
+        consumed=op.consumed,
+        audit=audit_rows + more,
+        effects=effects,
         posts=posts,
         reply=True,
     )
