@@ -405,7 +405,8 @@ def _apply(database: MemoryDatabase, batch: Batch) -> Committed:
             database.replies[slot] = (reply, batch.at)
     found = settlement.found
     for run_id in winners_elsewhere(batch, found):
-        if database.runs[run_id].run.owner not in (None, batch.engine_id):
+        owner = database.runs[run_id].run.owner
+        if owner != batch.engine_id and _is_alive(database, owner):
             found.told.add(run_id)
     knocks = [knock(run_id, batch.engine_id, batch.at) for run_id in sorted(found.told)]
     for mail in (*batch.mail, *knocks):
