@@ -319,7 +319,8 @@ def _check_runs(database: MemoryDatabase, batch: Batch) -> None:
             wrong.add(run_id)
     taken = [key for key in batch.keys if key in database.tables.keys]
     gone = batch.mail_done.keys() - database.mail.keys()
-    if wrong or taken or gone:
+    is_letter_gone = any(letter not in database.tables.letters for letter in batch.letters_gone)
+    if wrong or taken or gone or is_letter_gone:
         raise CommitConflict(frozenset(wrong), frozenset(gone))
 
 
