@@ -572,7 +572,7 @@ class Coordinator:
             self._effects(effects)
 
     def _keep_box(self, run_id: str, box: Box) -> None:
-        if box.waits or box.events:
+        if box.waits or box.events or box.won:
             self._boxes[run_id] = box
         else:
             self._boxes.pop(run_id, None)
@@ -605,7 +605,7 @@ class Coordinator:
                 box = self.box(won.run_id)
                 if won.event is not None:
                     self._keep_box(won.run_id, boxes.give(box, won.event))
-                elif boxes.is_open(box, won.position):
+                elif won.position not in box.won:
                     self._keep_box(won.run_id, boxes.fire(box, won.position, won.option))
                 outcome: tuple[Run, Outcome] | None = None
                 if won.target is not None and (write := batch.runs.get(won.target)) is not None:
