@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import builtins
 import os
-import time
+from time import time_ns
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -46,11 +46,15 @@ class LoadedRun(Struct, frozen=True, kw_only=True):
 
 
 class Journal(Struct, frozen=True):
-    """What a run was started with, has done and waits for: all that brings it back to life."""
+    """What a run was started with, has done and waits for: all that brings it back to life.
+
+    `failure` is what a run that rolls back is undone for; the store leaves it to be asked for.
+    """
 
     input: str
     entries: list[Entry]
     waits: tuple[Wait, ...] = ()
+    failure: str = ""
 
 
 class StoredRun(Struct, frozen=True, kw_only=True):
@@ -245,7 +249,7 @@ class SystemClock:
     """The machine's clock and the running asyncio loop."""
 
     def now(self) -> int:
-        return time.time_ns() // 1000
+        return time_ns() // 1000
 
     def call_at(self, when: int, callback: Callable[[], object]) -> TimerHandle:
         import asyncio
