@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import builtins
 import os
-from time import time_ns
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from time import time_ns
 from typing import Protocol
 
 from msgspec import Struct, field

@@ -196,7 +196,7 @@ class LiveRun:
         consumed: tuple[str, ...] = (),
     ) -> Advance:  # fmt: skip
         """What was asked for is there, as JSON, or cannot be had: journal it, go on, and say what is to be written."""
-        at = at if at > self.loop.at else self.loop.at
+        at = max(self.loop.at, at)
         entry, value, error = self._ask_entry(ask, text, error, at)
         commands = self._took(self.loop.complete_ask(ask.position, at, value=value, error=error))
         dropped = () if ask.kind == "start" else (ask.position,)
@@ -239,7 +239,7 @@ class LiveRun:
     ) -> Advance:  # fmt: skip
         """A step came to its end: journal it, go on, and say what is to be written."""
         position, call = request.position, request.call
-        at = at if at > self.loop.at else self.loop.at
+        at = max(self.loop.at, at)
         self.seq += 1
         del self.requests[position]
         dropped = (position,) if self.retries.pop(position, None) is not None else ()
@@ -274,7 +274,7 @@ class LiveRun:
 
     def timer_fired(self, timer: TimerRequest, at: int) -> Advance:
         """A timer is due: journal it, go on, and say what is to be written."""
-        at = at if at > self.loop.at else self.loop.at
+        at = max(self.loop.at, at)
         self.seq += 1
         entry = Entry(
             run_id=self.id,
