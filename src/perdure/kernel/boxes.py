@@ -15,8 +15,8 @@ from perdure.kernel.records import Event, Wait
 
 
 class Box(Struct, frozen=True, kw_only=True, gc=False):
-    """A run's waits with an event among their options, by position, in the order of waiting; its events, in the order of
-    sending; and what has won at which position: the option, and the event's id (None: a timer, or the end of a run).
+    """A run's waits with an event among their options, by position, in the order of waiting; its events, in the order
+    of sending; and what has won at which position: the option, and the event's id (None: a timer, or the end of a run).
 
     A position that has no event among its options is not in `waits`, since nothing here could win it: a parent may wait
     for a thousand children. It is in `won` once one of them has ended.
