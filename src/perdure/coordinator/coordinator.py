@@ -393,7 +393,7 @@ class Coordinator:
             if known is not None:
                 op = replace(op, known=known)
         has_code = run is None or run.workflow in self._workflows
-        children = found.children.get(op.run_id, ()) + assembly.children.get(op.run_id, ())
+        children = (*found.children.get(op.run_id, ()), *assembly.children.get(op.run_id, ()))
         return op, Scene(box, has_code, children)
 
     def _born(self, op: Start, assembly: Assembly) -> Start:

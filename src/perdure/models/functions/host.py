@@ -129,15 +129,14 @@ class FunctionHost(Answering):
 
     def perform(self, effect: Begin | Deliver | Drop | Finish) -> None:
         """Do what was decided and is now committed."""
-        match effect:
-            case Begin(run=run, input=input):
-                self._begin(run, input)
-            case Finish(run=run):
-                self._close(run.id)
-            case Drop(run_id=run_id):
-                self._drop(run_id)
-            case Deliver():
-                self._deliver(effect)
+        if isinstance(effect, Begin):
+            self._begin(effect.run, effect.input)
+        elif isinstance(effect, Finish):
+            self._close(effect.run.id)
+        elif isinstance(effect, Deliver):
+            self._deliver(effect)
+        else:
+            self._drop(effect.run_id)
 
     async def drain(self, grace_s: float) -> None:
         """Start nothing new; wait until the steps that run have ended, or for the grace period."""

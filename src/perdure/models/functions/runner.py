@@ -316,19 +316,20 @@ class LiveRun:
                 waits_dropped=dropped,
                 plain=not dropped and bool(entries),
             )
-        waits: tuple[Wait, ...] = ()
+        waits: list[Wait] = []
         if commands.timers:
             self.has_waited = True
-            waits = tuple(
+            waits += [
                 Wait(run_id=self.id, position=t.position, kind="timer", name=t.name, due_at=t.due_at, since=t.since)
                 for t in commands.timers
-            )
+            ]
         cancels: list[str] = []
+        children: list[Start] = []
         for ask in commands.asks:
             self.has_waited = True
             more, child = self._waits_of(ask, at)
             waits += more
-            starts += child
+            children += child
         for position in commands.asks_withdrawn:
             dropped += (position,)
             if (withdrawn := self.children.pop(position, None)) is not None:
@@ -354,11 +355,11 @@ class LiveRun:
             claim=self.claim,
             cause=cause if end is None else "ended",
             entries=entries,
-            waits=waits,
+            waits=tuple(waits),
             waits_dropped=dropped,
             events_read=read,
             consumed=consumed,
-            starts=starts,
+            starts=(*starts, *children),
             cancels=tuple(cancels),
             undo=undo,
             published=published,
