@@ -270,8 +270,9 @@ class PlainCodec:
 
 def new_id(now: int) -> str:
     """A UUIDv7: 48 bits of milliseconds, then randomness; ids made later sort later, to the millisecond."""
-    value = (now // 1000) << 80 | int.from_bytes(os.urandom(10))
-    value = value & ~(0xF << 76) | 0x7 << 76
-    value = value & ~(0x3 << 62) | 0x2 << 62
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    time = f"{now // 1000:012x}"
+    chance = os.urandom(10).hex()
+    return f"{time[:8]}-{time[8:]}-7{chance[:3]}-{_VARIANT[chance[3]]}{chance[4:7]}-{chance[7:19]}"
+
+
+_VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}  # its two highest bits are 10

@@ -61,10 +61,6 @@ class Livelock(PerdureError):
     stack: str
 
 
-class _MainEnded(BaseException):
-    """Leaves the ready queue as it is when the main task has ended."""
-
-
 def running_loop() -> WorkflowLoop | None:
     """The loop that is now activating in this thread, if it is a workflow's."""
     loop = _get_running_loop()
@@ -245,8 +241,6 @@ class WorkflowLoop(AskingLoop):
                     if not handle._cancelled:
                         handle._context.run(handle._callback, *handle._args)
                 break
-            except _MainEnded:
-                return
             except (KeyboardInterrupt, SystemExit) as error:
                 self._fatal = error
                 return
@@ -290,8 +284,11 @@ class WorkflowLoop(AskingLoop):
         del self._tasks[task.number]
 
     def _main_ended(self, _task: WorkflowTask) -> None:
-        if not self.closed:
-            raise _MainEnded
+        if self._ready and not self.closed:
+            # What is left is for the closing: who goes through the queue now finds it empty.
+            queue = self._ready
+            self._ready = queue.copy()
+            queue.clear()
 
     def _make_ready(self, handle: asyncio.Handle) -> None:
         if self._ready is not None:
