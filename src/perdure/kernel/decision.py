@@ -16,7 +16,6 @@ from perdure.kernel.effects import Deliver, Effect
 from perdure.kernel.records import Audit, Entry, Event, Failure, Outcome, PublishedValue, Run, StreamItem, Wait
 from perdure.kernel.status import FINISHED, Status, check_transition
 
-
 Stored = tuple[tuple[Wait, ...], tuple[Event, ...]]
 
 
