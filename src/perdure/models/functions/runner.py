@@ -52,8 +52,8 @@ class LiveRun:
 
     __slots__ = (
         "_callbacks_max", "_codec", "_encode", "_ids", "_input", "_is_retried", "_payload_max", "_starting",
-        "_undone_for", "asks", "children", "claim", "compensations", "ended", "fetching", "gate", "has_waited", "id", "loop",
-        "pausing", "requests", "retries", "running", "seq", "timers", "workflow",
+        "_undone_for", "asks", "children", "claim", "compensations", "ended", "fetching", "gate", "has_waited",
+        "id", "loop", "pausing", "requests", "retries", "running", "seq", "timers", "workflow",
     )  # fmt: skip
 
     def __init__(

@@ -1,0 +1,286 @@
+"""A simulated database with many writers: transactions made of statements, as in Postgres with READ COMMITTED.
+
+Between two statements everybody else gets a turn. Each statement sees what is committed when it starts, and its own
+transaction's writes; one that has to wait for a lock looks at the row again once it has it. All writes of a transaction
+become visible at once, at its end. The tables are those of the store in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from contextvars import copy_context
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from msgspec.structs import astuple, replace
+
+from perdure.errors import StoreBusy
+from perdure.kernel.batch import Batch, Committed
+from perdure.kernel.matching import Question, Settlement, settle
+from perdure.kernel.records import Mail
+from perdure.ports import LoadedRun
+from perdure.storage.memory import (
+    MemoryDatabase,
+    check_rows,
+    check_runs,
+    check_storable,
+    has_landed,
+    write_batch,
+)
+from perdure.storage.memory_events import Answers, EventTables
+from perdure.testing.simulate.locks import Holder, Key, Locks
+from perdure.testing.simulate.loop import process_name
+from perdure.testing.simulate.network import Fate, Network
+
+__all__ = ["Bug", "SimulatedDatabase", "Transaction"]
+
+T = TypeVar("T")
+
+SERVER = "database"
+
+
+class Bug(StrEnum):
+    """What a store, or an engine, could get wrong. A simulation finds each of them."""
+
+    NO_NAME_LOCK = "no-name-lock"  # waits and broadcasts are matched without a lock on the event's name
+    EARLY_SNAPSHOT = "early-snapshot"  # the tables are read as they were before that lock was got
+    NO_FENCE = "no-fence"  # an engine that was marked dead may write
+    LATE_BURIAL = "late-burial"  # a takeover claims and reads, and marks the engine dead afterwards
+    MAIL_CURSOR = "mail-cursor"  # mail is deleted up to the greatest id that was read
+    UNKNOWN_IS_FAILURE = "unknown-is-failure"  # a commit of which nothing is heard counts as not done
+
+
+class Transaction(Holder):
+    """Holds its locks until it ends."""
+
+    __slots__ = ("_database",)
+
+    def __init__(self, database: SimulatedDatabase) -> None:
+        super().__init__()
+        self._database = database
+
+    async def statement(self) -> None:
+        """The next statement: others got their turns before it."""
+        await self._database.network.pass_by()
+
+    async def lock(self, keys: Iterable[Key], *, exclusive: bool) -> None:
+        """A statement that locks these, in this order. Raises StoreBusy."""
+        for key in keys:
+            await self._database.locks.take(self, key, exclusive=exclusive)
+
+
+class SimulatedDatabase:
+    """What stores on it share. With a lease engines show life by beats in its time; without one (None), by having their
+    store open."""
+
+    def __init__(
+        self, network: Network | None = None, *, lease_s: float | None = None, bugs: frozenset[Bug] = frozenset()
+    ) -> None:
+        self.memory = MemoryDatabase()
+        self.network = network or Network()
+        self.locks = Locks()
+        self.lease_s = lease_s
+        self.bugs = bugs
+        self.beats: dict[str, float] = {}
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self.lapsed: set[str] = set()  # with LATE_BURIAL: engines that are still to be marked dead
+
+    async def serve(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have something done by the database's own process: it goes on there, whatever becomes of the caller."""
+        return await asyncio.shield(self.start(work))
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """The same without waiting for it. What becomes of it need not interest anybody."""
+        context = copy_context()
+        context.run(process_name.set, SERVER)
+        task = asyncio.get_running_loop().create_task(work, context=context)
+        self._tasks[task] = None
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        del self._tasks[task]
+        if not task.cancelled():
+            task.exception()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Transaction]:
+        transaction = Transaction(self)
+        try:
+            yield transaction
+        finally:
+            self.locks.release(transaction)
+
+    # Signs of life.
+
+    def beat(self, engine_id: str) -> None:
+        self.beats[engine_id] = asyncio.get_running_loop().time()
+
+    def look_for_life(self) -> None:
+        """Who shows life now, for those who ask the tables."""
+        if self.lease_s is not None:
+            since = asyncio.get_running_loop().time() - self.lease_s
+            self.memory.living = {engine_id for engine_id, beat in self.beats.items() if beat >= since}
+
+    async def bury(self) -> list[str]:
+        """Waits for batches in flight of those whom it is about to mark dead."""
+        async with self.transaction() as transaction:
+            await transaction.statement()
+            self.look_for_life()
+            engines, living = self.memory.engines, self.memory.living
+            silent = sorted(one.id for one in engines.values() if one.alive and one.id not in living)
+            if Bug.LATE_BURIAL in self.bugs:
+                self.lapsed.update(silent)
+                return silent
+            await transaction.lock([("engine", engine_id) for engine_id in silent], exclusive=True)
+            dead = [engine_id for engine_id in silent if engines[engine_id].alive]
+            if dead:
+                await transaction.statement()
+                engines.update({engine_id: replace(engines[engine_id], alive=False) for engine_id in dead})
+            return dead
+
+    async def retire(self, engine_id: str, retire: Callable[[str], Coroutine[Any, Any, None]]) -> None:
+        async with self.transaction() as transaction:
+            await transaction.lock([("engine", engine_id)], exclusive=True)
+            await transaction.statement()
+            await retire(engine_id)
+
+    async def claim(self, engine_id: str, claim: Callable[[], Coroutine[Any, Any, list[LoadedRun]]]) -> list[LoadedRun]:
+        """Rows that others have locked are passed over. What the runs wait for is read once they are claimed."""
+        memory = self.memory
+        async with self.transaction() as transaction:
+            await transaction.statement()
+            await transaction.lock([("engine", engine_id)], exclusive=False)
+            locked = {run_id for run_id in memory.active if self.locks.is_held(("run", run_id))}
+            engines = dict(memory.engines)
+            memory.active -= locked
+            memory.engines.update({one: replace(engines[one], alive=False) for one in self.lapsed})
+            try:
+                claimed = await claim()
+            finally:
+                memory.active |= locked
+                memory.engines.update(engines)
+        if claimed:
+            await self.network.pass_by()
+            tables = memory.tables
+            claimed = [replace(one, waits=tables.waits_of(one.run.id), events=tables.of(one.run.id)) for one in claimed]
+        if self.lapsed:
+            await self._bury_late()
+        return claimed
+
+    async def _bury_late(self) -> None:
+        await self.network.pass_by()
+        engines = self.memory.engines
+        engines.update({one: replace(engines[one], alive=False) for one in self.lapsed})
+        self.lapsed.clear()
+
+    async def post(self, mail: Mail) -> int:
+        """Its id is drawn before it can be seen."""
+        check_storable(*astuple(mail))
+        self.memory.mail_count += 1
+        number = self.memory.mail_count
+        await self.network.pass_by()
+        self.memory.mail[number] = replace(mail, id=number, reply=None)
+        return number
+
+    # Commits.
+
+    async def commit(self, batch: Batch, fate: Fate) -> Committed:
+        """Raises what Store.commit does. `fate` may be that it fails in the end."""
+        async with self.transaction() as transaction:
+            await transaction.statement()
+            if Bug.NO_FENCE not in self.bugs:
+                await transaction.lock([("engine", batch.engine_id)], exclusive=False)
+            await transaction.lock([("batch", batch.engine_id)], exclusive=True)
+            if self._has_landed(batch):
+                return Committed(landed=True)
+            snapshot = await self._lock_names(transaction, batch)
+            await self._lock_rows(transaction, batch)
+            self._check(batch)
+            base, settlement = await self._match(transaction, batch, snapshot)
+            await transaction.statement()
+            check_rows(self.memory, batch)
+            if fate in ("busy", "unknown_lost"):
+                raise StoreBusy("the connection was lost before the commit, as drawn by lot")
+            return self._write(batch, base, settlement)
+
+    def _has_landed(self, batch: Batch) -> bool:
+        if Bug.NO_FENCE in self.bugs and batch.engine_id in self.memory.engines:
+            return self.memory.engines[batch.engine_id].batch == batch.number
+        return has_landed(self.memory, batch)
+
+    async def _lock_names(self, transaction: Transaction, batch: Batch) -> EventTables | None:
+        """Names first, in a statement of their own: what is read for matching is read after it."""
+        shared, exclusive = self._names(batch)
+        if not shared and not exclusive:
+            return None
+        snapshot = self.memory.tables.copied() if Bug.EARLY_SNAPSHOT in self.bugs else None
+        if Bug.NO_NAME_LOCK not in self.bugs:
+            for name in sorted(shared | exclusive):
+                await transaction.lock([("name", name)], exclusive=name in exclusive)
+        await transaction.statement()
+        return snapshot
+
+    def _names(self, batch: Batch) -> tuple[set[str], set[str]]:
+        """Names of events that the batch waits for, and of those that it may put into a queue."""
+        tables = self.memory.tables
+        shared = {wait.name for wait in batch.waits.values() if wait.kind == "event"}
+        exclusive = {event.name for event in batch.events if event.run_id is None}
+        exclusive |= {tables.events[""][one].name for one in batch.spread if one in tables.cursors}
+        over = {*batch.waits_cleared, *batch.hops}
+        for run_id in over:
+            exclusive |= {event.name for event in tables.events.get(run_id, {}).values()}
+        exclusive |= {event.name for event in batch.events if event.run_id in over}
+        for run_id, position in [*batch.waits_dropped, *((run_id, None) for run_id in over)]:
+            waits = tables.waits.get(run_id, {}).values()
+            exclusive |= {w.name for w in waits if w.kind == "event" and position in (None, w.position)}
+        return shared, exclusive
+
+    async def _lock_rows(self, transaction: Transaction, batch: Batch) -> None:
+        """Rows that are written, those that must stay as they are, and those whose end is waited for."""
+        targets = {wait.target for wait in batch.waits.values() if wait.target is not None}
+        for run_id in sorted({*batch.runs, *batch.guards, *targets}):
+            await transaction.lock([("run", run_id)], exclusive=run_id in batch.runs)
+        await transaction.lock([("key", key) for key in sorted(batch.keys)], exclusive=True)
+        await transaction.lock([("mail", f"{mail_id}") for mail_id in sorted(batch.mail_done)], exclusive=True)
+
+    def _check(self, batch: Batch) -> None:
+        check_runs(self.memory, batch)
+
+    async def _match(
+        self, transaction: Transaction, batch: Batch, snapshot: EventTables | None
+    ) -> tuple[int, Settlement]:
+        """What the batch's events and waits come to: every question is a statement."""
+        base = self.memory.tables.numbered(batch)  # From a sequence: numbers of a transaction that fails are lost.
+        settlement = await self._settled(transaction, batch, base, snapshot)
+        await transaction.lock([("event", event.id) for event in settlement.moved], exclusive=True)
+        queue = self.memory.tables.events.get("", {})
+        if any(event.id not in queue for event in settlement.moved):
+            raise StoreBusy("an event was taken by another transaction meanwhile; the batch may be sent again")
+        return base, settlement
+
+    async def _settled(
+        self, transaction: Transaction, batch: Batch, base: int, snapshot: EventTables | None
+    ) -> Settlement:
+        matching = settle(batch, base)
+        try:
+            question = next(matching)
+            while True:
+                await transaction.statement()
+                question = matching.send(self._answer(batch, base, question, snapshot))
+        except StopIteration as stop:
+            settlement: Settlement = stop.value
+            return settlement
+
+    def _answer(self, batch: Batch, base: int, question: Question, snapshot: EventTables | None) -> Any:
+        tables = (snapshot or self.memory.tables).copied()
+        tables.begin(batch, base)
+        statuses = {run_id: stored.run.status for run_id, stored in self.memory.runs.items()}
+        return Answers(tables, batch, statuses).answer(question)
+
+    def _write(self, batch: Batch, base: int, settlement: Settlement) -> Committed:
+        self.memory.tables.begin(batch, base)
+        self.memory.tables.finish(batch, settlement)
+        return write_batch(self.memory, batch, settlement)
