@@ -223,5 +223,5 @@ class Engine(Struct, frozen=True, kw_only=True):
     batch: int
     host: str
     pid: int
-    workflows: list[str]
+    workflows: list[tuple[str, str]]  # names and versions
     started_at: int

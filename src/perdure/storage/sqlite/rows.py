@@ -43,7 +43,7 @@ _HOLD_AT: Final = _RUN_FIELDS.index("hold")
 _decode_tags: Final = msgspec.json.Decoder(dict[str, str]).decode
 _decode_where: Final = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
 _decode_hold: Final = msgspec.json.Decoder(Hold).decode
-_decode_names: Final = msgspec.json.Decoder(list[str]).decode
+_decode_names: Final = msgspec.json.Decoder(list[tuple[str, str]]).decode
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -73,7 +73,7 @@ def inserted_run(write: RunWrite, payloads: Payloads, numbered: int) -> Row:
 
 
 def updated_run(write: RunWrite) -> Row:
-    return (write.run.id, write.expected_owner, write.expected_version, *_changing(write.run))
+    return (write.run.id, write.expected_owner, write.expected_version, write.expected_claim, *_changing(write.run))
 
 
 def finished_run(write: RunWrite, payloads: Payloads) -> Row:

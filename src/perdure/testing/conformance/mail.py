@@ -47,34 +47,37 @@ class MailRules(Rules):
             for sender in ("one", "other"):
                 assert [one.op for one in mail if one.sender == sender] == [str(i) for i in range(15)]
 
-    async def test_only_mail_for_runs_that_an_engine_owns_reaches_it(self) -> None:
+    async def test_mail_reaches_the_owner_and_without_a_living_one_everybody(self) -> None:
         async with self.author("e-1") as one, self.author("e-2") as other:
             await one.commit(insert(a_run("r-1", owner="e-1")), insert(a_run("free")))
             await other.commit(insert(a_run("r-2", owner="e-2")))
             for run_id in ("r-1", "r-2", "free", "unknown"):
                 await one.store.post(_mail(run_id=run_id))
-            assert [mail.run_id for mail in await one.store.mail("e-1", 10)] == ["r-1"]
-            assert [mail.run_id for mail in await one.store.mail("e-2", 10)] == ["r-2"]
+            assert [mail.run_id for mail in await one.store.mail("e-1", 10)] == ["r-1", "free", "unknown"]
+            assert [mail.run_id for mail in await one.store.mail("e-2", 10)] == ["r-2", "free", "unknown"]
             await other.claim()
-            assert [mail.run_id for mail in await one.store.mail("e-2", 10)] == ["r-2", "free"]
+            assert [mail.run_id for mail in await one.store.mail("e-1", 10)] == ["r-1", "unknown"]
+            other.store.abandon()
+            assert [mail.run_id for mail in await one.store.mail("e-1", 10)] == ["r-1", "unknown"]
+            await one.store.bury()
+            assert len(await one.store.mail("e-1", 10)) == 4
 
     async def test_the_commit_that_consumes_mail_deletes_it_and_leaves_the_reply(self) -> None:
         async with self.author() as author, self.opened() as client:
             await author.commit(insert(a_run(owner=author.id)))
             first, second, third = [await client.post(_mail(str(i))) for i in range(3)]
-            assert await client.collect(first) is None
+            assert await client.collect([first]) == {}
             await author.commit(mail_done={first: '"ünswer"', second: None})
             assert [mail.id for mail in await author.store.mail(author.id, 10)] == [third]
-            assert await client.collect(first) == '"ünswer"'
-            assert await client.collect(first) is None
-            assert await client.collect(second) is None
-            assert await client.collect(third) is None
+            assert await client.collect([first, second, third]) == {first: '"ünswer"'}
+            assert await client.collect([first, second, third]) == {}
+            assert await client.collect([]) == {}
 
     async def test_an_empty_reply_is_a_reply(self) -> None:
         async with self.author() as author:
             mail_id = await author.store.post(_mail())
             await author.commit(mail_done={mail_id: ""})
-            assert await author.store.collect(mail_id) == ""
+            assert await author.store.collect([mail_id]) == {mail_id: ""}
 
     async def test_mail_stays_if_the_commit_that_consumes_it_fails(self) -> None:
         async with self.author() as author:
@@ -83,15 +86,26 @@ class MailRules(Rules):
             with pytest.raises(CommitConflict):
                 await author.commit(update(a_run(owner=author.id, version=9)), mail_done={mail_id: "r"})
             assert [mail.id for mail in await author.store.mail(author.id, 10)] == [mail_id]
-            assert await author.store.collect(mail_id) is None
+            assert await author.store.collect([mail_id]) == {}
 
-    async def test_a_reply_to_mail_that_is_gone_is_dropped(self) -> None:
+    async def test_mail_that_somebody_else_has_answered_is_not_answered_again(self) -> None:
+        async with self.author() as author, self.author("e-2") as other:
+            first, second = [await author.store.post(_mail()) for _ in range(2)]
+            await author.commit(mail_done={first: "1"})
+            with pytest.raises(CommitConflict) as conflict:
+                await other.commit(insert(a_run()), mail_done={first: None, second: "2"})
+            assert (conflict.value.run_ids, conflict.value.mail_ids) == (frozenset(), {first})
+            assert await author.store.load(["r-1"]) == {}
+            await other.commit(insert(a_run()), mail_done={second: "2"})
+            assert await author.store.collect([first, second]) == {first: "1", second: "2"}
+
+    async def test_answers_that_nobody_came_for_are_forgotten(self) -> None:
         async with self.author() as author:
-            mail_id = await author.store.post(_mail())
-            await author.commit(mail_done={mail_id: "1", 12345: "2"})
-            await author.commit(mail_done={mail_id: "3"})
-            assert await author.store.collect(mail_id) == "1"
-            assert await author.store.collect(12345) is None
+            first, second = [await author.store.post(_mail()) for _ in range(2)]
+            await author.commit(mail_done={first: "1"}, at=50)
+            await author.commit(mail_done={second: "2"}, at=60)
+            assert await author.store.purge(at=0, keys_before=60, limit=10) == 1
+            assert await author.store.collect([first, second]) == {second: "2"}
 
     async def test_the_id_of_mail_is_never_given_again(self) -> None:
         async with self.author() as author:

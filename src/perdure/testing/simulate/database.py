@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from msgspec.structs import astuple, replace
 
 from perdure.errors import StoreBusy
-from perdure.kernel.batch import Batch, Committed
+from perdure.kernel.batch import Batch, Committed, winners_elsewhere
 from perdure.kernel.matching import Question, Settlement, settle
 from perdure.kernel.records import Mail
 from perdure.ports import LoadedRun
@@ -76,13 +76,20 @@ class SimulatedDatabase:
     store open."""
 
     def __init__(
-        self, network: Network | None = None, *, lease_s: float | None = None, bugs: frozenset[Bug] = frozenset()
+        self,
+        network: Network | None = None,
+        *,
+        lease_s: float | None = None,
+        bugs: frozenset[Bug] = frozenset(),
+        note: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.memory = MemoryDatabase()
         self.network = network or Network()
         self.locks = Locks()
         self.lease_s = lease_s
         self.bugs = bugs
+        self.note = note
+        self.listeners: dict[object, tuple[Callable[[], object], Context]] = {}
         self.beats: dict[str, float] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self.lapsed: set[str] = set()  # with LATE_BURIAL: engines that are still to be marked dead
@@ -112,6 +119,13 @@ class SimulatedDatabase:
             yield transaction
         finally:
             self.locks.release(transaction)
+
+    def tell_others(self, teller: object) -> None:
+        """Hint to all other stores that there may be something for them. Some hints are lost, all take their time."""
+        loop = asyncio.get_running_loop()
+        for store, (heard, context) in self.listeners.items():
+            if store is not teller and not self.network.loses_hint():
+                loop.call_later(self.network.delay_s(), heard, context=context)
 
     # Signs of life.
 
@@ -182,8 +196,14 @@ class SimulatedDatabase:
         self.memory.mail_count += 1
         number = self.memory.mail_count
         await self.network.pass_by()
-        self.memory.mail[number] = replace(mail, id=number, reply=None)
+        self._put_mail(replace(mail, id=number, reply=None))
         return number
+
+    def _put_mail(self, *mail: Mail) -> None:
+        """Ids are drawn before mail can be seen: one that comes later may be older."""
+        for one in mail:
+            self.memory.mail[one.id] = one
+        self.memory.mail = dict(sorted(self.memory.mail.items()))
 
     # Commits.
 
@@ -200,11 +220,12 @@ class SimulatedDatabase:
             await self._lock_rows(transaction, batch)
             self._check(batch)
             base, settlement = await self._match(transaction, batch, snapshot)
+            mail_base = await self._lock_winners(transaction, batch, settlement)
             await transaction.statement()
             check_rows(self.memory, batch)
             if fate in ("busy", "unknown_lost"):
                 raise StoreBusy("the connection was lost before the commit, as drawn by lot")
-            return self._write(batch, base, settlement)
+            return self._write(batch, base, settlement, mail_base)
 
     def _has_landed(self, batch: Batch) -> bool:
         if Bug.NO_FENCE in self.bugs and batch.engine_id in self.memory.engines:
@@ -246,6 +267,15 @@ class SimulatedDatabase:
         await transaction.lock([("key", key) for key in sorted(batch.keys)], exclusive=True)
         await transaction.lock([("mail", f"{mail_id}") for mail_id in sorted(batch.mail_done)], exclusive=True)
 
+    async def _lock_winners(self, transaction: Transaction, batch: Batch, settlement: Settlement) -> int:
+        """Whoever owns a run that won something hears of it; so its owner must stay the same until the commit. Then
+        the ids of mail are drawn: the one before the first."""
+        winners = sorted(winners_elsewhere(batch, settlement.found))
+        await transaction.lock([("run", run_id) for run_id in winners], exclusive=False)
+        base = self.memory.mail_count
+        self.memory.mail_count += len(batch.mail) + len(winners)
+        return base
+
     def _check(self, batch: Batch) -> None:
         check_runs(self.memory, batch)
 
@@ -280,7 +310,20 @@ class SimulatedDatabase:
         statuses = {run_id: stored.run.status for run_id, stored in self.memory.runs.items()}
         return Answers(tables, batch, statuses).answer(question)
 
-    def _write(self, batch: Batch, base: int, settlement: Settlement) -> Committed:
-        self.memory.tables.begin(batch, base)
-        self.memory.tables.finish(batch, settlement)
-        return write_batch(self.memory, batch, settlement)
+    def _write(self, batch: Batch, base: int, settlement: Settlement, mail_base: int) -> Committed:
+        memory = self.memory
+        memory.tables.begin(batch, base)
+        memory.tables.finish(batch, settlement)
+        count, memory.mail_count = memory.mail_count, mail_base
+        committed = write_batch(memory, batch, settlement)
+        memory.mail_count = max(count, memory.mail_count)
+        self._put_mail()
+        if Bug.MAIL_CURSOR in self.bugs and batch.mail_done:
+            read = max(batch.mail_done)
+            own = [one.id for one in memory.mail.values() if one.id <= read and self._is_own(batch, one)]
+            for mail_id in own:
+                del memory.mail[mail_id]
+        return committed
+
+    def _is_own(self, batch: Batch, mail: Mail) -> bool:
+        return mail.run_id in self.memory.runs and self.memory.runs[mail.run_id].run.owner == batch.engine_id

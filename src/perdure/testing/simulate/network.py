@@ -38,13 +38,14 @@ class Network:
 
     async def pass_by(self) -> None:
         """One way: takes its time."""
-        lot = self._lot
+        await asyncio.sleep(self.delay_s())
+
+    def delay_s(self) -> float:
+        lot, weather = self._lot, self.weather
         if lot is None:
-            await asyncio.sleep(0)
-            return
-        weather = self.weather
+            return 0
         is_slow = weather.slow and lot.random() < weather.slow
-        await asyncio.sleep(lot.random() * (weather.slow_s if is_slow else weather.latency_s))
+        return lot.random() * (weather.slow_s if is_slow else weather.latency_s)
 
     async def arrive(self) -> None:
         """To the database. Raises StoreBusy."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
 from perdure.errors import CommitConflict, OutcomeUnknown, PerdureError
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Engine, Mail
-from perdure.ports import LoadedRun
+from perdure.ports import LoadedRun, Offer
 from perdure.storage.memory import MemoryStore
 from perdure.testing.proxy import StoreProxy
 from perdure.testing.simulate.database import Bug, SimulatedDatabase
@@ -49,11 +50,17 @@ class SimulatedStore(StoreProxy):
 
     def abandon(self) -> None:
         self._is_over = True
+        self._database.listeners.pop(self, None)
         self._memory.abandon()
+
+    def listen(self, heard: Callable[[], object]) -> None:
+        self._database.listeners[self] = (heard, copy_context())
 
     # Writing.
 
-    async def enroll(self, *, engine_id: str, host: str, pid: int, workflows: Sequence[str], at: int) -> Engine:
+    async def enroll(
+        self, *, engine_id: str, host: str, pid: int, workflows: Sequence[tuple[str, str]], at: int
+    ) -> Engine:
         engine = await super().enroll(engine_id=engine_id, host=host, pid=pid, workflows=workflows, at=at)
         self._beat(engine_id)
         return engine
@@ -67,6 +74,7 @@ class SimulatedStore(StoreProxy):
 
     async def retire(self, engine_id: str) -> None:
         await self._write(lambda: self._database.retire(engine_id, self._memory.retire))
+        self._database.tell_others(self)
 
     async def bury(self) -> builtins.list[str]:
         return await self._write(self._database.bury)
@@ -75,7 +83,9 @@ class SimulatedStore(StoreProxy):
         database = self._database
         fate = database.network.fate()
         if not fate.startswith("unknown"):
-            return await self._write(lambda: database.commit(batch, fate))
+            committed = await self._write(lambda: database.commit(batch, fate))
+            database.tell_others(self)
+            return committed
         await self._arrive()
         try:
             if fate == "unknown_late":
@@ -90,16 +100,18 @@ class SimulatedStore(StoreProxy):
         raise OutcomeUnknown("the connection was lost, as drawn by lot")
 
     async def claim(
-        self, *, engine_id: str, epoch: int, fingerprints: Mapping[str, str], limit: int
+        self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int
     ) -> builtins.list[LoadedRun]:
-        claim = partial(self._memory.claim, engine_id=engine_id, epoch=epoch, fingerprints=fingerprints, limit=limit)
+        claim = partial(self._memory.claim, engine_id=engine_id, epoch=epoch, offers=offers, limit=limit)
         return await self._write(lambda: self._database.claim(engine_id, claim))
 
     async def post(self, mail: Mail) -> int:
-        return await self._write(lambda: self._database.post(mail))
+        mail_id = await self._write(lambda: self._database.post(mail))
+        self._database.tell_others(self)
+        return mail_id
 
-    async def collect(self, mail_id: int) -> str | None:
-        return await self._write(lambda: self._memory.collect(mail_id))
+    async def collect(self, ids: Sequence[int]) -> dict[int, str]:
+        return await self._write(lambda: self._memory.collect(ids))
 
     async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
         return await self._write(lambda: self._memory.purge(at=at, keys_before=keys_before, limit=limit))
