@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import astuple, replace
 
-from perdure.errors import StoreBusy
+from perdure.errors import StoreBusy, StoreError
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
 from perdure.kernel.matching import Question, Settlement, settle
 from perdure.kernel.records import Mail
@@ -92,6 +92,7 @@ class SimulatedDatabase:
         self.listeners: dict[object, tuple[Callable[[], object], Context]] = {}
         self.beats: dict[str, float] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        self.processes: dict[str, str] = {}  # engine id -> the process that enrolled it
         self.lapsed: set[str] = set()  # with LATE_BURIAL: engines that are still to be marked dead
 
     async def serve(self, work: Coroutine[Any, Any, T]) -> T:
@@ -153,6 +154,7 @@ class SimulatedDatabase:
             if dead:
                 await transaction.statement()
                 engines.update({engine_id: replace(engines[engine_id], alive=False) for engine_id in dead})
+                self.note(f"buries {[self.processes.get(one, one) for one in dead]}")
             return dead
 
     async def retire(self, engine_id: str, retire: Callable[[str], Coroutine[Any, Any, None]]) -> None:
@@ -177,6 +179,7 @@ class SimulatedDatabase:
                 memory.active |= locked
                 memory.engines.update(engines)
         if claimed:
+            self.note(f"{self.processes.get(engine_id)} claims {[one.run.id for one in claimed]}")
             await self.network.pass_by()
             tables = memory.tables
             claimed = [replace(one, waits=tables.waits_of(one.run.id), events=tables.of(one.run.id)) for one in claimed]
@@ -197,6 +200,7 @@ class SimulatedDatabase:
         number = self.memory.mail_count
         await self.network.pass_by()
         self._put_mail(replace(mail, id=number, reply=None))
+        self.note(f"mail {number} for {mail.run_id}: {mail.op[:60]}")
         return number
 
     def _put_mail(self, *mail: Mail) -> None:
@@ -209,6 +213,16 @@ class SimulatedDatabase:
 
     async def commit(self, batch: Batch, fate: Fate) -> Committed:
         """Raises what Store.commit does. `fate` may be that it fails in the end."""
+        what = f"batch {batch.number} of {self.processes.get(batch.engine_id, batch.engine_id)}"
+        try:
+            committed = await self._commit(batch, fate)
+        except StoreError as error:
+            self.note(f"{what} fails with {type(error).__name__}: {error}")
+            raise
+        self.note(f"{what} {'had landed' if committed.landed else _described(batch, committed)}")
+        return committed
+
+    async def _commit(self, batch: Batch, fate: Fate) -> Committed:
         async with self.transaction() as transaction:
             await transaction.statement()
             if Bug.NO_FENCE not in self.bugs:
@@ -327,3 +341,27 @@ class SimulatedDatabase:
 
     def _is_own(self, batch: Batch, mail: Mail) -> bool:
         return mail.run_id in self.memory.runs and self.memory.runs[mail.run_id].run.owner == batch.engine_id
+
+
+def _described(batch: Batch, committed: Committed) -> str:
+    runs = [f"{one.run.id} {one.run.status}" for one in batch.runs.values()]
+    entries = [f"{entry.run_id}/{entry.seq} {entry.kind} {entry.position}" for entry in batch.journal]
+    waits = [f"{wait.run_id}/{wait.position} {wait.kind}" for wait in batch.waits.values()]
+    events = [f"{event.name} to {event.run_id}" for event in batch.events]
+    won = [f"{won.run_id}/{won.position} by {won.event.id if won.event else won.target}" for won in committed.won]
+    read = [f"{run_id} {event_id}" for run_id, event_id in batch.events_read]
+    parts = {
+        "runs": runs,
+        "entries": entries,
+        "waits": waits,
+        "dropped": batch.waits_dropped,
+        "cleared": batch.waits_cleared,
+        "events": events,
+        "given": batch.events_given,
+        "read": read,
+        "won": won,
+        "told": sorted(committed.told),
+        "mail": [mail.run_id for mail in batch.mail],
+        "answers": list(batch.mail_done),
+    }
+    return "; ".join(f"{name} {values}" for name, values in parts.items() if values) or "is empty"

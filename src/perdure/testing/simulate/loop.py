@@ -61,6 +61,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[int, int, Process, asyncio.TimerHandle]] = []
         self._numbers = count()
         self._current = self.process("")
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._closed = False
         self._running = False
 
@@ -77,7 +78,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """A task of this process."""
         context = copy_context()
         context.run(process_name.set, name)
-        return asyncio.Task(coroutine, loop=self, name=name, context=context)
+        return self.create_task(coroutine, name=name, context=context)
 
     def end(self, name: str) -> None:
         """Drop all that a process still had to do: its code does not run again."""
@@ -105,6 +106,18 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             _set_running_loop(None)
             self._running = False
         return done.result()
+
+    def run_out(self) -> None:
+        """Cancel all tasks, and run what is ready until nothing is. No time passes."""
+        _set_running_loop(self)
+        try:
+            for _ in range(2):
+                for task in list(self._tasks):
+                    task.cancel()
+                while any(process.ready for process in self._processes.values()):
+                    self._turn()
+        finally:
+            _set_running_loop(None)
 
     def _turn(self) -> None:
         self.turns += 1
@@ -180,7 +193,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> asyncio.Task[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return asyncio.Task(coro, loop=self, name=name, context=context)
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        self._tasks[task] = None
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.errors.append(context)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
 from contextvars import copy_context
 from random import Random
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from perdure.engine import Engine
 from perdure.errors import EngineStopped, StoreError
 from perdure.models.functions.define import Workflow
 from perdure.testing.simulate.database import Bug, SimulatedDatabase
-from perdure.testing.simulate.loop import SimulatedClock, SimulatedLoop, process_name
+from perdure.testing.simulate.loop import SimulatedClock, SimulatedLoop, Stuck, process_name
 from perdure.testing.simulate.network import Network, Weather
 from perdure.testing.simulate.store import SimulatedStore
 
@@ -46,6 +47,8 @@ class Simulation:
         self.lot = Random(f"{seed}/scenario")
         self.network = Network(Random(f"{seed}/network"), weather or Weather())
         self.database = SimulatedDatabase(self.network, lease_s=lease_s, bugs=frozenset(bugs), note=self.note)
+        self.errors: list[str] = []  # what engines that were not killed have logged as such
+        self.ended: set[str] = set()  # processes that were killed
         self.members: dict[str, Member] = {}
         self.options = options
         self._ids = Random(f"{seed}/ids")
@@ -60,9 +63,17 @@ class Simulation:
         try:
             return self.loop.run_until_complete(self.loop.spawn("driver", scenario))
         finally:
+            self._end()
             log.propagate = was
             log.removeHandler(journalist)
             self.loop.close()
+
+    def _end(self) -> None:
+        """Let go of everything, so that nothing is left to the garbage collector, which comes when it wants."""
+        with suppress(Stuck):
+            for member in self.members.values():
+                member.kill()
+            self.loop.run_out()
 
     def member(self, name: str, workflows: Iterable[Workflow[Any, Any]], **options: Any) -> Member:
         """A new engine of the fleet, not open yet."""
@@ -173,6 +184,7 @@ class Member:
             return
         self._simulation.note(f"kills {self.process}")
         self._is_open = False
+        self._simulation.ended.add(self.process)
         context = copy_context()
         context.run(process_name.set, self.process)
         context.run(self.engine.kill)
@@ -191,5 +203,7 @@ class _Journalist(logging.Handler):
         self._simulation = simulation
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.ERROR and process_name.get() not in self._simulation.ended:
+            self._simulation.errors.append(record.getMessage())
         error = f": {record.exc_info[1]!r}" if record.exc_info and record.exc_info[1] else ""
         self._simulation.note(f"{record.levelname} {record.getMessage()}{error}")

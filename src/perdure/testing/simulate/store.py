@@ -16,6 +16,7 @@ from perdure.ports import LoadedRun, Offer
 from perdure.storage.memory import MemoryStore
 from perdure.testing.proxy import StoreProxy
 from perdure.testing.simulate.database import Bug, SimulatedDatabase
+from perdure.testing.simulate.loop import process_name
 
 __all__ = ["SimulatedStore"]
 
@@ -62,6 +63,7 @@ class SimulatedStore(StoreProxy):
         self, *, engine_id: str, host: str, pid: int, workflows: Sequence[tuple[str, str]], at: int
     ) -> Engine:
         engine = await super().enroll(engine_id=engine_id, host=host, pid=pid, workflows=workflows, at=at)
+        self._database.processes[engine_id] = process_name.get()
         self._beat(engine_id)
         return engine
 
