@@ -232,13 +232,13 @@ class Store(Protocol):
         large. Raises RunNotFound; a stream that nobody wrote to is empty."""
 
     async def post(self, mail: Mail) -> int:
-        """Leave mail; its id. FIFO per sender."""
+        """Leave mail; its id. FIFO per sender. Mail with a slot that was used before is not left again: its id is 0."""
 
     async def mail(self, engine_id: str, limit: int) -> builtins.list[Mail]:
         """Mail for runs that this engine owns, or no living engine, or that do not exist; oldest first."""
 
-    async def collect(self, ids: Sequence[int]) -> dict[int, str]:
-        """Take the replies to these mails out of their slots: those that are there by now."""
+    async def collect(self, slots: Sequence[str]) -> dict[str, str]:
+        """Take the answers out of these slots: those that are there by now."""
 
 
 class TimerHandle(Protocol):

@@ -61,7 +61,7 @@ class Batch(Struct, kw_only=True):
     stream_items: list[StreamItem] = field(default_factory=list)
     audit: list[Audit] = field(default_factory=list)
     mail: list[Mail] = field(default_factory=list)
-    mail_done: dict[int, str | None] = field(default_factory=dict)  # id -> reply; None: nobody waits for one
+    mail_done: dict[int, str] = field(default_factory=dict)  # id -> the answer, for the slot if it has one
 
 
 class Won(Struct, frozen=True, kw_only=True):

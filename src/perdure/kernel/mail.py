@@ -35,9 +35,9 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 _decode_answer = msgspec.json.Decoder(Answer).decode
 
 
-def letter(op: ops.Op, sender: str) -> Mail:
-    """An op for the run's owner, whoever that is by the time it is read."""
-    return Mail(run_id=op.run_id, sender=sender, op=msgspec.json.encode(op).decode(), at=op.at)
+def letter(op: ops.Op, sender: str, slot: str = "") -> Mail:
+    """An op for the run's owner, whoever that is by the time it is read. With a `slot`, an answer is wanted there."""
+    return Mail(run_id=op.run_id, sender=sender, slot=slot, op=msgspec.json.encode(op).decode(), at=op.at)
 
 
 def knock(run_id: str, sender: str, at: int) -> Mail:
@@ -48,7 +48,8 @@ def knock(run_id: str, sender: str, at: int) -> Mail:
 def request(mail: Mail) -> ops.Op:
     """The op that a mail brings. Raises EngineBug if this version of Perdure does not know it."""
     try:
-        return _decode_op(mail.op)
+        op: ops.Op = _decode_op(mail.op)
+        return op
     except msgspec.DecodeError as error:
         raise EngineBug(f"mail {mail.id} for run {mail.run_id!r} cannot be read ({error}): {mail.op[:200]}") from error
 

@@ -37,7 +37,7 @@ class MemoryDatabase(Struct, eq=False):
     streams: StreamTables = field(default_factory=StreamTables)
     audit: dict[str, dict[int, Audit]] = field(default_factory=dict)
     mail: dict[int, Mail] = field(default_factory=dict)
-    replies: dict[int, tuple[str, int]] = field(default_factory=dict)  # and when they were given
+    replies: dict[str, tuple[str, int]] = field(default_factory=dict)  # by slot; and when they were given
     mail_count: int = 0
     listeners: dict[MemoryStore, Callable[[], object]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -199,9 +199,9 @@ class MemoryStore:
     async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
         database = self._database()
         with database.lock:
-            old = [mail_id for mail_id, (_, given) in database.replies.items() if given < keys_before][:limit]
-            for mail_id in old:
-                del database.replies[mail_id]
+            old = [slot for slot, (_, given) in database.replies.items() if given < keys_before][:limit]
+            for slot in old:
+                del database.replies[slot]
             return len(old) + database.tables.purge(at, keys_before, limit)
 
     async def journal(self, run_id: str) -> tuple[str, builtins.list[Entry]]:
@@ -266,9 +266,7 @@ class MemoryStore:
         database = self._database()
         check_storable(*astuple(mail))
         with database.lock:
-            database.mail_count += 1
-            database.mail[database.mail_count] = replace(mail, id=database.mail_count, reply=None)
-            mail_id = database.mail_count
+            mail_id = _post(database, mail)
         self._tell_others()
         return mail_id
 
@@ -278,9 +276,9 @@ class MemoryStore:
             own = [one for one in database.mail.values() if _is_for(database, one, engine_id)]
         return own[: max(0, limit)]
 
-    async def collect(self, ids: Sequence[int]) -> dict[int, str]:
+    async def collect(self, slots: Sequence[str]) -> dict[str, str]:
         replies = self._database().replies
-        return {mail_id: replies.pop(mail_id)[0] for mail_id in ids if mail_id in replies}
+        return {slot: replies.pop(slot)[0] for slot in slots if slot in replies}
 
     def _database(self) -> MemoryDatabase:
         if self._state != "open":
@@ -404,19 +402,26 @@ def write_batch(database: MemoryDatabase, batch: Batch, settlement: Settlement) 
     for row in audit:
         database.audit.setdefault(row.run_id, {})[row.seq] = row
     for mail_id, reply in batch.mail_done.items():
-        if database.mail.pop(mail_id, None) and reply is not None:
-            database.replies[mail_id] = (reply, batch.at)
+        if slot := database.mail.pop(mail_id).slot:
+            database.replies[slot] = (reply, batch.at)
     found = settlement.found
     for run_id in winners_elsewhere(batch, found):
         if database.runs[run_id].run.owner not in (None, batch.engine_id):
             found.told.add(run_id)
     knocks = [knock(run_id, batch.engine_id, batch.at) for run_id in sorted(found.told)]
     for mail in (*batch.mail, *knocks):
-        database.mail_count += 1
-        database.mail[database.mail_count] = replace(mail, id=database.mail_count)
+        _post(database, mail)
     database.streams.apply(batch)
     found.taken = [(run_id, database.tables.waits_of(run_id), database.tables.of(run_id)) for run_id in taken_in(batch)]
     return found
+
+
+def _post(database: MemoryDatabase, mail: Mail) -> int:
+    if mail.slot and (mail.slot in database.replies or any(one.slot == mail.slot for one in database.mail.values())):
+        return 0
+    database.mail_count += 1
+    database.mail[database.mail_count] = replace(mail, id=database.mail_count)
+    return database.mail_count
 
 
 def _written(stored: StoredRun | None, write: RunWrite) -> StoredRun:

@@ -126,5 +126,5 @@ class StoreProxy:
     async def mail(self, engine_id: str, limit: int) -> builtins.list[Mail]:
         return await self._through(self.inner.mail(engine_id, limit))
 
-    async def collect(self, ids: Sequence[int]) -> dict[int, str]:
-        return await self._through(self.inner.collect(ids))
+    async def collect(self, slots: Sequence[str]) -> dict[str, str]:
+        return await self._through(self.inner.collect(slots))

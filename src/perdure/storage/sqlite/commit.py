@@ -94,7 +94,6 @@ def plan(batch: Batch) -> Plan:
     ]
     if batch.consumed:
         rest += MARK_CONSUMED.executions([(run_id,) for run_id in batch.consumed])
-    rest += [_posting(mail) for mail in batch.mail]
     has_streams = bool(batch.published or batch.stream_items or batch.archive or new_inputs)
     return Plan(batch, waits, runs, rest, INSERT_AUDIT.executions(audit_rows(batch.audit)), has_streams)
 
@@ -124,6 +123,8 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
                 raise _RunConflict
             for sql, variables in planned.rest:
                 connection.execute(sql, variables)
+            for mail in batch.mail:
+                connection.execute(*posting(mail))
             for sql, variables in planned.audit:
                 connection.execute(sql, variables)
             if planned.has_streams:
@@ -151,7 +152,7 @@ def _check_untouched(connection: sqlite3.Connection, batch: Batch) -> None:
     keys = [(key, event_id, batch.at) for key, event_id in batch.keys.items()]
     if _count(connection, PUT_KEYS.executions(keys)) != len(keys):
         raise _RunConflict
-    replies = [(mail_id, reply, batch.at) for mail_id, reply in batch.mail_done.items() if reply is not None]
+    replies = [(mail_id, reply, batch.at) for mail_id, reply in batch.mail_done.items()]
     _count(connection, REPLY_MAIL.executions(replies))
     if _count(connection, DELETE_MAIL.executions([(mail_id,) for mail_id in batch.mail_done])) != len(batch.mail_done):
         raise _RunConflict
@@ -161,8 +162,10 @@ def _count(connection: sqlite3.Connection, executions: Iterable[Execution]) -> i
     return sum(connection.execute(sql, variables).rowcount for sql, variables in executions)
 
 
-def _posting(mail: Mail) -> Execution:
-    return QUERIES["post_now"], [mail.run_id, mail.sender, mail.op, mail.at]
+def posting(mail: Mail) -> tuple[str, dict[str, object]]:
+    """What leaves a mail."""
+    values = {"run_id": mail.run_id, "sender": mail.sender, "slot": mail.slot or None, "op": mail.op, "at": mail.at}
+    return QUERIES["post"], values
 
 
 def _tell(connection: sqlite3.Connection, batch: Batch, found: Committed, winners: list[str]) -> None:
@@ -170,7 +173,7 @@ def _tell(connection: sqlite3.Connection, batch: Batch, found: Committed, winner
     wanted = {"ids": json_text(winners), "engine_id": batch.engine_id}
     found.told = {run_id for (run_id,) in connection.execute(QUERIES["owned_elsewhere"], wanted)}
     for run_id in sorted(found.told):
-        connection.execute(*_posting(knock(run_id, batch.engine_id, batch.at)))
+        connection.execute(*posting(knock(run_id, batch.engine_id, batch.at)))
 
 
 def check_fence(connection: sqlite3.Connection, engine_id: str, epoch: int) -> None:

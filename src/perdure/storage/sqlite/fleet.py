@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from perdure.errors import CommitRefused
 from perdure.kernel.records import Engine, Mail
 from perdure.ports import LoadedRun, News, Offer
-from perdure.storage.sqlite.commit import check_fence
+from perdure.storage.sqlite.commit import check_fence, posting
 from perdure.storage.sqlite.liveness import SignsOfLife
 from perdure.storage.sqlite.queries import QUERIES
 from perdure.storage.sqlite.reading import load_now, ripe_waits
@@ -115,12 +115,10 @@ def offers_text(offers: Sequence[Offer]) -> str:
 
 def post(connection: sqlite3.Connection, *, mail: Mail) -> int:
     with transaction(connection):
-        row = {"run_id": mail.run_id, "sender": mail.sender, "op": mail.op, "at": mail.at}
-        mail_id = connection.execute(QUERIES["post"], row).lastrowid
-    assert mail_id is not None
-    return mail_id
+        left = connection.execute(*posting(mail))
+        return (left.lastrowid or 0) if left.rowcount else 0
 
 
-def collect(connection: sqlite3.Connection, *, ids: list[int]) -> dict[int, str]:
+def collect(connection: sqlite3.Connection, *, slots: list[str]) -> dict[str, str]:
     with transaction(connection):
-        return dict(connection.execute(QUERIES["take_replies"], {"ids": json_text(ids)}).fetchall())
+        return dict(connection.execute(QUERIES["take_replies"], {"ids": json_text(slots)}).fetchall())

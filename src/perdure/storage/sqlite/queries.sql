@@ -446,9 +446,9 @@ update published set seq = :seq, number = :number where run_id = :run_id and seq
 
 -- name: reply_mail
 -- Answers, for mail that is still there.
-insert or replace into mail_replies (id, reply, at)
-select mail.id, new.reply, new.at from (with new (id, reply, at) as (values (?, ?, ?)) select * from new) as new
-join mail on mail.id = new.id
+insert or replace into mail_replies (slot, reply, at)
+select mail.slot, new.reply, new.at from (with new (id, reply, at) as (values (?, ?, ?)) select * from new) as new
+join mail on mail.id = new.id where mail.slot is not null
 
 -- name: delete_mail
 -- Mail that a commit consumes.
@@ -553,12 +553,11 @@ select run_id, stream, "offset", value, at, position, attempt from stream_items
 where run_id = :run_id and stream = :stream and "offset" > :after order by "offset" limit :limit
 
 -- name: post
--- Leave mail.
-insert into mail (run_id, sender, op, at) values (:run_id, :sender, :op, :at)
-
--- name: post_now
--- Leave mail, as part of a batch.
-insert into mail (run_id, sender, op, at) values (?, ?, ?, ?)
+-- Leave mail, unless its slot shows that it was left before.
+insert into mail (run_id, sender, slot, op, at)
+select :run_id, :sender, :slot, :op, :at
+where :slot is null or :slot not in (select slot from mail_replies)
+on conflict (slot) where slot is not null do nothing
 
 -- name: addressed
 -- Mail that an engine may answer, beside its run, if that is there. Mail is consumed soon, so it is the mail that is gone
@@ -570,23 +569,23 @@ where (
 
 -- name: mail
 -- Mail that an engine may answer, oldest first.
-select mail.id, mail.run_id, mail.sender, mail.op, mail.at {addressed} order by mail.id limit :limit
+select mail.id, mail.run_id, mail.sender, coalesce(mail.slot, ''), mail.op, mail.at {addressed} order by mail.id limit :limit
 
 -- name: has_mail
 -- Whether there is any.
 select 1 {addressed} limit 1
 
 -- name: replies
--- Answers to these mails.
-select id, reply from mail_replies where id in {given_ids}
+-- Which of these slots have an answer.
+select slot from mail_replies where slot in {given_ids}
 
 -- name: take_replies
 -- The same, and empty the slots.
-delete from mail_replies where id in {given_ids} returning id, reply
+delete from mail_replies where slot in {given_ids} returning slot, reply
 
 -- name: purge_replies
 -- Forget answers that nobody came for.
-delete from mail_replies where id in (select id from mail_replies where at < :before limit :limit)
+delete from mail_replies where slot in (select slot from mail_replies where at < :before limit :limit)
 
 -- name: mail_there
 -- Of these mails, those that are still there.

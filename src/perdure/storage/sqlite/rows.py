@@ -266,8 +266,7 @@ def stream_item_of(row: Row) -> StreamItem:
 
 
 def mail_of(row: Row) -> Mail:
-    mail_id, run_id, sender, op, at = row
-    return _record(Mail, {"id": mail_id, "run_id": run_id, "sender": sender, "op": op, "at": at}, row)
+    return _record(Mail, dict(zip(Mail.__struct_fields__, row, strict=True)), row)
 
 
 def engine_of(row: Row) -> Engine:

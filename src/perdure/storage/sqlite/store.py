@@ -208,10 +208,10 @@ class SqliteStore:
         variables = {"engine_id": engine_id, "limit": max(0, limit)}
         return [mail_of(row) for row in await self._fetch("mail", variables)]
 
-    async def collect(self, ids: Sequence[int]) -> dict[int, str]:
+    async def collect(self, slots: Sequence[str]) -> dict[str, str]:
         # Who waits for a reply asks often: only an answer that is there is worth the writer's lock.
-        there = [mail_id for mail_id, _ in await self._fetch("replies", {"ids": json_text([*ids])})]
-        return await self._write(partial(fleet.collect, ids=there)) if there else {}
+        there = [slot for (slot,) in await self._fetch("replies", {"ids": json_text([*slots])})]
+        return await self._write(partial(fleet.collect, slots=there)) if there else {}
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         self._check_open()

@@ -67,7 +67,7 @@ class FleetRules(Rules):
             await one.commit(insert(a_run("mine", owner="e-1")))
             mail_id = await other.store.post(_mail("mine"))
             assert await _look(one) == News(mail=True)
-            await one.commit(mail_done={mail_id: None})
+            await one.commit(mail_done={mail_id: ""})
             assert await _look(one) == News()
             await other.store.post(_mail("unknown"))
             assert (await _look(one), await _look(other)) == (News(mail=True), News(mail=True))
@@ -123,11 +123,10 @@ class FleetRules(Rules):
 
     async def test_a_run_of_another_engine_that_waits_for_an_end_gets_word(self) -> None:
         async with self.author("e-1") as one, self.author("e-2") as other:
-            wait = a_wait(kind="run", target="r-2", due_at=None)
-            waits = {("r-1", "1", 0): wait}
-            await one.commit(insert(a_run(owner="e-1", status=Status.SUSPENDED)), waits=waits)
             run = a_run("r-2", owner="e-2")
             await other.commit(insert(run))
+            waits = {("r-1", "1", 0): a_wait(kind="run", target="r-2", due_at=None)}
+            await one.commit(insert(a_run(owner="e-1", status=Status.SUSPENDED)), waits=waits)
             assert await one.store.mail("e-1", 10) == []
             committed = await other.commit(update(run, status=Status.SUCCEEDED, owner=None))
             assert committed.told == {"r-1"}
