@@ -196,12 +196,20 @@ class SimulatedDatabase:
     async def post(self, mail: Mail) -> int:
         """Its id is drawn before it can be seen."""
         check_storable(*astuple(mail))
-        self.memory.mail_count += 1
-        number = self.memory.mail_count
-        await self.network.pass_by()
-        self._put_mail(replace(mail, id=number, reply=None))
-        self.note(f"mail {number} for {mail.run_id}: {mail.op[:60]}")
-        return number
+        async with self.transaction() as transaction:
+            await transaction.statement()
+            await transaction.lock([("slot", mail.slot)] if mail.slot else [], exclusive=True)
+            if mail.slot and self._is_used(mail.slot):
+                return 0
+            self.memory.mail_count += 1
+            number = self.memory.mail_count
+            await transaction.statement()
+            self._put_mail(replace(mail, id=number))
+            self.note(f"mail {number} for {mail.run_id}: {mail.op[:60]}")
+            return number
+
+    def _is_used(self, slot: str) -> bool:
+        return slot in self.memory.replies or any(one.slot == slot for one in self.memory.mail.values())
 
     def _put_mail(self, *mail: Mail) -> None:
         """Ids are drawn before mail can be seen: one that comes later may be older."""

@@ -22,6 +22,7 @@ class Weather(Struct, frozen=True, kw_only=True):
     slow_s: float = 0.0
     busy: float = 0.0
     unknown: float = 0.0
+    answers_lost: float = 0.0  # of what is written, but for commits
     hints_lost: float = 0.0
     latency_s: float = 0.002
 
@@ -65,6 +66,9 @@ class Network:
         if drawn < weather.busy + weather.unknown:
             return lot.choice(("unknown", "unknown_lost", "unknown_late"))
         return ""
+
+    def loses_answer(self) -> bool:
+        return self._lot is not None and self._lot.random() < self.weather.answers_lost
 
     def loses_hint(self) -> bool:
         return self._lot is not None and self._lot.random() < self.weather.hints_lost

@@ -85,8 +85,10 @@ class SimulatedStore(StoreProxy):
         database = self._database
         fate = database.network.fate()
         if not fate.startswith("unknown"):
-            committed = await self._write(lambda: database.commit(batch, fate))
+            await self._arrive()
+            committed = await database.serve(database.commit(batch, fate))
             database.tell_others(self)
+            await database.network.pass_by()
             return committed
         await self._arrive()
         try:
@@ -112,8 +114,8 @@ class SimulatedStore(StoreProxy):
         self._database.tell_others(self)
         return mail_id
 
-    async def collect(self, ids: Sequence[int]) -> dict[int, str]:
-        return await self._write(lambda: self._memory.collect(ids))
+    async def collect(self, slots: Sequence[str]) -> dict[str, str]:
+        return await self._write(lambda: self._memory.collect(slots))
 
     async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
         return await self._write(lambda: self._memory.purge(at=at, keys_before=keys_before, limit=limit))
@@ -123,6 +125,8 @@ class SimulatedStore(StoreProxy):
         await self._arrive()
         answer = await self._database.serve(work())
         await self._database.network.pass_by()
+        if self._database.network.loses_answer():
+            raise OutcomeUnknown("the answer was lost, as drawn by lot")
         return answer
 
     async def _arrive(self) -> None:
