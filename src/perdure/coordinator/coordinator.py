@@ -328,7 +328,9 @@ class Coordinator:
         waiting = iter(items)
         while (item := posts.popleft() if posts else next(waiting, None)) is not None:
             op = item.op
-            before = run = assembly.runs.get(op.run_id) or runs.get(op.run_id)
+            # What is stored may have another owner than what an op before this one made of it: one that is dead.
+            before = runs.get(op.run_id)
+            run = assembly.runs.get(op.run_id) or before
             try:
                 if type(op) is Advance and run is not None and goes_on(run, op, engine.id):
                     assembly.add_entries(op.entries)
@@ -340,9 +342,11 @@ class Coordinator:
                     )
                     if op.parent_id is not None and item.reply is not None:
                         op = self._born(op, assembly)
-                if run is None and op.run_id in found.runs:
-                    before = run = found.runs[op.run_id].run
-                    check_run(run)
+                if before is None and op.run_id in found.runs:
+                    before = found.runs[op.run_id].run
+                    if run is None:
+                        check_run(before)
+                        run = before
                 if run is not None and run.owner is not None and run.owner in self._dead:
                     run = replace(run, owner=None)
                 if isinstance(op, Advance):

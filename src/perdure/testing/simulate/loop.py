@@ -60,7 +60,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._processes: dict[str, Process] = {}
         self._timers: list[tuple[int, int, Process, asyncio.TimerHandle]] = []
         self._numbers = count()
-        self._current = self.process("")
+        self._current = self._nobody = self.process("")
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._closed = False
         self._running = False
@@ -133,7 +133,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         if not handle.cancelled():
             self._current = process
             handle._run()  # pyright: ignore[reportPrivateUsage]
-            self._current = self.process("")
+            self._current = self._nobody
 
     def _go_on(self) -> None:
         """Let time pass until the next timer is due."""

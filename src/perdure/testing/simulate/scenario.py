@@ -24,6 +24,7 @@ __all__ = ["Report", "simulate"]
 
 T = TypeVar("T")
 
+_CROWDED_S = 5.0  # how far apart crowded moments are
 _REST_S = 300.0  # after the faults have stopped, everything must have come to an end by then
 
 
@@ -46,6 +47,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     pauses: tuple[int, int] = (0, 2)
     kills: tuple[int, int] = (0, 2)
     within_s: float = 25.0
+    crowded: float = 0.5  # the chance that all things happen at a few moments
     weights: dict[str, int] = field(
         default_factory=lambda: {
             "work": 5,
@@ -66,6 +68,7 @@ class Mix(Struct, frozen=True, kw_only=True):
         busy=lot.choice((0, 0.02, 0.1)),
         unknown=lot.choice((0, 0.02, 0.1)),
         hints_lost=lot.choice((0, 0.2, 1.0)),
+        latency_s=lot.choice((0.002, 0.02)),
     )
 
 
@@ -102,6 +105,7 @@ class _Scenario:
         self.expected = Expected()
         self.wrong: list[str] = []
         self._numbers = iter(range(10**6))
+        self._is_crowded = lot.random() < mix.crowded
 
     async def run(self) -> None:
         simulation, lot = self.simulation, self.lot
@@ -165,7 +169,7 @@ class _Scenario:
             self.expected.plans[run_id] = plan
             if lot.random() < 0.15:
                 self.expected.victims.add(run_id)
-                clients.append(self._cancel(run_id, lot.random() * self.mix.within_s))
+                clients.append(self._cancel(run_id))
             kind = lot.choice(("clerk", "baker"))
             before = [started[target] for target in _targets(plan)]
             started[run_id] = asyncio.Event()
@@ -196,11 +200,11 @@ class _Scenario:
             kind = "work"
         match kind:
             case "work":
-                return ["work", lot.randint(1, 99), lot.choice((0, 0, 0, 1, 2)), round(lot.random() * 2, 3)]
+                return ["work", lot.randint(1, 99), lot.choice((0, 0, 0, 1, 2)), self._seconds(2)]
             case "nap":
-                return ["nap", round(lot.random() * lot.choice((1, 20)), 3)]
+                return ["nap", self._seconds(lot.choice((1, 20)))]
             case "hear_in_time":
-                return ["hear_in_time", round(lot.random() * 20, 3)]
+                return ["hear_in_time", self._seconds(20)]
             case "take":
                 return ["take", lot.randint(0, 1)]
             case "child" | "started":
@@ -215,7 +219,7 @@ class _Scenario:
     async def _start(
         self, run_id: str, kind: str, plan: Plan, before: list[asyncio.Event], started: asyncio.Event
     ) -> None:
-        await asyncio.sleep(self.lot.random() * self.mix.within_s / 2)
+        await self._moment(0.5)
         for other in before:
             await other.wait()
         workflow = WORKFLOWS[kind]
@@ -227,7 +231,7 @@ class _Scenario:
     async def _tell(self, run_id: str, times: int, started: asyncio.Event) -> None:
         await started.wait()
         for number in range(times):
-            await asyncio.sleep(self.lot.random() * self.mix.within_s / times)
+            await self._moment(1 / times)
             key = f"{run_id}/{number}"
             try:
                 await self._insist(partial(_send, Told(number=number), run_id, key))
@@ -236,12 +240,24 @@ class _Scenario:
                 pass
 
     async def _broadcast(self, event: Job | News, key: str) -> None:
-        await asyncio.sleep(self.lot.random() * self.mix.within_s)
+        await self._moment()
         await self._insist(partial(_send, event, None, key))
 
-    async def _cancel(self, run_id: str, after_s: float) -> None:
-        await asyncio.sleep(after_s)
+    async def _cancel(self, run_id: str) -> None:
+        await self._moment()
         await self._insist(lambda engine: engine.cancel(run_id))
+
+    async def _moment(self, part: float = 1.0) -> None:
+        """Wait for some time, at most this part of the time in which things go wrong."""
+        after_s = self.lot.random() * self.mix.within_s * part
+        if self._is_crowded:
+            now = self.simulation.loop.time()
+            after_s = max(0.0, round((now + after_s) / _CROWDED_S) * _CROWDED_S - now)
+        await asyncio.sleep(after_s)
+
+    def _seconds(self, most: float) -> float:
+        seconds = self.lot.random() * most
+        return round(seconds / _CROWDED_S) * _CROWDED_S if self._is_crowded else round(seconds, 3)
 
     async def _insist(
         self, request: Callable[[Engine], Awaitable[T]], fits: Callable[[Member], bool] = lambda _: True
