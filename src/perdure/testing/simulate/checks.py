@@ -9,6 +9,7 @@ from typing import Any
 
 from perdure.errors import InvariantViolated
 from perdure.kernel.status import FINISHED, Status
+from perdure.models.functions.events import options_of
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing.invariants import check_store
 from perdure.testing.simulate.workload import Job, News, Plan, Told, matches, outcome
@@ -86,8 +87,7 @@ def _read(database: MemoryDatabase) -> Iterator[tuple[str, str, int]]:
 
 
 def _name(kind: type[Job | News | Told]) -> str:
-    name: str = kind.__event_options__.name
-    return name
+    return options_of(kind).name
 
 
 def _leftovers(database: MemoryDatabase) -> Iterator[str]:

@@ -109,6 +109,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def run_out(self) -> None:
         """Cancel all tasks, and run what is ready until nothing is. No time passes."""
+        for process in self._processes.values():
+            process.paused = False
         _set_running_loop(self)
         try:
             for _ in range(2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any, TypeVar
@@ -12,10 +13,9 @@ from msgspec import Struct, field
 
 from perdure.engine import Engine
 from perdure.errors import EngineStopped, InvariantViolated, PerdureError, RunFinished, RunOwnedElsewhere, StoreError
-from perdure.kernel.status import FINISHED
 from perdure.testing.simulate.checks import Expected, check_rest
 from perdure.testing.simulate.database import Bug
-from perdure.testing.simulate.loop import Stuck
+from perdure.testing.simulate.loop import Stuck, process_name
 from perdure.testing.simulate.network import FINE, Weather
 from perdure.testing.simulate.simulation import Member, Simulation
 from perdure.testing.simulate.workload import WORKFLOWS, Job, Ledger, News, Plan, Task, Told
@@ -178,7 +178,7 @@ class _Scenario:
             if told:
                 self.expected.told[run_id] = told
                 clients.append(self._tell(run_id, told, started[run_id]))
-        for lane in _lanes([plan for plan in self.expected.plans.values()]):
+        for lane in _lanes(list(self.expected.plans.values())):
             number = next(self._numbers)
             self.expected.jobs.add(number)
             clients.append(self._broadcast(Job(number=number, lane=lane), f"job {number}"))
@@ -233,11 +233,9 @@ class _Scenario:
         for number in range(times):
             await self._moment(1 / times)
             key = f"{run_id}/{number}"
-            try:
+            # It may have heard all, of which the answer was lost; what it came to is checked in the end.
+            with suppress(RunFinished):
                 await self._insist(partial(_send, Told(number=number), run_id, key))
-            except RunFinished:
-                # It may have heard all, of which the answer was lost; what it came to is checked in the end.
-                pass
 
     async def _broadcast(self, event: Job | News, key: str) -> None:
         await self._moment()
@@ -301,18 +299,12 @@ class _Scenario:
         run = database.memory.runs[run_id].run
         owner = database.memory.engines.get(run.owner or "")
         done = any(entry.position == position for entry in database.memory.journal.get(run_id, {}).values())
-        if done and owner is not None and owner.alive and database.processes.get(owner.id) == _process():
+        if done and owner is not None and owner.alive and database.processes.get(owner.id) == process_name.get():
             self.wrong.append(f"step {position} of run {run_id!r} was started after its entry was committed")
 
 
 async def _send(event: Any, to: str | None, key: str, engine: Engine) -> object:
     return await engine.send(event, to=to, key=key)
-
-
-def _process() -> str:
-    from perdure.testing.simulate.loop import process_name
-
-    return process_name.get()
 
 
 def _tasks(plan: Plan) -> list[Task]:

@@ -61,7 +61,8 @@ class Simulation:
         log.addHandler(journalist)
         log.propagate = False
         try:
-            return self.loop.run_until_complete(self.loop.spawn("driver", scenario))
+            result: T = self.loop.run_until_complete(self.loop.spawn("driver", scenario))
+            return result
         finally:
             self._end()
             log.propagate = was

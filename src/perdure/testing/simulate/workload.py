@@ -29,7 +29,6 @@ from perdure import (
     timer,
     workflow,
 )
-from perdure.errors import ChildFailed
 
 __all__ = [
     "WORKFLOWS",
