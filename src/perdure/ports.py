@@ -158,7 +158,7 @@ class Store(Protocol):
 
         The engine's row goes from `batch.number - 1` to `batch.number` in it. If the row already has `batch.number`,
         the batch had landed before: return without writing. A key that was used before, and mail that is gone, is a
-        CommitConflict. Who wins something here and is owned by another engine gets mail about it (kernel.mail.knock).
+        CommitConflict. Who wins something here and is owned by another living engine gets mail (kernel.mail.knock).
 
         A stream's items get their offsets here. Of what has a mark, an item that is there is left as it is, and a
         published value is replaced only by one with a greater mark. Entries that are archived take their marks with

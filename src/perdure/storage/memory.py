@@ -406,7 +406,8 @@ def write_batch(database: MemoryDatabase, batch: Batch, settlement: Settlement) 
             database.replies[slot] = (reply, batch.at)
     found = settlement.found
     for run_id in winners_elsewhere(batch, found):
-        if database.runs[run_id].run.owner not in (None, batch.engine_id):
+        owner = database.runs[run_id].run.owner
+        if owner != batch.engine_id and _is_alive(database, owner):
             found.told.add(run_id)
     knocks = [knock(run_id, batch.engine_id, batch.at) for run_id in sorted(found.told)]
     for mail in (*batch.mail, *knocks):

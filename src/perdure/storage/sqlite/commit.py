@@ -162,7 +162,7 @@ def _count(connection: sqlite3.Connection, executions: Iterable[Execution]) -> i
     return sum(connection.execute(sql, variables).rowcount for sql, variables in executions)
 
 
-def posting(mail: Mail) -> tuple[str, dict[str, object]]:
+def posting(mail: Mail) -> tuple[str, dict[str, str | int | None]]:
     """What leaves a mail."""
     values = {"run_id": mail.run_id, "sender": mail.sender, "slot": mail.slot or None, "op": mail.op, "at": mail.at}
     return QUERIES["post"], values
