@@ -229,15 +229,17 @@ class Coordinator:
             self._put(Item(op, reply, False))
         return await asyncio.gather(*replies, return_exceptions=True)
 
-    async def decide_mail(self, requests: Sequence[tuple[Op, int]]) -> None:
-        """Have ops decided that came by mail, and the mail consumed, but for what another engine has to decide."""
+    async def decide_mail(self, requests: Sequence[tuple[Op, int]]) -> bool:
+        """Have ops decided that came by mail, and the mail consumed; whether that is so of all of it. What is left is
+        another engine's to decide, or seems to be."""
         loop = asyncio.get_running_loop()
         replies: list[asyncio.Future[Any]] = []
         for op, mail_id in requests:
             if self._worker is not None:
                 replies.append(loop.create_future())
                 self._put(Item(op, replies[-1], False, mail_id))
-        await asyncio.gather(*replies, return_exceptions=True)
+        decided = await asyncio.gather(*replies, return_exceptions=True)
+        return not any(isinstance(reply, RunOwnedElsewhere) for reply in decided)
 
     def owe(self, op: Op) -> None:
         """An op that the engine itself owes: never refused, no reply."""
