@@ -43,9 +43,11 @@ class Mix(Struct, frozen=True, kw_only=True):
 
     engines: tuple[int, int] = (2, 4)
     runs: tuple[int, int] = (4, 10)
+    starters: int = 8  # runs are started on the first so many engines
     tasks: tuple[int, int] = (1, 4)
     pauses: tuple[int, int] = (0, 2)
     kills: tuple[int, int] = (0, 2)
+    pauses_s: tuple[tuple[float, float], ...] = ((0.0, 2.0), (10.0, 12.5), (0.0, 25.0))  # the lease is 10
     within_s: float = 25.0
     crowded: float = 0.5  # the chance that all things happen at a few moments
     weights: dict[str, int] = field(
@@ -223,8 +225,10 @@ class _Scenario:
         for other in before:
             await other.wait()
         workflow = WORKFLOWS[kind]
+        starters = list(self.simulation.members.values())[: self.mix.starters]
         await self._insist(
-            lambda engine: engine.start(workflow(plan), id=run_id), lambda one: workflow in one.workflows
+            lambda engine: engine.start(workflow(plan), id=run_id),
+            lambda one: one in starters and workflow in one.workflows,
         )
         started.set()
 
@@ -279,7 +283,7 @@ class _Scenario:
         if member.is_open and not member.is_paused:
             life = member.lives
             member.pause()
-            await asyncio.sleep(lot.random() * lot.choice((2, 25)))
+            await asyncio.sleep(lot.uniform(*lot.choice(self.mix.pauses_s)))
             if member.lives == life and member.is_open:
                 member.wake()
 
