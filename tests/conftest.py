@@ -1,15 +1,30 @@
-"""`async def` tests run in an event loop of their own, without a plugin, and fail instead of hanging for ever."""
+"""`async def` tests run in an event loop of their own, without a plugin, and fail instead of hanging for ever.
+
+Tests of what is the same for every store ask for a `source`, or for `fresh` if they need many.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perdure.storage.memory import MemoryDatabase, MemoryStore
+from perdure.storage.sqlite.connection import connect_writer
+from perdure.testing.environment import StoreSource
+
 LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
+MEMORY = Path("/dev/shm")
+MEMORY_MIN_BYTES = 2**29  # a container often has less, which might not do
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -24,3 +39,37 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 async def _within_limit(test: Any) -> None:
     async with asyncio.timeout(LIMIT_S):
         await test
+
+
+@pytest.fixture(scope="session")
+def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with all tables and nothing in them, to be copied: migrating one takes longer than most trials."""
+    path = tmp_path_factory.mktemp("empty") / "empty.db"
+    connect_writer(path).close()
+    return path
+
+
+@pytest.fixture
+def quick_path() -> Iterator[Path]:
+    """A folder in memory if the system has one. An engine that dies in a test takes no machine with it."""
+    has_room = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_MIN_BYTES
+    # Threads of engines that were killed may still close their files.
+    with tempfile.TemporaryDirectory(
+        prefix="perdure-", dir=MEMORY if has_room else None, ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def fresh(request: pytest.FixtureRequest, empty_file: Path, quick_path: Path) -> Callable[[], StoreSource]:
+    """Gives new data, of which there is none yet, at each call. Every test that asks for it runs on both backends."""
+    if request.param == "memory":
+        return lambda: partial(MemoryStore, MemoryDatabase())
+    numbers = count()
+    return lambda: f"sqlite:///{shutil.copyfile(empty_file, quick_path / f'{next(numbers)}.db')}"
+
+
+@pytest.fixture
+def source(fresh: Callable[[], StoreSource]) -> StoreSource:
+    """Stores made from it see the same data. Every test that asks for it runs on memory and on SQLite."""
+    return fresh()

@@ -36,6 +36,7 @@ from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Finish, Proceed
 from perdure.kernel.records import Engine as EngineRow
 from perdure.kernel.records import Failure, Hold, Outcome, Run
 from perdure.kernel.status import FINISHED
+from perdure.models.functions.blocking import BlockWatch
 from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
 from perdure.models.functions.context import from_datetime
 from perdure.models.functions.define import RunCall, Workflow
@@ -93,6 +94,7 @@ class Engine(Inspecting, Sending, Reading):
         event_retention: timedelta = RETENTION,
         events_pending_max: int = PENDING_MAX,
         poll_s: float | msgspec.UnsetType | None = msgspec.UNSET,
+        blocked_warn_s: float = 1.0,
         grace_s: float = 10.0,
         probe: Probe | None = None,
     ) -> None:
@@ -113,6 +115,7 @@ class Engine(Inspecting, Sending, Reading):
         self._event_retention = event_retention
         self._events_pending_max = events_pending_max
         self._poll_s = self._store.poll_s if poll_s is msgspec.UNSET else poll_s
+        self._blocked_warn_s = blocked_warn_s
         self._grace_s = grace_s
         self._probe = probe
         self._waiters: dict[str, list[asyncio.Future[tuple[Run, Outcome] | None]]] = {}
@@ -123,6 +126,7 @@ class Engine(Inspecting, Sending, Reading):
         self._stopped_by: BaseException | None = None
         self._coordinator: Coordinator
         self._post: PostOffice
+        self._block_watch: BlockWatch | None = None
         self._recovery: Recovery
         self._functions: FunctionHost
         self._sweeper: Sweeper
@@ -186,6 +190,7 @@ class Engine(Inspecting, Sending, Reading):
             owe=self._coordinator.owe,
             submit=self._coordinator.submit,
             insist=self._coordinator.insist,
+            prove=self._coordinator.prove,
             lookup=self._coordinator.loaded,
             box=self._coordinator.box,
             dropped=self._sweeper.left,
@@ -225,6 +230,7 @@ class Engine(Inspecting, Sending, Reading):
             )
             self._background(watch.run())
             self._background(self._purge_regularly())
+            self._block_watch = BlockWatch(self._blocked_warn_s)
 
     async def shutdown(self, grace: timedelta | float | None = None) -> None:
         """Start nothing new, let running steps end within the grace period, commit, release all runs. Idempotent."""
@@ -440,6 +446,8 @@ class Engine(Inspecting, Sending, Reading):
         for run_id in list(self._readers):
             self._wake_readers(run_id)
         self._post.close(error)
+        if self._block_watch is not None:
+            self._block_watch.end()
 
     # State.
 

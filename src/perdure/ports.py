@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import builtins
 import os
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from time import time_ns
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -63,11 +63,15 @@ class News(Struct, frozen=True, kw_only=True):
 
 
 class Journal(Struct, frozen=True):
-    """What a run was started with, has done and waits for: all that brings it back to life."""
+    """What a run was started with, has done and waits for: all that brings it back to life.
+
+    `failure` is what a run that rolls back is undone for; the store leaves it to be asked for.
+    """
 
     input: str
     entries: list[Entry]
     waits: tuple[Wait, ...] = ()
+    failure: str = ""
 
 
 class StoredRun(Struct, frozen=True, kw_only=True):
@@ -131,6 +135,10 @@ class Store(Protocol):
     def abandon(self) -> None:
         """Let go as a killed process would: no more writes, the sign of life gone, nothing tidied up. Idempotent."""
 
+    def is_surely_alive(self) -> bool:
+        """Whether nobody can have found the sign of life of this store's engine gone so far. If this process was
+        stopped for a while, somebody may have: then a commit tells. Asks nobody."""
+
     def listen(self, heard: Callable[[], object]) -> None:
         """Call back, on the running loop, whenever others may have left something for this store's engine or for
         everybody. Only a hint: some may be lost, some may be for nothing. Ends with `close` and `abandon`."""
@@ -157,8 +165,9 @@ class Store(Protocol):
         """Apply the batch in one transaction, or not at all; what was found out about broadcasts and waits.
 
         The engine's row goes from `batch.number - 1` to `batch.number` in it. If the row already has `batch.number`,
-        the batch had landed before: return without writing. A key that was used before, and mail that is gone, is a
-        CommitConflict. Who wins something here and is owned by another living engine gets mail (kernel.mail.knock).
+        the batch had landed before: return without writing. A key that was used before, mail or a dead letter that is
+        gone, is a CommitConflict. Who wins something here and is owned by another living engine gets mail about it
+        (kernel.mail.knock).
 
         A stream's items get their offsets here. Of what has a mark, an item that is there is left as it is, and a
         published value is replaced only by one with a greater mark. Entries that are archived take their marks with
@@ -280,7 +289,7 @@ class SystemClock:
     """The machine's clock and the running asyncio loop."""
 
     def now(self) -> int:
-        return time.time_ns() // 1000
+        return time_ns() // 1000
 
     def call_at(self, when: int, callback: Callable[[], object]) -> TimerHandle:
         import asyncio
@@ -301,8 +310,9 @@ class PlainCodec:
 
 def new_id(now: int) -> str:
     """A UUIDv7: 48 bits of milliseconds, then randomness; ids made later sort later, to the millisecond."""
-    value = (now // 1000) << 80 | int.from_bytes(os.urandom(10))
-    value = value & ~(0xF << 76) | 0x7 << 76
-    value = value & ~(0x3 << 62) | 0x2 << 62
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    time = f"{now // 1000:012x}"
+    chance = os.urandom(10).hex()
+    return f"{time[:8]}-{time[8:]}-7{chance[:3]}-{_VARIANT[chance[3]]}{chance[4:7]}-{chance[7:19]}"
+
+
+_VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}  # its two highest bits are 10

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -41,7 +42,7 @@ from perdure.kernel import boxes
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.boxes import EMPTY, Box
 from perdure.kernel.decide import Decision, born_of, decide, goes_on
-from perdure.kernel.decision import NO_SCENE, Scene
+from perdure.kernel.decision import NO_SCENE, Scene, Stored
 from perdure.kernel.delivery import Delivered, FromCommit, Queued
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Proceed
 from perdure.kernel.invariants import check_decision, check_run
@@ -241,6 +242,11 @@ class Coordinator:
         decided = await asyncio.gather(*replies, return_exceptions=True)
         return not any(isinstance(reply, RunOwnedElsewhere) for reply in decided)
 
+    async def prove(self) -> None:
+        """Find out whether this engine may still write. If it was declared dead, it has none of its runs afterwards."""
+        with suppress(EngineStopped):
+            await self.insist([Prove(run_id="", at=self._now())])
+
     def owe(self, op: Op) -> None:
         """An op that the engine itself owes: never refused, no reply."""
         if self._worker is not None:
@@ -433,10 +439,10 @@ class Coordinator:
             if known is not None:
                 op = replace(op, known=known)
         has_code = run is None or (run.workflow, run.workflow_version) in self._workflows
-        children = found.children.get(op.run_id, ()) + assembly.children.get(op.run_id, ())
-        stored: Box | None = None
+        children = (*found.children.get(op.run_id, ()), *assembly.children.get(op.run_id, ()))
+        stored: Stored | None = None
         if isinstance(op, Wake) and run is not None and run.owner == self._engine.id and op.run_id in found.runs:
-            stored = boxes.opened(found.runs[op.run_id].waits, found.runs[op.run_id].events)
+            stored = found.runs[op.run_id].waits, found.runs[op.run_id].events
         return op, Scene(box, has_code, children, stored)
 
     def _born(self, op: Start, assembly: Assembly) -> Start:
@@ -631,7 +637,7 @@ class Coordinator:
             self._effects(effects)
 
     def _keep_box(self, run_id: str, box: Box) -> None:
-        if box.waits or box.events:
+        if box.waits or box.events or box.won:
             self._boxes[run_id] = box
         else:
             self._boxes.pop(run_id, None)
@@ -664,7 +670,7 @@ class Coordinator:
                 box = self.box(won.run_id)
                 if won.event is not None:
                     self._keep_box(won.run_id, boxes.give(box, won.event))
-                elif boxes.is_open(box, won.position):
+                elif won.position not in box.won:
                     self._keep_box(won.run_id, boxes.fire(box, won.position, won.option))
                 outcome: tuple[Run, Outcome] | None = None
                 if won.target is not None and (write := batch.runs.get(won.target)) is not None:

@@ -197,7 +197,7 @@ class LiveRun:
         consumed: tuple[str, ...] = (),
     ) -> Advance:  # fmt: skip
         """What was asked for is there, as JSON, or cannot be had: journal it, go on, and say what is to be written."""
-        at = max(at, self.loop.now())
+        at = max(self.loop.at, at)
         entry, value, error = self._ask_entry(ask, text, error, at)
         commands = self._took(self.loop.complete_ask(ask.position, at, value=value, error=error))
         dropped = () if ask.kind == "start" else (ask.position,)
@@ -240,7 +240,7 @@ class LiveRun:
     ) -> Advance:  # fmt: skip
         """A step came to its end: journal it, go on, and say what is to be written."""
         position, call = request.position, request.call
-        at = max(at, self.loop.now())
+        at = max(self.loop.at, at)
         self.seq += 1
         del self.requests[position]
         dropped = (position,) if self.retries.pop(position, None) is not None else ()
@@ -275,7 +275,7 @@ class LiveRun:
 
     def timer_fired(self, timer: TimerRequest, at: int) -> Advance:
         """A timer is due: journal it, go on, and say what is to be written."""
-        at = max(at, self.loop.now())
+        at = max(self.loop.at, at)
         self.seq += 1
         entry = Entry(
             run_id=self.id,
@@ -317,19 +317,20 @@ class LiveRun:
                 waits_dropped=dropped,
                 plain=not dropped and bool(entries),
             )
-        waits: tuple[Wait, ...] = ()
+        waits: list[Wait] = []
         if commands.timers:
             self.has_waited = True
-            waits = tuple(
+            waits += [
                 Wait(run_id=self.id, position=t.position, kind="timer", name=t.name, due_at=t.due_at, since=t.since)
                 for t in commands.timers
-            )
+            ]
         cancels: list[str] = []
+        children: list[Start] = []
         for ask in commands.asks:
             self.has_waited = True
             more, child = self._waits_of(ask, at)
             waits += more
-            starts += child
+            children += child
         for position in commands.asks_withdrawn:
             dropped += (position,)
             if (withdrawn := self.children.pop(position, None)) is not None:
@@ -355,11 +356,11 @@ class LiveRun:
             claim=self.claim,
             cause=cause if end is None else "ended",
             entries=entries,
-            waits=waits,
+            waits=tuple(waits),
             waits_dropped=dropped,
             events_read=read,
             consumed=consumed,
-            starts=starts,
+            starts=(*starts, *children),
             cancels=tuple(cancels),
             undo=undo,
             published=published,

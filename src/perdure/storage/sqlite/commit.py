@@ -13,7 +13,7 @@ from perdure.errors import CommitConflict, Fenced, StoreBusy
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
 from perdure.kernel.mail import knock
 from perdure.kernel.records import Mail
-from perdure.storage.sqlite.events import is_matched, match
+from perdure.storage.sqlite.events import LettersGone, is_matched, match
 from perdure.storage.sqlite.queries import (
     CLEAR_WAITS,
     DELETE_MAIL,
@@ -133,6 +133,8 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
                 loaded = load_now(connection, taken)
                 found.taken = [(one.run.id, one.waits, one.events) for one in loaded]
             return found
+    except LettersGone:
+        raise CommitConflict(frozenset()) from None
     except _RunConflict:
         raise _conflict(connection, batch) from None
 
