@@ -263,6 +263,12 @@ class Clock(Protocol):
         """Call back at `when` or as soon after as possible. Cancel is idempotent."""
 
 
+class Ids(Protocol):
+    """Makes ids that nobody else makes: of runs, events and engines."""
+
+    def __call__(self, now: int, /) -> str: ...
+
+
 class Codec(Protocol):
     """Turns payloads' JSON text into what is stored and back: for encryption or compression."""
 

@@ -230,15 +230,17 @@ class Coordinator:
             self._put(Item(op, reply, False))
         return await asyncio.gather(*replies, return_exceptions=True)
 
-    async def decide_mail(self, requests: Sequence[tuple[Op, int]]) -> None:
-        """Have ops decided that came by mail, and the mail consumed, but for what another engine has to decide."""
+    async def decide_mail(self, requests: Sequence[tuple[Op, int]]) -> bool:
+        """Have ops decided that came by mail, and the mail consumed; whether that is so of all of it. What is left is
+        another engine's to decide, or seems to be."""
         loop = asyncio.get_running_loop()
         replies: list[asyncio.Future[Any]] = []
         for op, mail_id in requests:
             if self._worker is not None:
                 replies.append(loop.create_future())
                 self._put(Item(op, replies[-1], False, mail_id))
-        await asyncio.gather(*replies, return_exceptions=True)
+        decided = await asyncio.gather(*replies, return_exceptions=True)
+        return not any(isinstance(reply, RunOwnedElsewhere) for reply in decided)
 
     async def prove(self) -> None:
         """Find out whether this engine may still write. If it was declared dead, it has none of its runs afterwards."""
@@ -358,7 +360,9 @@ class Coordinator:
         waiting = iter(items)
         while (item := posts.popleft() if posts else next(waiting, None)) is not None:
             op = item.op
-            before = run = assembly.runs.get(op.run_id) or runs.get(op.run_id)
+            # What is stored may have another owner than what an op before this one made of it: one that is dead.
+            before = runs.get(op.run_id)
+            run = assembly.runs.get(op.run_id) or before
             try:
                 if type(op) is Advance and run is not None and goes_on(run, op, engine.id):
                     assembly.add_entries(op.entries)
@@ -370,9 +374,11 @@ class Coordinator:
                     )
                     if op.parent_id is not None and item.reply is not None:
                         op = self._born(op, assembly)
-                if run is None and op.run_id in found.runs:
-                    before = run = found.runs[op.run_id].run
-                    check_run(run)
+                if before is None and op.run_id in found.runs:
+                    before = found.runs[op.run_id].run
+                    if run is None:
+                        check_run(before)
+                        run = before
                 if run is not None and run.owner is not None and run.owner in self._dead:
                     run = replace(run, owner=None)
                 if isinstance(op, Advance):

@@ -31,7 +31,7 @@ from perdure.models.functions.loop import Commands, Livelock, TimerRequest
 from perdure.models.functions.runner import LiveRun, Mismatch
 from perdure.models.functions.speaking import Speaking
 from perdure.models.functions.steps import Execution, StepRunner
-from perdure.ports import Clock, Codec, Journal, Store
+from perdure.ports import Clock, Codec, Ids, Journal, Store
 
 log = logging.getLogger("perdure")
 
@@ -45,6 +45,7 @@ class FunctionHost(Answering):
         store: Store,
         clock: Clock,
         codec: Codec,
+        ids: Ids,
         timers: Timers,
         owe: Callable[[Op], None],
         submit: Callable[[Op], Awaitable[Any]],
@@ -67,6 +68,7 @@ class FunctionHost(Answering):
         self._store = store
         self._clock = clock
         self._codec = codec
+        self._ids = ids
         self._timers = timers
         self._owe = owe
         self._submit = submit
@@ -183,7 +185,7 @@ class FunctionHost(Answering):
         if workflow is None:
             self._hold(run.id, run.claim, f"this engine has no workflow {run.workflow!r}")
             return None
-        live = LiveRun(run, workflow, self._codec, self._payload_bytes_max, self._callbacks_max)
+        live = LiveRun(run, workflow, self._codec, self._ids, self._payload_bytes_max, self._callbacks_max)
         self._live[run.id] = live
         if len(self._live) > self._live_runs_max:
             self._evict()

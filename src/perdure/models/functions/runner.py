@@ -28,7 +28,7 @@ from perdure.models.functions.identity import identity
 from perdure.models.functions.loop import Commands, Completed, StepRequest, TimerRequest, WorkflowLoop
 from perdure.models.functions.values import to_text
 from perdure.models.functions.waiting import RunEnded, Won, read_won
-from perdure.ports import Codec, PlainCodec, new_id
+from perdure.ports import Codec, Ids, PlainCodec
 
 
 class Mismatch(PerdureError):
@@ -51,13 +51,13 @@ class LiveRun:
     that is not committed yet."""
 
     __slots__ = (
-        "_callbacks_max", "_codec", "_encode", "_input", "_is_retried", "_payload_max", "_starting", "_undone_for",
-        "asks", "children", "claim", "compensations", "ended", "fetching", "gate", "has_waited", "id", "loop",
-        "pausing", "requests", "retries", "running", "seq", "timers", "workflow",
+        "_callbacks_max", "_codec", "_encode", "_ids", "_input", "_is_retried", "_payload_max", "_starting",
+        "_undone_for", "asks", "children", "claim", "compensations", "ended", "fetching", "gate", "has_waited",
+        "id", "loop", "pausing", "requests", "retries", "running", "seq", "timers", "workflow",
     )  # fmt: skip
 
     def __init__(
-        self, run: Run, workflow: Workflow[Any, Any], codec: Codec, payload_max: int, callbacks_max: int
+        self, run: Run, workflow: Workflow[Any, Any], codec: Codec, ids: Ids, payload_max: int, callbacks_max: int
     ) -> None:
         self.id = run.id
         self.claim = run.claim
@@ -83,6 +83,7 @@ class LiveRun:
         self.has_waited = False
         self.fetching = 0  # ends of other runs that are being read for it
         self._codec = codec
+        self._ids = ids
         self._encode = None if type(codec) is PlainCodec else codec.encode
         self._payload_max = self.loop.payload_max = payload_max
         self._is_retried = run.attempt > 1
@@ -392,7 +393,7 @@ class LiveRun:
         total.add(commands)
         while (ask := total.next_at_once()) is not None:
             if ask.kind == "start":
-                child_id = new_id(at)
+                child_id = self._ids(at)
                 starts += (self.start_of(ask, child_id, at),)
                 text = to_json(child_id).decode()
             else:
@@ -439,7 +440,7 @@ class LiveRun:
         starts: tuple[Start, ...] = ()
         child_id = self.children.get(ask.position)
         if child_id is None:
-            child_id = self.children[ask.position] = new_id(at)
+            child_id = self.children[ask.position] = self._ids(at)
             starts = (self.start_of(ask, child_id, at),)
         wait = Wait(
             run_id=self.id, position=ask.position, kind="run", name=ask.name, target=child_id, since=ask.since
