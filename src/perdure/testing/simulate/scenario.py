@@ -1,4 +1,4 @@
-"""What is simulated: a seeded mix of runs, events and faults; then the faults stop, and everything must come to an end."""
+"""What is simulated: a seeded mix of runs, events and faults; then the faults stop, and everything must end."""
 
 from __future__ import annotations
 
