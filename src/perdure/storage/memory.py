@@ -384,8 +384,10 @@ def check_storable(*values: object) -> None:
             raise CommitRefused(f"the integer {value} does not fit into 64 bits")
 
 
-def write_batch(database: MemoryDatabase, batch: Batch, settlement: Settlement) -> Committed:
-    """All but events and waits, which are written already."""
+def write_batch(
+    database: MemoryDatabase, batch: Batch, settlement: Settlement, owners: Mapping[str, str | None] | None = None
+) -> Committed:
+    """All but events and waits, which are written already. `owners` are those of winners, if they are known."""
     database.engines[batch.engine_id] = replace(database.engines[batch.engine_id], batch=batch.number)
     runs, audit = awakened(batch, settlement.found.awake)
     for run_id, write in runs.items():
@@ -410,7 +412,7 @@ def write_batch(database: MemoryDatabase, batch: Batch, settlement: Settlement) 
             database.replies[slot] = (reply, batch.at)
     found = settlement.found
     for run_id in winners_elsewhere(batch, found):
-        owner = database.runs[run_id].run.owner
+        owner = database.runs[run_id].run.owner if owners is None else owners[run_id]
         if owner != batch.engine_id and _is_alive(database, owner):
             found.told.add(run_id)
     knocks = [knock(run_id, batch.engine_id, batch.at) for run_id in sorted(found.told)]

@@ -48,6 +48,7 @@ class Bug(StrEnum):
     EARLY_SNAPSHOT = "early-snapshot"  # the tables are read as they were before that lock was got
     NO_FENCE = "no-fence"  # an engine that was marked dead may write
     LATE_BURIAL = "late-burial"  # a takeover claims and reads, and marks the engine dead afterwards
+    UNLOCKED_OWNERS = "unlocked-owners"  # who is told that a run has won is read without a lock on the run
     MAIL_CURSOR = "mail-cursor"  # mail is deleted up to the greatest id that was read
     UNKNOWN_IS_FAILURE = "unknown-is-failure"  # a commit of which nothing is heard counts as not done
 
@@ -242,12 +243,12 @@ class SimulatedDatabase:
             await self._lock_rows(transaction, batch)
             self._check(batch)
             base, settlement = await self._match(transaction, batch, snapshot)
-            mail_base = await self._lock_winners(transaction, batch, settlement)
+            mail_base, owners = await self._lock_winners(transaction, batch, settlement)
             await transaction.statement()
             check_rows(self.memory, batch)
             if fate in ("busy", "unknown_lost"):
                 raise StoreBusy("the connection was lost before the commit, as drawn by lot")
-            return self._write(batch, base, settlement, mail_base)
+            return self._write(batch, base, settlement, mail_base, owners)
 
     def _has_landed(self, batch: Batch) -> bool:
         if Bug.NO_FENCE in self.bugs and batch.engine_id in self.memory.engines:
@@ -289,14 +290,18 @@ class SimulatedDatabase:
         await transaction.lock([("key", key) for key in sorted(batch.keys)], exclusive=True)
         await transaction.lock([("mail", f"{mail_id}") for mail_id in sorted(batch.mail_done)], exclusive=True)
 
-    async def _lock_winners(self, transaction: Transaction, batch: Batch, settlement: Settlement) -> int:
+    async def _lock_winners(
+        self, transaction: Transaction, batch: Batch, settlement: Settlement
+    ) -> tuple[int, dict[str, str | None]]:
         """Whoever owns a run that won something hears of it; so its owner must stay the same until the commit. Then
-        the ids of mail are drawn: the one before the first."""
-        winners = sorted(winners_elsewhere(batch, settlement.found))
-        await transaction.lock([("run", run_id) for run_id in winners], exclusive=False)
+        the ids of mail are drawn: the one before the first, and the owners."""
+        winners = winners_elsewhere(batch, settlement.found)
+        if Bug.UNLOCKED_OWNERS not in self.bugs:
+            await transaction.lock([("run", run_id) for run_id in winners], exclusive=False)
+        owners = {run_id: self.memory.runs[run_id].run.owner for run_id in winners}
         base = self.memory.mail_count
         self.memory.mail_count += len(batch.mail) + len(winners)
-        return base
+        return base, owners
 
     def _check(self, batch: Batch) -> None:
         check_runs(self.memory, batch)
@@ -332,12 +337,14 @@ class SimulatedDatabase:
         statuses = {run_id: stored.run.status for run_id, stored in self.memory.runs.items()}
         return Answers(tables, batch, statuses).answer(question)
 
-    def _write(self, batch: Batch, base: int, settlement: Settlement, mail_base: int) -> Committed:
+    def _write(
+        self, batch: Batch, base: int, settlement: Settlement, mail_base: int, owners: dict[str, str | None]
+    ) -> Committed:
         memory = self.memory
         memory.tables.begin(batch, base)
         memory.tables.finish(batch, settlement)
         count, memory.mail_count = memory.mail_count, mail_base
-        committed = write_batch(memory, batch, settlement)
+        committed = write_batch(memory, batch, settlement, owners)
         memory.mail_count = max(count, memory.mail_count)
         self._put_mail()
         if Bug.MAIL_CURSOR in self.bugs and batch.mail_done:
