@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from perdure.ports import Store
+from perdure.storage import open_store
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.storage.sqlite.connection import connect_writer
 from perdure.testing.environment import StoreSource
@@ -73,3 +75,9 @@ def fresh(request: pytest.FixtureRequest, empty_file: Path, quick_path: Path) ->
 def source(fresh: Callable[[], StoreSource]) -> StoreSource:
     """Stores made from it see the same data. Every test that asks for it runs on memory and on SQLite."""
     return fresh()
+
+
+@pytest.fixture
+def make_store(source: StoreSource) -> Callable[[], Store]:
+    """Makes stores, not opened, that see the same data."""
+    return (lambda: open_store(source)) if isinstance(source, str) else source or MemoryStore

@@ -15,7 +15,7 @@ from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
-from perdure.errors import PerdureError, RollbackFailed, UnstorableValue
+from perdure.errors import InvalidArguments, PerdureError, RollbackFailed, UnstorableValue
 from perdure.kernel.ops import Advance, End, Onward, Start
 from perdure.kernel.records import Attempt, Entry, Failure, Outcome, PublishedValue, Run, StreamItem, Wait
 from perdure.kernel.status import Status
@@ -112,7 +112,11 @@ class LiveRun:
         try:
             commands = total.add(self.begin(input, created_at))
         except UnstorableValue as error:
-            raise Mismatch(str(error), details=str(error)) from error
+            if entries:
+                raise Mismatch(str(error), details=str(error)) from error
+            # It has done nothing yet: who started it had no code to check the arguments against.
+            refused = InvalidArguments(str(error))
+            commands = total.add(self._took(self.loop.begin(lambda: _refuse(refused), created_at)))
         return self._replay_entries(total, commands, entries)
 
     def undo(self, input: str, entries: Sequence[Entry], created_at: int, failure: str) -> Commands:
@@ -579,3 +583,7 @@ def _diff(entries: Sequence[Entry], at: int, now: str) -> str:
 
 
 __all__ = ["Fired", "LiveRun", "Mismatch"]
+
+
+async def _refuse(error: InvalidArguments) -> None:
+    raise error
