@@ -345,17 +345,13 @@ class FunctionHost(Answering):
 
     def _release(self, live: LiveRun, commands: Commands) -> None:
         """The gate opens: what was asked for may touch the outside."""
-        for position in commands.steps_cancelled:
-            self._stop_step(live, position)
-        for position in commands.timers_dropped:
-            if (timer := live.timers.pop(position, None)) is not None:
-                timer.cancel()
-        for position in commands.asks_withdrawn:
-            if (timer := live.timers.pop(position, None)) is not None:
-                timer.cancel()
-        if commands.timers:
+        if not commands.only_steps:
+            for position in commands.steps_cancelled:
+                self._stop_step(live, position)
+            for position in (*commands.timers_dropped, *commands.asks_withdrawn):
+                if (timer := live.timers.pop(position, None)) is not None:
+                    timer.cancel()
             self._arm(live, commands.timers)
-        if commands.asks:
             self._arm_asks(live, commands.asks)
         for request in commands.steps:
             position = request.position
