@@ -209,7 +209,9 @@ class FunctionHost(Answering):
         return Journal(journal.input, journal.entries, journal.waits, failure)
 
     def _loaded(self, run: Run, reading: asyncio.Future[Journal]) -> None:
-        error = None if reading.cancelled() else reading.exception()
+        if reading.cancelled():
+            return
+        error = reading.exception()
         if self._waking.get(run.id) is not reading:  # It was dropped, and perhaps claimed again, in the meantime.
             return
         del self._waking[run.id]
