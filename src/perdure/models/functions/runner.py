@@ -305,13 +305,7 @@ class LiveRun:
             commands, entries, starts, undo = self._answer_at_once(commands, at, entries)
         self.gate.append(commands)
         # The hot path: it goes on with steps and nothing else.
-        if (
-            commands.end is None
-            and len(self.requests) > len(self.pausing)
-            and not (commands.timers or commands.timers_dropped or commands.steps_cancelled)
-            and not (commands.asks or commands.asks_withdrawn or commands.posts)
-            and not (starts or read or consumed or undo)
-        ):
+        if commands.only_steps and len(self.requests) > len(self.pausing) and not (read or consumed):
             return Advance(
                 run_id=self.id,
                 at=at,
@@ -482,11 +476,13 @@ class LiveRun:
 
     def _took(self, commands: Commands) -> Commands:
         """Keep track of which steps are asked for, and mark what is said."""
+        for request in commands.steps:
+            self.requests[request.position] = request
+        if commands.only_steps:
+            return commands
         if commands.posts:
             said = enumerate(commands.posts, 1)
             commands.posts = [replace(post, mark=(self.seq, number)) for number, post in said]
-        for request in commands.steps:
-            self.requests[request.position] = request
         if commands.asks:
             for ask in commands.asks:
                 self.asks[ask.position] = ask
