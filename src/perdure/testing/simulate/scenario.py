@@ -1,4 +1,4 @@
-"""What is simulated: a seeded mix of runs, events and faults. Then the faults stop, and all must come to an end."""
+"""What is simulated: a seeded mix of runs, events and faults. Then the faults stop, and all of it must end."""
 
 from __future__ import annotations
 
