@@ -43,7 +43,7 @@ from perdure.models.functions.identity import check_same
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
 from perdure.ports import Clock, Codec, PlainCodec, Probe, Store, SystemClock, new_id
 from perdure.reading import Reading
-from perdure.registry import Registry
+from perdure.registry import Registry, named
 from perdure.resources import Resources
 from perdure.sending import PENDING_MAX, RETENTION, Sending
 from perdure.storage import open_store
@@ -153,7 +153,7 @@ class Engine(Inspecting, Sending, Reading):
             self._store,
             self._clock,
             self._timers,
-            workflows=lambda: sorted(self._workflows),
+            offers=self._workflows.offers,
             wake=lambda run_id: self._coordinator.owe(ops.Wake(run_id=run_id, at=self._clock.now())),
             expire=self._expire,
             background=self._background,
@@ -164,7 +164,7 @@ class Engine(Inspecting, Sending, Reading):
             self._sweeper,
             self._clock,
             recoveries_max=self._recoveries_max,
-            fingerprints=lambda: {name: workflow.fingerprint for name, workflow in self._workflows.items()},
+            offers=self._workflows.offers,
             adopted=self._arm_deadline,
             background=self._background,
         )
@@ -371,11 +371,11 @@ class Engine(Inspecting, Sending, Reading):
 
     def read_result(self, run: Run, output: str, reader: Reader | None) -> Any:
         """What a run returned, typed by its workflow if this engine has it."""
-        reader = reader or self._result_reader(run.workflow)
+        reader = reader or self._result_reader(run)
         return reader.read(self._codec.decode(output), f"the result of run {run.id!r}")
 
-    def _result_reader(self, workflow: str) -> Reader:
-        known = self._workflows.get(workflow)
+    def _result_reader(self, run: Run) -> Reader:
+        known = self._workflows.get((run.workflow, run.workflow_version))
         return known.signature.result if known is not None else Reader(Any, "a result")
 
     async def outcome(self, run_id: str) -> tuple[Run, Outcome]:
@@ -474,10 +474,9 @@ class Engine(Inspecting, Sending, Reading):
         stored = (await self._store.get([checked_text(id, "a run's id")])).get(id)
         if stored is None:
             raise RunNotFound(id)
-        if stored.run.workflow not in self._workflows:
-            raise UnknownWorkflow(
-                f"this engine does not have workflow {stored.run.workflow!r} to retry run {id!r} with"
-            )
+        if (stored.run.workflow, stored.run.workflow_version) not in self._workflows:
+            code = named(stored.run.workflow, stored.run.workflow_version)
+            raise UnknownWorkflow(f"this engine does not have {code} to retry run {id!r} with")
         failure = stored.outcome.failure
         entry = msgspec.json.decode(failure, type=Failure).entry if failure is not None else None
         await self._coordinator.submit(
@@ -507,7 +506,7 @@ class Engine(Inspecting, Sending, Reading):
         loaded = (await self._store.load([checked_text(id, "a run's id")])).get(id)
         if loaded is None:
             raise RunNotFound(id)
-        take = loaded.run.workflow in self._workflows
+        take = (loaded.run.workflow, loaded.run.workflow_version) in self._workflows
         lifted: bool = await self._coordinator.submit(
             ops.Resume(run_id=id, at=self._clock.now(), actor=actor, take=take)
         )

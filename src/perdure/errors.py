@@ -228,12 +228,17 @@ class CommitRefused(StoreError): ...
 
 
 class CommitConflict(StoreError):
-    """Rows of `run_ids` were not as the batch expected (another owner or version, or an id that is taken)."""
+    """Rows of `run_ids` were not as the batch expected (another owner or version, or an id that is taken), or mail that
+    it answers is gone: somebody else has answered it."""
 
     run_ids: frozenset[str]
+    mail_ids: frozenset[int]
 
-    def __init__(self, run_ids: frozenset[str]) -> None:
-        super().__init__(f"rows of {len(run_ids)} runs were not as expected: {sorted(run_ids)[:3]}", run_ids=run_ids)
+    def __init__(self, run_ids: frozenset[str], mail_ids: frozenset[int] = frozenset()) -> None:
+        message = f"rows of {len(run_ids)} runs were not as expected: {sorted(run_ids)[:3]}"
+        if mail_ids:
+            message = f"{message}; mail {sorted(mail_ids)[:3]} was answered by somebody else"
+        super().__init__(message, run_ids=run_ids, mail_ids=mail_ids)
 
 
 class Fenced(StoreError): ...

@@ -5,7 +5,7 @@ A store raises the errors under StoreError, and means them:
 - StoreBusy: nothing was written; sending the very same batch again is right.
 - OutcomeUnknown: the batch may have landed; sending it again finds out (its number tells).
 - CommitRefused: this batch will never be accepted (a constraint, a value the database cannot hold).
-- CommitConflict(run_ids): these runs' rows were not as expected; nothing was written.
+- CommitConflict(run_ids, mail_ids): these runs' rows were not as expected, this mail was gone; nothing was written.
 - Fenced: this engine was marked dead, or its row is gone; nothing was written and nothing ever will be.
 - StoreBroken: the store cannot be used at all.
 """
@@ -43,6 +43,23 @@ class LoadedRun(Struct, frozen=True, kw_only=True):
     waits: tuple[Wait, ...] = ()
     events: tuple[Event, ...] = ()  # those sent or given to it, in the order of sending
     orphaned: bool = False  # claimed from an engine that died with it, not one that released it
+
+
+class Offer(Struct, frozen=True):
+    """Code that an engine has. A run fits it if it was started as the same version of the same workflow."""
+
+    workflow: str
+    version: str
+    fingerprint: str
+
+
+class News(Struct, frozen=True, kw_only=True):
+    """What there may be to do: mail to read; engines whose sign of life is gone; runs without a living owner that could
+    go on now."""
+
+    mail: bool = False
+    dead: bool = False
+    stray: bool = False
 
 
 class Journal(Struct, frozen=True):
@@ -99,7 +116,11 @@ class RunFilter(Struct, frozen=True, kw_only=True):
 
 
 class Store(Protocol):
-    """Where runs live. One per engine. All methods but `abandon` may raise StoreBusy or StoreBroken."""
+    """Where runs live. One per engine. All methods but `abandon` and `listen` may raise StoreBusy or StoreBroken."""
+
+    @property
+    def poll_s(self) -> float:
+        """How often an engine should `look`, whatever it hears."""
 
     async def open(self) -> None:
         """Connect and bring the schema up to date, under a lock. Raises StoreBroken, SchemaTooNew."""
@@ -110,7 +131,17 @@ class Store(Protocol):
     def abandon(self) -> None:
         """Let go as a killed process would: no more writes, the sign of life gone, nothing tidied up. Idempotent."""
 
-    async def enroll(self, *, engine_id: str, host: str, pid: int, workflows: Sequence[str], at: int) -> Engine:
+    def listen(self, heard: Callable[[], object]) -> None:
+        """Call back, on the running loop, whenever others may have left something for this store's engine or for
+        everybody. Only a hint: some may be lost, some may be for nothing. Ends with `close` and `abandon`."""
+
+    async def look(self, *, engine_id: str, offers: Sequence[Offer], at: int) -> News:
+        """Whether there is mail that `mail` would give, an engine that `bury` would mark, a run that `claim` would take
+        or `ripe` would give as due by `at`. One cheap read."""
+
+    async def enroll(
+        self, *, engine_id: str, host: str, pid: int, workflows: Sequence[tuple[str, str]], at: int
+    ) -> Engine:
         """Register an engine, alive, with batch 0 and a fresh epoch; hold its sign of life until close or abandon."""
 
     async def retire(self, engine_id: str) -> None:
@@ -126,7 +157,8 @@ class Store(Protocol):
         """Apply the batch in one transaction, or not at all; what was found out about broadcasts and waits.
 
         The engine's row goes from `batch.number - 1` to `batch.number` in it. If the row already has `batch.number`,
-        the batch had landed before: return without writing. A key that was used before is a CommitConflict.
+        the batch had landed before: return without writing. A key that was used before, and mail that is gone, is a
+        CommitConflict. Who wins something here and is owned by another engine gets mail about it (kernel.mail.knock).
 
         A stream's items get their offsets here. Of what has a mark, an item that is there is left as it is, and a
         published value is replaced only by one with a greater mark. Entries that are archived take their marks with
@@ -134,14 +166,11 @@ class Store(Protocol):
         another input has said nothing yet: its items have no marks, its values any other replaces.
         """
 
-    async def claim(
-        self, *, engine_id: str, epoch: int, fingerprints: Mapping[str, str], limit: int
-    ) -> list[LoadedRun]:
-        """Take over up to `limit` active runs without a live owner whose workflow is a key of `fingerprints`
-        (workflow name -> code fingerprint), oldest first.
+    async def claim(self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int) -> list[LoadedRun]:
+        """Take over up to `limit` active runs without a living owner that fit an offer, oldest first.
 
         Suspended runs are left where they are: `ripe` tells when they go on. Held runs are left alone, but for
-        blocked ones whose hold has a fingerprint, and another than the one given here: other code may fit.
+        blocked ones whose hold has a fingerprint, and another than the offer's: other code may fit.
         Each claimed run's `claim` grows by one. Raises Fenced.
         """
 
@@ -151,8 +180,8 @@ class Store(Protocol):
     async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
         """The active children of these runs that are not detached."""
 
-    async def ripe(self, *, workflows: Sequence[str], before: int, limit: int) -> builtins.list[Ripe]:
-        """Of these workflows' runs without a live owner that are not held: those whose earliest wait, or whose
+    async def ripe(self, *, offers: Sequence[Offer], before: int, limit: int) -> builtins.list[Ripe]:
+        """Of the runs without a living owner that fit an offer and are not held: those whose earliest wait, or whose
         deadline, is before a time; the earliest first."""
 
     async def sent(self, keys: Sequence[str]) -> dict[str, str]:
@@ -175,7 +204,7 @@ class Store(Protocol):
         """One dead letter."""
 
     async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
-        """Forget events that have expired, and keys used before a time; how many, up to `limit` of each."""
+        """Forget events that have expired, and keys and replies from before a time; how many, up to `limit` of each."""
 
     async def journal(self, run_id: str) -> tuple[str, list[Entry]]:
         """A run's input and its entries in completion order. Raises RunNotFound."""
@@ -203,13 +232,13 @@ class Store(Protocol):
         large. Raises RunNotFound; a stream that nobody wrote to is empty."""
 
     async def post(self, mail: Mail) -> int:
-        """Leave mail; its id. FIFO per sender."""
+        """Leave mail; its id. FIFO per sender. Mail with a slot that was used before is not left again: its id is 0."""
 
     async def mail(self, engine_id: str, limit: int) -> builtins.list[Mail]:
-        """Mail for runs that this engine owns, oldest first."""
+        """Mail for runs that this engine owns, or no living engine, or that do not exist; oldest first."""
 
-    async def collect(self, mail_id: int) -> str | None:
-        """Take the reply to a mail out of its slot; None if there is none yet."""
+    async def collect(self, slots: Sequence[str]) -> dict[str, str]:
+        """Take the answers out of these slots: those that are there by now."""
 
 
 class TimerHandle(Protocol):

@@ -7,16 +7,20 @@ from typing import Any
 
 from perdure.errors import DuplicateWorkflow, Misuse, UnknownWorkflow
 from perdure.models.functions.define import RunCall, StepCall, Workflow, decorated_workflows
+from perdure.ports import Offer
 
 
-class Registry(Mapping[str, Workflow[Any, Any]]):
-    """Workflows by name: those given, or (None) all that were decorated, also those that will be."""
+def named(workflow: str, version: str) -> str:
+    """A workflow and its version, for people."""
+    return f"workflow {workflow!r} version {version!r}" if version else f"workflow {workflow!r}"
+
+
+class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
+    """Workflows by name and version: those given, or (None) all that were decorated, also those that will be."""
 
     def __init__(self, workflows: Iterable[Workflow[Any, Any]] | None) -> None:
         self._given = None if workflows is None else list(workflows)
-        self._known: dict[str, Workflow[Any, Any]] = {}
-        self._missing: set[str] = set()
-        self._seen = -1
+        self._known: dict[tuple[str, str], Workflow[Any, Any]] = {}
 
     def load(self) -> None:
         """Raises DuplicateWorkflow, Misuse."""
@@ -26,13 +30,19 @@ class Registry(Mapping[str, Workflow[Any, Any]]):
     def add(self, workflow: Workflow[Any, Any]) -> None:
         if not isinstance(workflow, Workflow):
             raise Misuse(f"workflows=[…] takes what @workflow made, not {workflow!r}")
-        known = self._known.get(workflow.name)
+        key = (workflow.name, workflow.version)
+        known = self._known.get(key)
         if known is not None and known is not workflow:
+            same = f"are named {workflow.name!r}" + (f" and have version {key[1]!r}" if key[1] else "")
             raise DuplicateWorkflow(
-                f"two workflows are named {workflow.name!r}: {known.where} and {workflow.where}; "
-                "give one of them another with @workflow(name=…), or say which to use with Engine(workflows=[…])"
+                f"two workflows {same}: {known.where} and {workflow.where}; give one of them another name or version "
+                "with @workflow(name=…, version=…), or say which to use with Engine(workflows=[…])"
             )
-        self._known[workflow.name] = workflow
+        self._known[key] = workflow
+
+    def offers(self) -> list[Offer]:
+        """The code that is here, as the store wants to know it."""
+        return [Offer(name, version, workflow.fingerprint) for (name, version), workflow in self._known.items()]
 
     def of(self, call: RunCall[Any]) -> Workflow[Any, Any]:
         """The workflow of a call that is to be started. Raises Misuse, UnknownWorkflow, DuplicateWorkflow."""
@@ -41,28 +51,28 @@ class Registry(Mapping[str, Workflow[Any, Any]]):
                 raise Misuse(f"{call!r} cannot be started: only workflows can; await the step inside one")
             raise Misuse(f"start() takes a called workflow, as in start(checkout('o-17')), not {call!r}")
         workflow = call.workflow
-        if self._known.get(workflow.name) is not workflow:
+        if self._known.get((workflow.name, workflow.version)) is not workflow:
             if self._given is not None:
-                known = ", ".join(sorted(self._known)) or "none"
+                known = ", ".join(sorted(f"{name} {version}".rstrip() for name, version in self._known)) or "none"
                 raise UnknownWorkflow(
-                    f"this engine does not run workflow {workflow.name!r}, only: {known}; "
+                    f"this engine does not run {named(workflow.name, workflow.version)}, only: {known}; "
                     "add it to Engine(workflows=[…])"
                 )
             self.add(workflow)
         return workflow
 
-    def __getitem__(self, name: str) -> Workflow[Any, Any]:
-        if name not in self._known and self._given is None:
+    def __getitem__(self, key: tuple[str, str]) -> Workflow[Any, Any]:
+        if key not in self._known and self._given is None:
             # It may have been defined since; a name of which there are two by now is nobody's.
-            found = [workflow for workflow in decorated_workflows() if workflow.name == name]
+            found = [workflow for workflow in decorated_workflows() if (workflow.name, workflow.version) == key]
             if len(found) == 1:
                 self.add(found[0])
-        return self._known[name]
+        return self._known[key]
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._known or super().__contains__(name)
+    def __contains__(self, key: object) -> bool:
+        return key in self._known or super().__contains__(key)
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self._known)
 
     def __len__(self) -> int:

@@ -34,11 +34,11 @@ class PostOffice:
             lost_track=lambda: None,
             broken=lambda error: None,
             now=lambda: self.now,
-            workflows={"w"},
+            workflows={("w", "")},
         )
 
     async def _enroll(self) -> Engine:
-        return await self.store.enroll(engine_id="e-1", host="h", pid=1, workflows=["w"], at=1)
+        return await self.store.enroll(engine_id="e-1", host="h", pid=1, workflows=[("w", "")], at=1)
 
     def _perform(self, effects: Iterable[Effect]) -> None:
         for effect in effects:

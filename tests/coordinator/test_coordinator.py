@@ -87,12 +87,12 @@ class Bench:
             lost_track=self._fenced,
             broken=self._broke,
             now=lambda: 1,
-            workflows={"w"},
+            workflows={("w", "")},
         )
 
     async def _enroll(self) -> Engine:
         self.enrolled += 1
-        return await self.store.enroll(engine_id=f"e{self.enrolled}", host="h", pid=1, workflows=["w"], at=1)
+        return await self.store.enroll(engine_id=f"e{self.enrolled}", host="h", pid=1, workflows=[("w", "")], at=1)
 
     def _perform(self, effects: Iterable[Effect]) -> None:
         self.effects += effects

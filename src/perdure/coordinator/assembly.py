@@ -70,6 +70,7 @@ class Assembly:
                 run=run,
                 expected_version=None if before is None else before.version,
                 expected_owner=None if before is None else before.owner,
+                expected_claim=0 if before is None else before.claim,
                 input=decision.input,
                 outcome=decision.outcome,
                 born=self.batch.numbered,
@@ -166,5 +167,5 @@ class Assembly:
         for event_id in decision.events_read:
             batch.events_read.append((run_id, event_id))
         if decision.guard and before is not None and run_id not in batch.runs:
-            batch.guards[run_id] = (before.owner, before.version)
+            batch.guards[run_id] = (before.owner, before.version, before.claim)
         batch.consumed.extend(decision.consumed)

@@ -98,7 +98,7 @@ class Coordinator:
         lost_track: Callable[[], None],
         broken: Callable[[BaseException], None],
         now: Callable[[], int],
-        workflows: Container[str],
+        workflows: Container[tuple[str, str]],
         probe: Probe | None = None,
     ) -> None:
         self.stats = Stats()
@@ -335,7 +335,9 @@ class Coordinator:
                     decided.append((item, Proceed(run.id)))
                     continue
                 if isinstance(op, Start):
-                    op = replace(op, admitted_at=now, admit=op.admit and op.workflow in self._workflows)
+                    op = replace(
+                        op, admitted_at=now, admit=op.admit and (op.workflow, op.workflow_version) in self._workflows
+                    )
                     if op.parent_id is not None and item.reply is not None:
                         op = self._born(op, assembly)
                 if run is None and op.run_id in found.runs:
@@ -347,7 +349,8 @@ class Coordinator:
                     box = assembly.boxes.get(op.run_id) or self._boxes.get(op.run_id)
                     scene = NO_SCENE if box is None else Scene(box)
                     if op.onward is not None:
-                        scene = Scene(scene.box, op.onward.workflow in self._workflows)
+                        onward = (op.onward.workflow, op.onward.workflow_version)
+                        scene = Scene(scene.box, onward in self._workflows)
                 elif isinstance(op, Start):
                     scene = NO_SCENE
                 else:
@@ -392,7 +395,7 @@ class Coordinator:
             known = assembly.batch.keys.get(op.event.key) or found.keys.get(op.event.key)
             if known is not None:
                 op = replace(op, known=known)
-        has_code = run is None or run.workflow in self._workflows
+        has_code = run is None or (run.workflow, run.workflow_version) in self._workflows
         children = found.children.get(op.run_id, ()) + assembly.children.get(op.run_id, ())
         return op, Scene(box, has_code, children)
 

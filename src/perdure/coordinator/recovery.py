@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -13,7 +13,7 @@ from perdure.coordinator.sweep import Sweeper
 from perdure.kernel.ops import Spread, Take
 from perdure.kernel.records import Run
 from perdure.kernel.status import Status
-from perdure.ports import Clock, LoadedRun, Store
+from perdure.ports import Clock, LoadedRun, Offer, Store
 
 _CLAIMED_AT_ONCE = 500
 _SUSPECT_AFTER = 2  # recoveries in a row, without progress, after which a run is resumed apart from others
@@ -45,7 +45,7 @@ class Recovery:
         clock: Clock,
         *,
         recoveries_max: int,
-        fingerprints: Callable[[], Mapping[str, str]],
+        offers: Callable[[], Sequence[Offer]],
         adopted: Callable[[Run], None],
         background: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
@@ -54,7 +54,7 @@ class Recovery:
         self._sweeper = sweeper
         self._clock = clock
         self._recoveries_max = recoveries_max
-        self._fingerprints = fingerprints
+        self._offers = offers
         self._adopted = adopted
         self._background = background
         self._lock = asyncio.Lock()
@@ -91,7 +91,7 @@ class Recovery:
         while True:
             engine = self._coordinator.engine
             claimed = await self._store.claim(
-                engine_id=engine.id, epoch=engine.epoch, fingerprints=self._fingerprints(), limit=_CLAIMED_AT_ONCE
+                engine_id=engine.id, epoch=engine.epoch, offers=self._offers(), limit=_CLAIMED_AT_ONCE
             )
             if not claimed:
                 return

@@ -11,7 +11,7 @@ from typing import Any
 
 from perdure.coordinator.timers import Timer, Timers
 from perdure.errors import StoreError
-from perdure.ports import Clock, Ripe, Store
+from perdure.ports import Clock, Offer, Ripe, Store
 
 log = logging.getLogger("perdure")
 
@@ -22,7 +22,7 @@ _AGAIN_US = 1_000_000
 
 
 class Sweeper:
-    """`wake` and `expire` are told of runs that are due; `workflows` are those that this engine has."""
+    """`wake` and `expire` are told of runs that are due; `offers` is the code that this engine has."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Sweeper:
         clock: Clock,
         timers: Timers,
         *,
-        workflows: Callable[[], Sequence[str]],
+        offers: Callable[[], Sequence[Offer]],
         wake: Callable[[str], None],
         expire: Callable[[str], None],
         background: Callable[[Coroutine[Any, Any, None]], None],
@@ -39,7 +39,7 @@ class Sweeper:
         self._store = store
         self._clock = clock
         self._timers = timers
-        self._workflows = workflows
+        self._offers = offers
         self._wake = wake
         self._expire = expire
         self._background = background
@@ -58,7 +58,7 @@ class Sweeper:
         self._is_sweeping = True
         try:
             now = self._clock.now()
-            found = await self._store.ripe(workflows=self._workflows(), before=_FOREVER, limit=_AT_ONCE)
+            found = await self._store.ripe(offers=self._offers(), before=_FOREVER, limit=_AT_ONCE)
             horizon = now + self._horizon_us
             for ripe in found:
                 if ripe.due_at < horizon:

@@ -11,7 +11,7 @@ from perdure.kernel.records import Audit, Entry, Event, Mail, Outcome, Published
 class RunWrite(Struct, kw_only=True):
     """A run's row in its final state.
 
-    `expected_version` None inserts; otherwise the row must still have `expected_owner` and `expected_version`.
+    `expected_version` None inserts; otherwise the row must still have the expected owner, version and claim.
     `outcome` None leaves output and failure as they are. `awake` is the row to write instead, if something that this
     run is about to wait for turns out to be there (None: it is not about to wait); `dozing` is the number of the audit
     row that then falls away. `born` is the last of the batch's numbers that was given before a new run.
@@ -20,6 +20,7 @@ class RunWrite(Struct, kw_only=True):
     run: Run
     expected_version: int | None
     expected_owner: str | None = None
+    expected_claim: int = 0
     input: str | None = None
     outcome: Outcome | None = None
     awake: Run | None = None
@@ -40,7 +41,7 @@ class Batch(Struct, kw_only=True):
     number: int
     at: int = 0
     runs: dict[str, RunWrite] = field(default_factory=dict)
-    guards: dict[str, tuple[str | None, int]] = field(default_factory=dict)  # run id -> its owner and version
+    guards: dict[str, tuple[str | None, int, int]] = field(default_factory=dict)  # run id -> owner, version, claim
     archive: list[tuple[str, int, int]] = field(default_factory=list)  # run id, from entry, attempt
     hops: list[str] = field(default_factory=list)  # runs that continue without their history
     journal: list[Entry] = field(default_factory=list)
@@ -60,7 +61,7 @@ class Batch(Struct, kw_only=True):
     stream_items: list[StreamItem] = field(default_factory=list)
     audit: list[Audit] = field(default_factory=list)
     mail: list[Mail] = field(default_factory=list)
-    mail_done: dict[int, str | None] = field(default_factory=dict)  # id -> reply; None: nobody waits for one
+    mail_done: dict[int, str] = field(default_factory=dict)  # id -> the answer, for the slot if it has one
 
 
 class Won(Struct, frozen=True, kw_only=True):
@@ -77,6 +78,9 @@ class Committed(Struct, kw_only=True):
     """What a commit found out. `sent` says for each broadcast who got it, if anybody (None: it is queued); `awake` are
     runs that did not fall asleep; `spreading` are events that have not reached all who wait for them.
 
+    `taken` are the runs that the batch took for its engine, as they are now: others may have given them something since
+    they were read. `told` are winners that another engine owns: it has mail.
+
     `landed`: the batch had been committed before, so nothing of this is known.
     """
 
@@ -86,6 +90,22 @@ class Committed(Struct, kw_only=True):
     refused: dict[str, int] = field(default_factory=dict)  # event id -> how many are pending
     awake: set[str] = field(default_factory=set)
     spreading: list[str] = field(default_factory=list)
+    taken: list[tuple[str, tuple[Wait, ...], tuple[Event, ...]]] = field(default_factory=list)
+    told: set[str] = field(default_factory=set)
+
+
+def taken_in(batch: Batch) -> list[str]:
+    """Runs that get this engine as their owner in this batch, and are not new."""
+    return [
+        run_id
+        for run_id, write in batch.runs.items()
+        if write.run.owner == batch.engine_id != write.expected_owner and write.expected_version is not None
+    ]
+
+
+def winners_elsewhere(batch: Batch, committed: Committed) -> list[str]:
+    """Winners that may have an owner who does not know yet."""
+    return sorted({won.run_id for won in committed.won} - batch.runs.keys()) if committed.won else []
 
 
 def awakened(batch: Batch, awake: set[str]) -> tuple[dict[str, RunWrite], list[Audit]]:

@@ -204,13 +204,13 @@ class Outcome(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Mail(Struct, frozen=True, kw_only=True):
-    """An op that another process left for a run's owner, with a slot for the reply."""
+    """An op that another process left for a run's owner. `slot` is where it looks for the answer; empty: nowhere."""
 
     id: int = 0  # given by the store
     run_id: str
     sender: str
+    slot: str = ""
     op: str
-    reply: str | None = None
     at: int
 
 
@@ -223,5 +223,5 @@ class Engine(Struct, frozen=True, kw_only=True):
     batch: int
     host: str
     pid: int
-    workflows: list[str]
+    workflows: list[tuple[str, str]]  # names and versions
     started_at: int

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import builtins
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced, Misuse, RunNotFound, StoreBroken
-from perdure.kernel.batch import Batch, Committed, RunWrite, awakened
+from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
+from perdure.kernel.mail import knock
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, Outcome, PublishedValue, Run
 from perdure.kernel.status import ACTIVE, FINISHED, Status
-from perdure.ports import Journal, LoadedRun, Ripe, RunFilter, StoredRun, StreamPage
+from perdure.ports import Journal, LoadedRun, News, Offer, Ripe, RunFilter, StoredRun, StreamPage
 from perdure.storage.memory_events import EventTables
 from perdure.storage.memory_streams import StreamTables
 
@@ -35,13 +36,16 @@ class MemoryDatabase(Struct, eq=False):
     streams: StreamTables = field(default_factory=StreamTables)
     audit: dict[str, dict[int, Audit]] = field(default_factory=dict)
     mail: dict[int, Mail] = field(default_factory=dict)
-    replies: dict[int, str] = field(default_factory=dict)
+    replies: dict[str, tuple[str, int]] = field(default_factory=dict)  # by slot; and when they were given
     mail_count: int = 0
+    listeners: dict[MemoryStore, Callable[[], object]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class MemoryStore:
     """A store on a MemoryDatabase, a new one unless given."""
+
+    poll_s = 1.0
 
     def __init__(self, database: MemoryDatabase | None = None) -> None:
         self.database = database or MemoryDatabase()
@@ -59,12 +63,32 @@ class MemoryStore:
     def abandon(self) -> None:
         if self._state == "open":
             self._state = "closed"
+            self.database.listeners.pop(self, None)
             with self.database.lock:
                 self.database.living -= self._enrolled
 
-    async def enroll(self, *, engine_id: str, host: str, pid: int, workflows: Sequence[str], at: int) -> Engine:
+    def listen(self, heard: Callable[[], object]) -> None:
+        self.database.listeners[self] = heard
+
+    def _tell_others(self) -> None:
+        for store, heard in self.database.listeners.items():
+            if store is not self:
+                asyncio.get_running_loop().call_soon(heard)
+
+    async def look(self, *, engine_id: str, offers: Sequence[Offer], at: int) -> News:
         database = self._database()
-        _check_storable(engine_id, host, pid, at, *workflows)
+        with database.lock:
+            return News(
+                mail=any(_is_for(database, mail, engine_id) for mail in database.mail.values()),
+                dead=any(engine.alive and engine.id not in database.living for engine in database.engines.values()),
+                stray=bool(_claimable(database, offers) or _ripe(database, offers, at + 1)),
+            )
+
+    async def enroll(
+        self, *, engine_id: str, host: str, pid: int, workflows: Sequence[tuple[str, str]], at: int
+    ) -> Engine:
+        database = self._database()
+        _check_storable(engine_id, host, pid, at, *(text for pair in workflows for text in pair))
         with database.lock:
             if engine_id in database.engines:
                 raise CommitRefused(f"engine {engine_id!r} is enrolled already; every engine takes an id of its own")
@@ -92,6 +116,7 @@ class MemoryStore:
                 stored = database.runs[run_id]
                 if stored.run.owner == engine_id:
                     database.runs[run_id] = replace(stored, run=replace(stored.run, owner=None))
+        self._tell_others()
 
     async def bury(self) -> builtins.list[str]:
         database = self._database()
@@ -112,24 +137,18 @@ class MemoryStore:
                 return Committed(landed=True)
             _check_runs(database, batch)
             _check_rows(database, batch)
-            return _apply(database, batch)
+            committed = _apply(database, batch)
+        self._tell_others()
+        return committed
 
     async def claim(
-        self, *, engine_id: str, epoch: int, fingerprints: Mapping[str, str], limit: int
+        self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int
     ) -> builtins.list[LoadedRun]:
         database = self._database()
         with database.lock:
             _check_fence(database, engine_id, epoch)
-            free = [
-                run
-                for run in (database.runs[run_id].run for run_id in database.active)
-                if run.workflow in fingerprints
-                and not _is_alive(database, run.owner)
-                and _is_claimable(run, fingerprints[run.workflow])
-            ]
-            free.sort(key=lambda run: (run.created_at, run.id))
             claimed: builtins.list[LoadedRun] = []
-            for was in free[: max(0, limit)]:
+            for was in _claimable(database, offers)[: max(0, limit)]:
                 run = replace(was, owner=engine_id, claim=was.claim + 1)
                 database.runs[run.id] = replace(database.runs[run.id], run=run)
                 claimed.append(replace(_loaded(database, run), orphaned=was.owner is not None))
@@ -146,21 +165,10 @@ class MemoryStore:
             active = (database.runs[run_id].run for run_id in sorted(database.active))
             return [_loaded(database, run) for run in active if run.parent_id in ids and run.bond != "detached"]
 
-    async def ripe(self, *, workflows: Sequence[str], before: int, limit: int) -> builtins.list[Ripe]:
+    async def ripe(self, *, offers: Sequence[Offer], before: int, limit: int) -> builtins.list[Ripe]:
         database = self._database()
         with database.lock:
-            found: builtins.list[Ripe] = []
-            for run_id in database.active:
-                run = database.runs[run_id].run
-                if run.workflow not in workflows or run.hold is not None or _is_alive(database, run.owner):
-                    continue
-                if run.deadline is not None and run.deadline < before:
-                    found.append(Ripe(run_id=run_id, due_at=run.deadline, deadline=True))
-                waits = database.tables.waits_of(run_id) if run.status is Status.SUSPENDED else ()
-                due = [wait.due_at for wait in waits if wait.due_at is not None and wait.due_at < before]
-                if due:
-                    found.append(Ripe(run_id=run_id, due_at=min(due), deadline=False))
-        return sorted(found, key=lambda ripe: (ripe.due_at, ripe.run_id))[:limit]
+            return _ripe(database, offers, before)[:limit]
 
     async def sent(self, keys: Sequence[str]) -> dict[str, str]:
         known = self._database().tables.keys
@@ -189,7 +197,10 @@ class MemoryStore:
     async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
         database = self._database()
         with database.lock:
-            return database.tables.purge(at, keys_before, limit)
+            old = [slot for slot, (_, given) in database.replies.items() if given < keys_before][:limit]
+            for slot in old:
+                del database.replies[slot]
+            return len(old) + database.tables.purge(at, keys_before, limit)
 
     async def journal(self, run_id: str) -> tuple[str, builtins.list[Entry]]:
         database = self._database()
@@ -253,18 +264,19 @@ class MemoryStore:
         database = self._database()
         _check_storable(*astuple(mail))
         with database.lock:
-            database.mail_count += 1
-            database.mail[database.mail_count] = replace(mail, id=database.mail_count, reply=None)
-            return database.mail_count
+            mail_id = _post(database, mail)
+        self._tell_others()
+        return mail_id
 
     async def mail(self, engine_id: str, limit: int) -> builtins.list[Mail]:
         database = self._database()
         with database.lock:
-            own = [one for one in database.mail.values() if _owner(database, one.run_id) == engine_id]
+            own = [one for one in database.mail.values() if _is_for(database, one, engine_id)]
         return own[: max(0, limit)]
 
-    async def collect(self, mail_id: int) -> str | None:
-        return self._database().replies.pop(mail_id, None)
+    async def collect(self, slots: Sequence[str]) -> dict[str, str]:
+        replies = self._database().replies
+        return {slot: replies.pop(slot)[0] for slot in slots if slot in replies}
 
     def _database(self) -> MemoryDatabase:
         if self._state != "open":
@@ -303,18 +315,20 @@ def _check_runs(database: MemoryDatabase, batch: Batch) -> None:
     wrong = {run_id for run_id, write in batch.runs.items() if not _is_as_expected(database, write)}
     for run_id, expected in batch.guards.items():
         stored = database.runs.get(run_id)
-        if stored is None or (stored.run.owner, stored.run.version) != expected:
+        if stored is None or (stored.run.owner, stored.run.version, stored.run.claim) != expected:
             wrong.add(run_id)
     taken = [key for key in batch.keys if key in database.tables.keys]
-    if wrong or taken:
-        raise CommitConflict(frozenset(wrong))
+    gone = batch.mail_done.keys() - database.mail.keys()
+    if wrong or taken or gone:
+        raise CommitConflict(frozenset(wrong), frozenset(gone))
 
 
 def _is_as_expected(database: MemoryDatabase, write: RunWrite) -> bool:
     stored = database.runs.get(write.run.id)
     if write.expected_version is None or stored is None:
         return write.expected_version is None and stored is None
-    return (stored.run.owner, stored.run.version) == (write.expected_owner, write.expected_version)
+    expected = (write.expected_owner, write.expected_version, write.expected_claim)
+    return (stored.run.owner, stored.run.version, stored.run.claim) == expected
 
 
 def _check_rows(database: MemoryDatabase, batch: Batch) -> None:
@@ -387,13 +401,26 @@ def _apply(database: MemoryDatabase, batch: Batch) -> Committed:
     for row in audit:
         database.audit.setdefault(row.run_id, {})[row.seq] = row
     for mail_id, reply in batch.mail_done.items():
-        if database.mail.pop(mail_id, None) and reply is not None:
-            database.replies[mail_id] = reply
-    for mail in batch.mail:
-        database.mail_count += 1
-        database.mail[database.mail_count] = replace(mail, id=database.mail_count)
+        if slot := database.mail.pop(mail_id).slot:
+            database.replies[slot] = (reply, batch.at)
+    found = settlement.found
+    for run_id in winners_elsewhere(batch, found):
+        if database.runs[run_id].run.owner not in (None, batch.engine_id):
+            found.told.add(run_id)
+    knocks = [knock(run_id, batch.engine_id, batch.at) for run_id in sorted(found.told)]
+    for mail in (*batch.mail, *knocks):
+        _post(database, mail)
     database.streams.apply(batch)
-    return settlement.found
+    found.taken = [(run_id, database.tables.waits_of(run_id), database.tables.of(run_id)) for run_id in taken_in(batch)]
+    return found
+
+
+def _post(database: MemoryDatabase, mail: Mail) -> int:
+    if mail.slot and (mail.slot in database.replies or any(one.slot == mail.slot for one in database.mail.values())):
+        return 0
+    database.mail_count += 1
+    database.mail[database.mail_count] = replace(mail, id=database.mail_count)
+    return database.mail_count
 
 
 def _written(stored: StoredRun | None, write: RunWrite) -> StoredRun:
@@ -433,19 +460,49 @@ def _loaded(database: MemoryDatabase, run: Run) -> LoadedRun:
     return LoadedRun(run=run, waits=database.tables.waits_of(run.id), events=database.tables.of(run.id))
 
 
-def _owner(database: MemoryDatabase, run_id: str) -> str | None:
-    stored = database.runs.get(run_id)
-    return stored.run.owner if stored else None
+def _is_for(database: MemoryDatabase, mail: Mail, engine_id: str) -> bool:
+    stored = database.runs.get(mail.run_id)
+    return stored is None or stored.run.owner == engine_id or not _is_alive(database, stored.run.owner)
 
 
 def _is_alive(database: MemoryDatabase, owner: str | None) -> bool:
     return owner is not None and owner in database.engines and database.engines[owner].alive
 
 
+def _free(database: MemoryDatabase, offers: Iterable[Offer]) -> list[tuple[Run, Offer]]:
+    """The active runs without a living owner that fit an offer."""
+    known = {(offer.workflow, offer.version): offer for offer in offers}
+    active = (database.runs[run_id].run for run_id in database.active)
+    return [
+        (run, known[run.workflow, run.workflow_version])
+        for run in active
+        if (run.workflow, run.workflow_version) in known and not _is_alive(database, run.owner)
+    ]
+
+
+def _claimable(database: MemoryDatabase, offers: Iterable[Offer]) -> list[Run]:
+    found = [run for run, offer in _free(database, offers) if _is_claimable(run, offer.fingerprint)]
+    return sorted(found, key=lambda run: (run.created_at, run.id))
+
+
 def _is_claimable(run: Run, fingerprint: str) -> bool:
     if run.hold is None:
         return run.status is not Status.SUSPENDED
     return run.hold.kind == "blocked" and run.hold.fingerprint not in ("", fingerprint)
+
+
+def _ripe(database: MemoryDatabase, offers: Iterable[Offer], before: int) -> list[Ripe]:
+    found: list[Ripe] = []
+    for run, _ in _free(database, offers):
+        if run.hold is not None:
+            continue
+        if run.deadline is not None and run.deadline < before:
+            found.append(Ripe(run_id=run.id, due_at=run.deadline, deadline=True))
+        waits = database.tables.waits_of(run.id) if run.status is Status.SUSPENDED else ()
+        due = [wait.due_at for wait in waits if wait.due_at is not None and wait.due_at < before]
+        if due:
+            found.append(Ripe(run_id=run.id, due_at=min(due), deadline=False))
+    return sorted(found, key=lambda ripe: (ripe.due_at, ripe.run_id))
 
 
 def _matches(run: Run, wanted: RunFilter) -> bool:

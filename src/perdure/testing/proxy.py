@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run
-from perdure.ports import Journal, LoadedRun, Ripe, RunFilter, Store, StoredRun, StreamPage
+from perdure.ports import Journal, LoadedRun, News, Offer, Ripe, RunFilter, Store, StoredRun, StreamPage
 
 T = TypeVar("T")
 
@@ -31,7 +31,19 @@ class StoreProxy:
     def abandon(self) -> None:
         self.inner.abandon()
 
-    async def enroll(self, *, engine_id: str, host: str, pid: int, workflows: Sequence[str], at: int) -> Engine:
+    @property
+    def poll_s(self) -> float:
+        return self.inner.poll_s
+
+    def listen(self, heard: Callable[[], object]) -> None:
+        self.inner.listen(heard)
+
+    async def look(self, *, engine_id: str, offers: Sequence[Offer], at: int) -> News:
+        return await self._through(self.inner.look(engine_id=engine_id, offers=offers, at=at))
+
+    async def enroll(
+        self, *, engine_id: str, host: str, pid: int, workflows: Sequence[tuple[str, str]], at: int
+    ) -> Engine:
         return await self._through(
             self.inner.enroll(engine_id=engine_id, host=host, pid=pid, workflows=workflows, at=at)
         )
@@ -49,11 +61,9 @@ class StoreProxy:
         return await self._through(self.inner.commit(batch))
 
     async def claim(
-        self, *, engine_id: str, epoch: int, fingerprints: Mapping[str, str], limit: int
+        self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int
     ) -> builtins.list[LoadedRun]:
-        return await self._through(
-            self.inner.claim(engine_id=engine_id, epoch=epoch, fingerprints=fingerprints, limit=limit)
-        )
+        return await self._through(self.inner.claim(engine_id=engine_id, epoch=epoch, offers=offers, limit=limit))
 
     async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
         return await self._through(self.inner.load(ids))
@@ -61,8 +71,8 @@ class StoreProxy:
     async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
         return await self._through(self.inner.children(ids))
 
-    async def ripe(self, *, workflows: Sequence[str], before: int, limit: int) -> builtins.list[Ripe]:
-        return await self._through(self.inner.ripe(workflows=workflows, before=before, limit=limit))
+    async def ripe(self, *, offers: Sequence[Offer], before: int, limit: int) -> builtins.list[Ripe]:
+        return await self._through(self.inner.ripe(offers=offers, before=before, limit=limit))
 
     async def sent(self, keys: Sequence[str]) -> dict[str, str]:
         return await self._through(self.inner.sent(keys))
@@ -116,5 +126,5 @@ class StoreProxy:
     async def mail(self, engine_id: str, limit: int) -> builtins.list[Mail]:
         return await self._through(self.inner.mail(engine_id, limit))
 
-    async def collect(self, mail_id: int) -> str | None:
-        return await self._through(self.inner.collect(mail_id))
+    async def collect(self, slots: Sequence[str]) -> dict[str, str]:
+        return await self._through(self.inner.collect(slots))

@@ -52,7 +52,7 @@ class FunctionHost(Answering):
         lookup: Callable[[str], Run | None],
         box: Callable[[str], Box],
         dropped: Callable[[str, int | None], None],
-        workflows: Mapping[str, Workflow[Any, Any]],
+        workflows: Mapping[tuple[str, str], Workflow[Any, Any]],
         resources: Callable[[type[Any]], Any],
         live_runs_max: int,
         callbacks_max: int,
@@ -176,7 +176,7 @@ class FunctionHost(Answering):
         self._guarded(live, self._began, run, input)
 
     def _new(self, run: Run) -> LiveRun | None:
-        workflow = self._workflows.get(run.workflow)
+        workflow = self._workflows.get((run.workflow, run.workflow_version))
         if workflow is None:
             self._hold(run.id, run.claim, f"this engine has no workflow {run.workflow!r}")
             return None

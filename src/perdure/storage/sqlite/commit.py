@@ -10,7 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.errors import CommitConflict, Fenced, StoreBusy
-from perdure.kernel.batch import Batch, Committed, RunWrite, awakened
+from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
+from perdure.kernel.mail import knock
+from perdure.kernel.records import Mail
 from perdure.storage.sqlite.events import is_matched, match
 from perdure.storage.sqlite.queries import (
     CLEAR_WAITS,
@@ -32,6 +34,7 @@ from perdure.storage.sqlite.queries import (
     UPDATE_RUNS_WITH_OUTCOME,
     Execution,
 )
+from perdure.storage.sqlite.reading import load_now
 from perdure.storage.sqlite.rows import (
     Payloads,
     Row,
@@ -91,12 +94,6 @@ def plan(batch: Batch) -> Plan:
     ]
     if batch.consumed:
         rest += MARK_CONSUMED.executions([(run_id,) for run_id in batch.consumed])
-    for mail in batch.mail:
-        rest.append((QUERIES["post_now"], [mail.run_id, mail.sender, mail.op, mail.at]))
-    if batch.mail_done:
-        replies = [(mail_id, reply) for mail_id, reply in batch.mail_done.items() if reply is not None]
-        rest += REPLY_MAIL.executions(replies)
-        rest += DELETE_MAIL.executions([(mail_id,) for mail_id in batch.mail_done])
     has_streams = bool(batch.published or batch.stream_items or batch.archive or new_inputs)
     return Plan(batch, waits, runs, rest, INSERT_AUDIT.executions(audit_rows(batch.audit)), has_streams)
 
@@ -108,7 +105,7 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
         with transaction(connection):
             if not _advance(connection, batch):
                 return Committed(landed=True)
-            if batch.guards or batch.keys:
+            if batch.guards or batch.keys or batch.mail_done:
                 _check_untouched(connection, batch)
             for sql, variables in planned.waits:
                 connection.execute(sql, variables)
@@ -117,6 +114,8 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
                 found = match(connection, batch).found
                 if found.awake:
                     planned = _without_sleep(planned, found.awake)
+                if winners := winners_elsewhere(batch, found):
+                    _tell(connection, batch, found, winners)
             written = 0
             for sql, variables in planned.runs:
                 written += connection.execute(sql, variables).rowcount
@@ -124,10 +123,15 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
                 raise _RunConflict
             for sql, variables in planned.rest:
                 connection.execute(sql, variables)
+            for mail in batch.mail:
+                connection.execute(*posting(mail))
             for sql, variables in planned.audit:
                 connection.execute(sql, variables)
             if planned.has_streams:
                 write_streams(connection, batch)
+            if taken := taken_in(batch):
+                loaded = load_now(connection, taken)
+                found.taken = [(one.run.id, one.waits, one.events) for one in loaded]
             return found
     except _RunConflict:
         raise _conflict(connection, batch) from None
@@ -141,13 +145,35 @@ def _without_sleep(planned: Plan, awake: set[str]) -> Plan:
 
 
 def _check_untouched(connection: sqlite3.Connection, batch: Batch) -> None:
-    """Runs that are not written but must be as they were; keys that must be new."""
-    rows = connection.execute(QUERIES["guards"], {"ids": json_text(list(batch.guards))}).fetchall()
-    if {run_id: (owner, version) for run_id, owner, version in rows} != batch.guards:
+    """Runs that are not written but must be as they were; keys that must be new; mail that must still be there."""
+    rows = connection.execute(QUERIES["expectations"], {"ids": json_text(list(batch.guards))}).fetchall()
+    if {run_id: tuple(found) for run_id, *found in rows} != batch.guards:
         raise _RunConflict
     keys = [(key, event_id, batch.at) for key, event_id in batch.keys.items()]
-    if sum(connection.execute(sql, variables).rowcount for sql, variables in PUT_KEYS.executions(keys)) != len(keys):
+    if _count(connection, PUT_KEYS.executions(keys)) != len(keys):
         raise _RunConflict
+    replies = [(mail_id, reply, batch.at) for mail_id, reply in batch.mail_done.items()]
+    _count(connection, REPLY_MAIL.executions(replies))
+    if _count(connection, DELETE_MAIL.executions([(mail_id,) for mail_id in batch.mail_done])) != len(batch.mail_done):
+        raise _RunConflict
+
+
+def _count(connection: sqlite3.Connection, executions: Iterable[Execution]) -> int:
+    return sum(connection.execute(sql, variables).rowcount for sql, variables in executions)
+
+
+def posting(mail: Mail) -> tuple[str, dict[str, object]]:
+    """What leaves a mail."""
+    values = {"run_id": mail.run_id, "sender": mail.sender, "slot": mail.slot or None, "op": mail.op, "at": mail.at}
+    return QUERIES["post"], values
+
+
+def _tell(connection: sqlite3.Connection, batch: Batch, found: Committed, winners: list[str]) -> None:
+    """Leave word for other engines about their runs that have won something here."""
+    wanted = {"ids": json_text(winners), "engine_id": batch.engine_id}
+    found.told = {run_id for (run_id,) in connection.execute(QUERIES["owned_elsewhere"], wanted)}
+    for run_id in sorted(found.told):
+        connection.execute(*posting(knock(run_id, batch.engine_id, batch.at)))
 
 
 def check_fence(connection: sqlite3.Connection, engine_id: str, epoch: int) -> None:
@@ -214,17 +240,21 @@ def _conflict(connection: sqlite3.Connection, batch: Batch) -> CommitConflict | 
         ids = json_text([*batch.runs, *batch.guards])
         rows = connection.execute(QUERIES["expectations"], {"ids": ids}).fetchall()
         used = connection.execute(QUERIES["sent"], {"ids": json_text(list(batch.keys))}).fetchall()
-    found = {run_id: (owner, version) for run_id, owner, version in rows}
+        there = connection.execute(QUERIES["mail_there"], {"ids": json_text(list(batch.mail_done))}).fetchall()
+    found = {run_id: tuple(rest) for run_id, *rest in rows}
+    gone = batch.mail_done.keys() - {mail_id for (mail_id,) in there}
     wrong = {run_id for run_id, write in batch.runs.items() if found.get(run_id) != _expected(write)}
     wrong |= {run_id for run_id, expected in batch.guards.items() if found.get(run_id) != expected}
-    if wrong or used:
-        return CommitConflict(frozenset(wrong))
+    if wrong or used or gone:
+        return CommitConflict(frozenset(wrong), frozenset(gone))
     # Somebody wrote between the roll back and this look, and now all is as expected.
     return StoreBusy("runs of the batch were being changed by another process; nothing was written")
 
 
-def _expected(write: RunWrite) -> tuple[str | None, int] | None:
-    return None if write.expected_version is None else (write.expected_owner, write.expected_version)
+def _expected(write: RunWrite) -> tuple[str | None, int, int] | None:
+    if write.expected_version is None:
+        return None
+    return write.expected_owner, write.expected_version, write.expected_claim
 
 
 def _history_executions(hops: list[str]) -> list[Execution]:

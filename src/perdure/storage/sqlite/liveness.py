@@ -107,6 +107,14 @@ class SignsOfLife:
                 sign.let_go(tidy=tidy)
             self._held.clear()
 
+    def is_any_gone(self, engine_ids: Iterable[str]) -> bool:
+        """Whether one of these has no sign of life. Raises StoreBroken."""
+        found = self.dead(engine_ids)
+        for sign in found.values():
+            if sign:
+                sign.let_go(tidy=False)
+        return bool(found)
+
     def dead(self, engine_ids: Iterable[str]) -> dict[str, SignOfLife | None]:
         """Those without a sign of life. Their locks are held here, until let go, so that only one store buries them.
 

@@ -81,13 +81,14 @@ update runs set
     updated_at = new.updated_at, completed_at = new.completed_at
 from (
     with new (
-        id, expected_owner, expected_version,
+        id, expected_owner, expected_version, expected_claim,
         workflow_version, status, version, revision, owner, claim, tags, hold_kind, hold_fingerprint, hold, deadline,
         attempt, recoveries, undo, origin, started_at, updated_at, completed_at
-    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
     select * from new
 ) as new
 where runs.id = new.id and runs.owner is new.expected_owner and runs.version = new.expected_version
+    and runs.claim = new.expected_claim
 
 -- name: update_runs_with_outcome
 -- The same with output and failure.
@@ -100,14 +101,15 @@ update runs set
     spilled = (runs.spilled & 1) | new.spilled, output = new.output, failure = new.failure
 from (
     with new (
-        id, expected_owner, expected_version,
+        id, expected_owner, expected_version, expected_claim,
         workflow_version, status, version, revision, owner, claim, tags, hold_kind, hold_fingerprint, hold, deadline,
         attempt, recoveries, undo, origin, started_at, updated_at, completed_at,
         spilled, output, failure
-    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
     select * from new
 ) as new
 where runs.id = new.id and runs.owner is new.expected_owner and runs.version = new.expected_version
+    and runs.claim = new.expected_claim
 
 -- name: drop_large_input
 -- A new input takes the old one's large payload with it.
@@ -119,7 +121,7 @@ update runs set spilled = (spilled & ~1) | ?, input = ?, workflow = ? where id =
 
 -- name: expectations
 -- What tells whether runs are as a batch expects them.
-select id, owner, version from runs where id in {given_ids}
+select id, owner, version, claim from runs where id in {given_ids}
 
 -- name: archive
 -- Set entries aside, from one on.
@@ -188,10 +190,6 @@ where (run_id, position) in (with new (run_id, position) as (values (?, ?)) sele
 -- name: mark_consumed
 -- Runs whose failure was handed to a run that waited for it.
 update runs set consumed = 1 where id in (values (?))
-
--- name: guards
--- Runs that are not written but must be as they were.
-select id, owner, version from runs where id in {given_ids}
 
 -- name: take_numbers
 -- The next numbers of the one count.
@@ -389,12 +387,18 @@ delete from event_keys where key in (select key from event_keys indexed by event
 select {run_columns} from runs indexed by runs_parent
 where runs.parent_id in {given_ids} and {active} and runs.bond <> 'detached' order by runs.created_at, runs.id
 
+-- name: offered
+-- Runs that fit what an engine offers: a JSON list of pairs of workflow and version.
+(runs.workflow, runs.workflow_version) in (
+    select json_extract(value, '$[0]'), json_extract(value, '$[1]') from json_each(:offers)
+)
+
 -- name: ripe_waits
--- Waiting runs of these workflows that nobody has and that are due before a time, in the order of the index, so that who
+-- Waiting runs, fitting what is offered, that nobody has and that are due before a time, in the order of the index, so that who
 -- has seen enough can stop. A run is there once for each of its waits.
 select waits.run_id, waits.due_at from waits indexed by waits_due cross join runs on runs.id = waits.run_id
 where waits.due_at is not null and waits.due_at < :before
-    and runs.status = 'suspended' and runs.hold_kind is null and runs.workflow in (select value from json_each(:workflows))
+    and runs.status = 'suspended' and runs.hold_kind is null and {offered}
     and (runs.owner is null or runs.owner not in (select id from engines where alive))
 order by waits.due_at
 
@@ -402,7 +406,7 @@ order by waits.due_at
 -- The same by their deadlines.
 select runs.id, runs.deadline from runs indexed by runs_deadline
 where runs.deadline is not null and {active} and runs.deadline < :before
-    and runs.hold_kind is null and runs.workflow in (select value from json_each(:workflows))
+    and runs.hold_kind is null and {offered}
     and (runs.owner is null or runs.owner not in (select id from engines where alive))
 order by runs.deadline limit :limit
 
@@ -442,9 +446,9 @@ update published set seq = :seq, number = :number where run_id = :run_id and seq
 
 -- name: reply_mail
 -- Answers, for mail that is still there.
-insert or replace into mail_replies (id, reply)
-select mail.id, new.reply from (with new (id, reply) as (values (?, ?)) select * from new) as new
-join mail on mail.id = new.id
+insert or replace into mail_replies (slot, reply, at)
+select mail.slot, new.reply, new.at from (with new (id, reply, at) as (values (?, ?, ?)) select * from new) as new
+join mail on mail.id = new.id where mail.slot is not null
 
 -- name: delete_mail
 -- Mail that a commit consumes.
@@ -467,13 +471,14 @@ select owner from owners where owner is not null and owner not in (select id fro
 -- name: claimable
 -- The oldest runs of a workflow that an owner (or nobody) has and that do not just wait, without those held.
 select runs.created_at, runs.id from runs indexed by runs_awake
-where {awake} and runs.owner is :owner and runs.workflow = :workflow and runs.hold_kind is null
+where {awake} and runs.owner is :owner and runs.workflow = :workflow and runs.workflow_version = :version
+    and runs.hold_kind is null
 order by runs.created_at, runs.id limit :limit
 
 -- name: claimable_blocked
 -- Runs of a workflow, blocked with other code, that nobody alive has.
 select runs.created_at, runs.id, runs.owner from runs indexed by runs_held
-where runs.hold_kind = 'blocked' and runs.workflow = :workflow and {active}
+where runs.hold_kind = 'blocked' and runs.workflow = :workflow and runs.workflow_version = :version and {active}
     and runs.hold_fingerprint not in ('', :fingerprint)
     and (runs.owner is null or runs.owner not in (select id from engines where alive))
 order by runs.created_at, runs.id limit :limit
@@ -548,25 +553,47 @@ select run_id, stream, "offset", value, at, position, attempt from stream_items
 where run_id = :run_id and stream = :stream and "offset" > :after order by "offset" limit :limit
 
 -- name: post
--- Leave mail.
-insert into mail (run_id, sender, op, at) values (:run_id, :sender, :op, :at)
+-- Leave mail, unless its slot shows that it was left before.
+insert into mail (run_id, sender, slot, op, at)
+select :run_id, :sender, :slot, :op, :at
+where :slot is null or :slot not in (select slot from mail_replies)
+on conflict (slot) where slot is not null do nothing
 
--- name: post_now
--- Leave mail, as part of a batch.
-insert into mail (run_id, sender, op, at) values (?, ?, ?, ?)
+-- name: addressed
+-- Mail that an engine may answer, beside its run, if that is there. Mail is consumed soon, so it is the mail that is gone
+-- through, not the runs.
+from mail left join runs on runs.id = mail.run_id
+where (
+    runs.owner is null or runs.owner = :engine_id or runs.owner not in (select id from engines where alive)
+)
 
 -- name: mail
--- Mail for an engine's runs, oldest first. Mail is consumed soon, so it is the mail that is gone through, not the runs.
-select mail.id, mail.run_id, mail.sender, mail.op, mail.at
-from mail cross join runs on runs.id = mail.run_id where runs.owner = :engine_id order by mail.id limit :limit
+-- Mail that an engine may answer, oldest first.
+select mail.id, mail.run_id, mail.sender, coalesce(mail.slot, ''), mail.op, mail.at {addressed} order by mail.id limit :limit
 
--- name: reply
--- The answer to a mail.
-select reply from mail_replies where id = :id
+-- name: has_mail
+-- Whether there is any.
+select 1 {addressed} limit 1
 
--- name: delete_reply
--- Empty the slot.
-delete from mail_replies where id = :id
+-- name: replies
+-- Which of these slots have an answer.
+select slot from mail_replies where slot in {given_ids}
+
+-- name: take_replies
+-- The same, and empty the slots.
+delete from mail_replies where slot in {given_ids} returning slot, reply
+
+-- name: purge_replies
+-- Forget answers that nobody came for.
+delete from mail_replies where slot in (select slot from mail_replies where at < :before limit :limit)
+
+-- name: mail_there
+-- Of these mails, those that are still there.
+select id from mail where id in {given_ids}
+
+-- name: owned_elsewhere
+-- Of these runs, those that another engine owns.
+select id from runs where id in {given_ids} and owner is not null and owner <> :engine_id
 
 -- name: filters
 -- The conditions of a RunFilter but for the cursor; null stands for a condition that was not given.

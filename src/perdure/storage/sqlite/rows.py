@@ -43,7 +43,7 @@ _HOLD_AT: Final = _RUN_FIELDS.index("hold")
 _decode_tags: Final = msgspec.json.Decoder(dict[str, str]).decode
 _decode_where: Final = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
 _decode_hold: Final = msgspec.json.Decoder(Hold).decode
-_decode_names: Final = msgspec.json.Decoder(list[str]).decode
+_decode_names: Final = msgspec.json.Decoder(list[tuple[str, str]]).decode
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -73,7 +73,7 @@ def inserted_run(write: RunWrite, payloads: Payloads, numbered: int) -> Row:
 
 
 def updated_run(write: RunWrite) -> Row:
-    return (write.run.id, write.expected_owner, write.expected_version, *_changing(write.run))
+    return (write.run.id, write.expected_owner, write.expected_version, write.expected_claim, *_changing(write.run))
 
 
 def finished_run(write: RunWrite, payloads: Payloads) -> Row:
@@ -266,8 +266,7 @@ def stream_item_of(row: Row) -> StreamItem:
 
 
 def mail_of(row: Row) -> Mail:
-    mail_id, run_id, sender, op, at = row
-    return _record(Mail, {"id": mail_id, "run_id": run_id, "sender": sender, "op": op, "at": at}, row)
+    return _record(Mail, dict(zip(Mail.__struct_fields__, row, strict=True)), row)
 
 
 def engine_of(row: Row) -> Engine:

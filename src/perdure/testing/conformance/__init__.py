@@ -15,6 +15,7 @@ from perdure.testing.conformance.claims import ClaimRules
 from perdure.testing.conformance.commits import CommitRules
 from perdure.testing.conformance.engines import EngineRules
 from perdure.testing.conformance.events import EventRules
+from perdure.testing.conformance.fleet import FleetRules
 from perdure.testing.conformance.listing import ListingRules
 from perdure.testing.conformance.mail import MailRules
 from perdure.testing.conformance.records import RecordRules
@@ -25,6 +26,15 @@ __all__ = ["StoreConformance"]
 
 
 class StoreConformance(
-    CommitRules, EngineRules, ClaimRules, RecordRules, ListingRules, MailRules, EventRules, WaitRules, StreamRules
+    CommitRules,
+    EngineRules,
+    ClaimRules,
+    RecordRules,
+    ListingRules,
+    MailRules,
+    FleetRules,
+    EventRules,
+    WaitRules,
+    StreamRules,
 ):
     """All rules of the port."""

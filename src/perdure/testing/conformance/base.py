@@ -12,7 +12,7 @@ import msgspec
 from perdure.kernel.batch import Batch, Committed, RunWrite
 from perdure.kernel.records import Audit, Engine, Entry, Event, Outcome, Run, Wait
 from perdure.kernel.status import Status
-from perdure.ports import Store
+from perdure.ports import Offer, Store
 
 
 def a_run(run_id: str = "r-1", **fields: Any) -> Run:
@@ -27,7 +27,13 @@ def insert(run: Run, text: str = '"in"', outcome: Outcome | None = None) -> RunW
 def update(before: Run, *, outcome: Outcome | None = None, **changes: Any) -> RunWrite:
     """A write of `before` with changes and the next version, which expects to find `before`."""
     after = msgspec.structs.replace(before, **{"version": before.version + 1, **changes})
-    return RunWrite(run=after, expected_version=before.version, expected_owner=before.owner, outcome=outcome)
+    return RunWrite(
+        run=after,
+        expected_version=before.version,
+        expected_owner=before.owner,
+        expected_claim=before.claim,
+        outcome=outcome,
+    )
 
 
 def an_entry(run_id: str = "r-1", seq: int = 1, **fields: Any) -> Entry:
@@ -62,6 +68,14 @@ def _fields(**fields: Any) -> dict[str, Any]:
     return fields
 
 
+def offers(**fingerprints: str) -> list[Offer]:
+    """Offers of these workflows, with these fingerprints and no version."""
+    return [Offer(workflow, "", fingerprint) for workflow, fingerprint in fingerprints.items()]
+
+
+CHECKOUT = {"checkout": "f"}
+
+
 class Author:
     """An engine enrolled in a store: numbers its batches and sends them."""
 
@@ -73,7 +87,8 @@ class Author:
 
     @classmethod
     async def enroll(cls, store: Store, engine_id: str = "e-1") -> Author:
-        return cls(store, await store.enroll(engine_id=engine_id, host="h", pid=1, workflows=["checkout"], at=1))
+        workflows = [("checkout", "")]
+        return cls(store, await store.enroll(engine_id=engine_id, host="h", pid=1, workflows=workflows, at=1))
 
     def batch(self, *runs: RunWrite, **parts: Any) -> Batch:
         """The next batch, not sent."""
@@ -114,7 +129,7 @@ class Author:
     async def claim(self, limit: int = 100, **fingerprints: str) -> list[str]:
         """The ids of the runs claimed, for the workflow checkout unless others are given."""
         loaded = await self.store.claim(
-            engine_id=self.id, epoch=self.engine.epoch, fingerprints=fingerprints or {"checkout": "f"}, limit=limit
+            engine_id=self.id, epoch=self.engine.epoch, offers=offers(**fingerprints or CHECKOUT), limit=limit
         )
         return [one.run.id for one in loaded]
 

@@ -9,7 +9,7 @@ import pytest
 from perdure.errors import Fenced
 from perdure.kernel.records import Hold
 from perdure.kernel.status import ACTIVE, FINISHED, Status
-from perdure.testing.conformance.base import Author, Rules, a_run, a_wait, insert
+from perdure.testing.conformance.base import Author, Rules, a_run, a_wait, insert, offers
 
 
 class ClaimRules(Rules):
@@ -24,7 +24,7 @@ class ClaimRules(Rules):
             waits = {("r-1", position, 0): a_wait(position=position) for position in ("2", "1")}
             await author.commit(insert(a_run(claim=4, tags={"k": "v"})), insert(a_run("r-2")), waits=waits)
             claimed = await author.store.claim(
-                engine_id=author.id, epoch=author.engine.epoch, fingerprints={"checkout": "f"}, limit=10
+                engine_id=author.id, epoch=author.engine.epoch, offers=offers(checkout="f"), limit=10
             )
             assert claimed[0].run == a_run(claim=5, tags={"k": "v"}, owner=author.id)
             assert claimed[0].waits == (a_wait(position="1"), a_wait(position="2"))
@@ -35,7 +35,7 @@ class ClaimRules(Rules):
         async with self.author() as author:
             await author.commit(*(insert(a_run(name, workflow=name)) for name in ("a", "b", "c")))
             assert await author.claim(a="1", c="1", unknown="1") == ["a", "c"]
-            assert await author.store.claim(engine_id=author.id, epoch=1, fingerprints={}, limit=10) == []
+            assert await author.store.claim(engine_id=author.id, epoch=1, offers=[], limit=10) == []
 
     async def test_runs_come_oldest_first_and_up_to_the_limit(self) -> None:
         async with self.author() as author:
@@ -73,7 +73,7 @@ class ClaimRules(Rules):
             one.store.abandon()
             await heir.store.bury()
             claimed = await heir.store.claim(
-                engine_id="e-3", epoch=heir.engine.epoch, fingerprints={"checkout": "f"}, limit=9
+                engine_id="e-3", epoch=heir.engine.epoch, offers=offers(checkout="f"), limit=9
             )
             assert {one.run.id: one.orphaned for one in claimed} == {"left": True, "free": False, "released": False}
             assert not any(one.orphaned for one in (await heir.store.load(["left", "free"])).values())
@@ -112,14 +112,14 @@ class ClaimRules(Rules):
             with pytest.raises(Fenced):
                 await one.claim()
             with pytest.raises(Fenced):
-                await other.claim(engine_id="nobody", epoch=1, fingerprints={"checkout": "f"}, limit=1)
+                await other.claim(engine_id="nobody", epoch=1, offers=offers(checkout="f"), limit=1)
             assert (await other.load(["r-1"]))["r-1"].run == a_run()
 
     async def test_a_wrong_epoch_claims_nothing(self) -> None:
         async with self.author() as author:
             with pytest.raises(Fenced):
                 await author.store.claim(
-                    engine_id=author.id, epoch=author.engine.epoch + 1, fingerprints={"checkout": "f"}, limit=1
+                    engine_id=author.id, epoch=author.engine.epoch + 1, offers=offers(checkout="f"), limit=1
                 )
 
     async def test_no_run_is_claimed_by_two(self) -> None:

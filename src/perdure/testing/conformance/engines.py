@@ -12,9 +12,10 @@ from perdure.testing.conformance.base import Author, Rules, a_run, insert, updat
 class EngineRules(Rules):
     async def test_an_enrolled_engine_is_known_to_all(self) -> None:
         async with self.opened() as store, self.opened() as other:
-            engine = await store.enroll(engine_id="e", host="höst", pid=7, workflows=["a", "b"], at=9)
+            has = [("a", ""), ("b", "2")]
+            engine = await store.enroll(engine_id="e", host="höst", pid=7, workflows=has, at=9)
             assert engine == Engine(
-                id="e", epoch=engine.epoch, alive=True, batch=0, host="höst", pid=7, workflows=["a", "b"], started_at=9
+                id="e", epoch=engine.epoch, alive=True, batch=0, host="höst", pid=7, workflows=has, started_at=9
             )
             assert await other.engines() == [engine]
 

@@ -245,8 +245,8 @@ class EventRules(Rules):
     async def test_a_run_that_is_guarded_must_be_as_it_was(self) -> None:
         async with self.author() as author:
             await author.commit(insert(a_run(version=3, revision=3)))
-            await author.exchange(events=[an_event("e-1", run_id="r-1")], guards={"r-1": (None, 3)})
-            for guard in ((None, 2), (author.id, 3)):
+            await author.exchange(events=[an_event("e-1", run_id="r-1")], guards={"r-1": (None, 3, 0)})
+            for guard in ((None, 2, 0), (author.id, 3, 0), (None, 3, 1)):
                 with pytest.raises(CommitConflict) as conflict:
                     await author.exchange(events=[an_event("e-2", run_id="r-1")], guards={"r-1": guard})
                 assert conflict.value.run_ids == {"r-1"}

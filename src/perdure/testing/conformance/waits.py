@@ -9,6 +9,7 @@ from perdure.kernel.records import Hold
 from perdure.kernel.status import Status
 from perdure.ports import Ripe
 from perdure.testing.conformance.base import (
+    CHECKOUT,
     Author,
     Rules,
     a_run,
@@ -16,6 +17,7 @@ from perdure.testing.conformance.base import (
     an_audit,
     an_event,
     insert,
+    offers,
     update,
     waits_for,
 )
@@ -116,27 +118,27 @@ class WaitRules(Rules):
             await self._suspended(author, "owned", 100, owner=author.id)
             await self._suspended(author, "other", 100, workflow="other")
             await self._suspended(author, "held", 100, hold=Hold(kind="paused", reason="r"))
-            found = await author.store.ripe(workflows=["checkout"], before=999, limit=10)
+            found = await author.store.ripe(offers=offers(**CHECKOUT), before=999, limit=10)
             assert found == [
                 Ripe(run_id="early", due_at=100, deadline=False),
                 Ripe(run_id="dated", due_at=200, deadline=True),
                 Ripe(run_id="late", due_at=300, deadline=False),
             ]
-            assert await author.store.ripe(workflows=["checkout"], before=999, limit=1) == found[:1]
+            assert await author.store.ripe(offers=offers(**CHECKOUT), before=999, limit=1) == found[:1]
 
     async def test_runs_of_an_engine_that_died_are_due_as_well(self) -> None:
         async with self.author("e-1") as dead, self.opened() as store:
             await self._suspended(dead, "r-1", 100, owner="e-1")
-            assert await store.ripe(workflows=["checkout"], before=200, limit=10) == []
+            assert await store.ripe(offers=offers(**CHECKOUT), before=200, limit=10) == []
             await store.retire("e-1")
-            found = await store.ripe(workflows=["checkout"], before=200, limit=10)
+            found = await store.ripe(offers=offers(**CHECKOUT), before=200, limit=10)
             assert [ripe.run_id for ripe in found] == ["r-1"]
 
     async def test_a_run_whose_wait_was_won_is_due_at_once(self) -> None:
         async with self.author() as author:
             await author.exchange(insert(a_run("r-1", status=Status.SUSPENDED)), waits=[waits_for()])
-            assert await author.store.ripe(workflows=["checkout"], before=10_000, limit=10) == []
+            assert await author.store.ripe(offers=offers(**CHECKOUT), before=10_000, limit=10) == []
             await author.exchange(events=[an_event()])
-            assert await author.store.ripe(workflows=["checkout"], before=10_000, limit=10) == [
+            assert await author.store.ripe(offers=offers(**CHECKOUT), before=10_000, limit=10) == [
                 Ripe(run_id="r-1", due_at=0, deadline=False)
             ]

@@ -1,0 +1,124 @@
+"""Engines that share a file: who is there, who owns what, mail. All but `look` runs in the writer's thread."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from perdure.errors import CommitRefused
+from perdure.kernel.records import Engine, Mail
+from perdure.ports import LoadedRun, News, Offer
+from perdure.storage.sqlite.commit import check_fence, posting
+from perdure.storage.sqlite.liveness import SignsOfLife
+from perdure.storage.sqlite.queries import QUERIES
+from perdure.storage.sqlite.reading import load_now, ripe_waits
+from perdure.storage.sqlite.rows import engine_of, json_text
+from perdure.storage.sqlite.transaction import snapshot, transaction
+
+
+def enroll(connection: sqlite3.Connection, *, signs: SignsOfLife, row: dict[str, Any]) -> Engine:
+    engine_id: str = row["id"]
+    # The sign comes first: an engine that is alive in the table must never be seen without it.
+    if not signs.give(engine_id):
+        raise CommitRefused(f"engine {engine_id!r} is enrolled already; every engine takes an id of its own")
+    try:
+        with transaction(connection):
+            connection.execute(QUERIES["enroll"], {**row, "workflows": json_text(row["workflows"])})
+            return engine_of(connection.execute(QUERIES["engine"], {"id": engine_id}).fetchone())
+    except BaseException:
+        signs.withdraw(engine_id)
+        raise
+
+
+def retire(connection: sqlite3.Connection, *, engine_id: str) -> None:
+    with transaction(connection):
+        connection.execute(QUERIES["mark_dead"], {"id": engine_id})
+        connection.execute(QUERIES["release"], {"id": engine_id})
+
+
+def bury(connection: sqlite3.Connection, *, signs: SignsOfLife) -> list[str]:
+    dead = signs.dead([engine_id for (engine_id,) in connection.execute(QUERIES["living"]).fetchall()])
+    if not dead:
+        return []
+    is_done = False
+    try:
+        with transaction(connection):
+            # An engine that retired in between is not counted.
+            buried = [e for e in dead if connection.execute(QUERIES["mark_dead"], {"id": e}).rowcount]
+        is_done = True
+        return buried
+    finally:
+        for sign in dead.values():
+            if sign:
+                sign.let_go(tidy=is_done)
+
+
+def claim(
+    connection: sqlite3.Connection, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int
+) -> list[LoadedRun]:
+    with transaction(connection):
+        check_fence(connection, engine_id, epoch)
+        found = _claimable(connection, offers, max(0, limit))
+        orphaned = {run_id: is_orphaned for _, run_id, is_orphaned in sorted(found)[: max(0, limit)]}
+        if not orphaned:
+            return []
+        ids = list(orphaned)
+        connection.execute(QUERIES["take_over"], {"owner": engine_id, "ids": json_text(ids)})
+        loaded = {one.run.id: one for one in load_now(connection, ids)}
+        return [replace(loaded[run_id], orphaned=orphaned[run_id]) for run_id in ids]
+
+
+def _claimable(connection: sqlite3.Connection, offers: Sequence[Offer], limit: int) -> list[tuple[int, str, bool]]:
+    """Runs to claim: when each was created, its id, and whether its owner died with it. Those that fit one offer and
+    have one owner come in order, up to the limit."""
+    owners = [None, *(owner for (owner,) in connection.execute(QUERIES["owners"]))]
+    found: list[tuple[int, str, bool]] = []
+    for offer in offers:
+        wanted: dict[str, object] = {
+            "workflow": offer.workflow,
+            "version": offer.version,
+            "fingerprint": offer.fingerprint,
+            "limit": limit,
+        }
+        # One short walk through the index for each owner and offer is never long, whatever else waits.
+        for owner in owners:
+            for created_at, run_id in connection.execute(QUERIES["claimable"], {**wanted, "owner": owner}):
+                found.append((created_at, run_id, owner is not None))
+        for created_at, run_id, owner in connection.execute(QUERIES["claimable_blocked"], wanted):
+            found.append((created_at, run_id, owner is not None))
+    return found
+
+
+def look(
+    connection: sqlite3.Connection, *, signs: SignsOfLife, engine_id: str, offers: Sequence[Offer], at: int
+) -> News:
+    """Runs in the reader's thread."""
+    with snapshot(connection):
+        living = [living_id for (living_id,) in connection.execute(QUERIES["living"])]
+        has_mail = connection.execute(QUERIES["has_mail"], {"engine_id": engine_id}).fetchone() is not None
+        wanted = {"offers": offers_text(offers), "before": at + 1, "limit": 1}
+        is_stray = (
+            bool(_claimable(connection, offers, 1))
+            or bool(ripe_waits(connection, wanted=wanted, limit=1))
+            or connection.execute(QUERIES["ripe_deadlines"], wanted).fetchone() is not None
+        )
+    return News(mail=has_mail, dead=signs.is_any_gone(living), stray=is_stray)
+
+
+def offers_text(offers: Sequence[Offer]) -> str:
+    """Which runs fit, for a query."""
+    return json_text([(offer.workflow, offer.version) for offer in offers])
+
+
+def post(connection: sqlite3.Connection, *, mail: Mail) -> int:
+    with transaction(connection):
+        left = connection.execute(*posting(mail))
+        return (left.lastrowid or 0) if left.rowcount else 0
+
+
+def collect(connection: sqlite3.Connection, *, slots: list[str]) -> dict[str, str]:
+    with transaction(connection):
+        return dict(connection.execute(QUERIES["take_replies"], {"ids": json_text(slots)}).fetchall())

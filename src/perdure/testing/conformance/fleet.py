@@ -1,0 +1,166 @@
+"""Engines that share a store: what each has code for, what it is told, what it finds when it looks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from perdure.errors import CommitConflict
+from perdure.kernel.mail import knock
+from perdure.kernel.records import Hold, Mail
+from perdure.kernel.status import Status
+from perdure.ports import News, Offer
+from perdure.testing.conformance.base import (
+    CHECKOUT,
+    Author,
+    Rules,
+    a_run,
+    a_wait,
+    an_event,
+    insert,
+    offers,
+    update,
+    waits_for,
+)
+
+
+class FleetRules(Rules):
+    async def test_a_run_is_for_engines_with_its_version(self) -> None:
+        async with self.author() as author:
+            versions = {"none": "", "one": "1", "two": "2"}
+            for run_id, version in versions.items():
+                await author.commit(insert(a_run(run_id, workflow_version=version, deadline=50)))
+                hold = Hold(kind="blocked", reason="r", fingerprint="other")
+                await author.commit(insert(a_run(f"{run_id} held", workflow_version=version, hold=hold)))
+                due = {(f"{run_id} due", "1", 0): a_wait(f"{run_id} due", due_at=40)}
+                sleeping = a_run(f"{run_id} due", workflow_version=version, status=Status.SUSPENDED)
+                await author.commit(insert(sleeping), waits=due)
+            store, epoch = author.store, author.engine.epoch
+            has = [Offer("checkout", "1", "f"), Offer("checkout", "3", "f"), Offer("other", "2", "f")]
+            ripe = await store.ripe(offers=has, before=60, limit=10)
+            assert [one.run_id for one in ripe] == ["one due", "one"]
+            claimed = await store.claim(engine_id=author.id, epoch=epoch, offers=has, limit=10)
+            assert [one.run.id for one in claimed] == ["one", "one held"]
+            has = [Offer("checkout", "", "f"), Offer("checkout", "2", "f")]
+            claimed = await store.claim(engine_id=author.id, epoch=epoch, offers=has, limit=10)
+            assert [one.run.id for one in claimed] == ["none", "none held", "two", "two held"]
+
+    async def test_who_looks_finds_nothing_where_there_is_nothing_to_do(self) -> None:
+        async with self.author("e-1") as one, self.author("e-2") as other:
+            assert await _look(one) == News()
+            later = {("later", "1", 0): a_wait("later", due_at=11)}
+            await other.commit(
+                insert(a_run("theirs", owner="e-2", deadline=5)),
+                insert(a_run("ended", status=Status.SUCCEEDED)),
+                insert(a_run("later", status=Status.SUSPENDED, deadline=11)),
+                insert(a_run("foreign", workflow="other")),
+                insert(a_run("held", hold=Hold(kind="paused", reason="r"))),
+                waits=later,
+            )
+            await other.store.post(_mail("theirs"))
+            assert await _look(one) == News()
+            assert await _look(other) == News(mail=True)
+
+    async def test_who_looks_finds_mail(self) -> None:
+        async with self.author("e-1") as one, self.author("e-2") as other:
+            await one.commit(insert(a_run("mine", owner="e-1")))
+            mail_id = await other.store.post(_mail("mine"))
+            assert await _look(one) == News(mail=True)
+            await one.commit(mail_done={mail_id: ""})
+            assert await _look(one) == News()
+            await other.store.post(_mail("unknown"))
+            assert (await _look(one), await _look(other)) == (News(mail=True), News(mail=True))
+
+    async def test_who_looks_finds_the_dead_and_what_they_leave(self) -> None:
+        async with self.author("e-1") as one, self.author("e-2") as other:
+            await other.commit(insert(a_run(owner="e-2")))
+            other.store.abandon()
+            assert await _look(one) == News(dead=True)
+            await one.store.bury()
+            assert await _look(one) == News(stray=True)
+            await one.claim()
+            assert await _look(one) == News()
+
+    async def test_who_looks_finds_runs_that_nobody_has_and_that_can_go_on(self) -> None:
+        async with self.author() as author:
+            await author.commit(insert(a_run("new", status=Status.CREATED)))
+            assert await _look(author) == News(stray=True)
+            await author.claim()
+            await author.commit(insert(a_run("late", status=Status.SUSPENDED, deadline=10)))
+            assert await _look(author) == News(stray=True)
+            await author.commit(update(a_run("late", status=Status.SUSPENDED, deadline=10), owner=author.id))
+            assert await _look(author) == News()
+            due = {("due", "1", 0): a_wait("due", due_at=10)}
+            await author.commit(insert(a_run("due", status=Status.SUSPENDED)), waits=due)
+            assert await _look(author) == News(stray=True)
+
+    async def test_who_listens_hears_of_what_others_leave(self) -> None:
+        async with self.author("e-1") as one, self.author("e-2") as other:
+            heard = asyncio.Event()
+            await one.commit(insert(a_run(owner="e-1")))
+            one.store.listen(heard.set)
+            await asyncio.sleep(0)
+            heard.clear()
+            await other.store.post(_mail("r-1"))
+            await asyncio.wait_for(heard.wait(), 30)
+            heard.clear()
+            await other.commit(insert(a_run("r-2")))
+            await asyncio.wait_for(heard.wait(), 30)
+
+    async def test_a_run_of_another_engine_that_wins_an_event_gets_word(self) -> None:
+        async with self.author("e-1") as one, self.author("e-2") as other:
+            waiting = a_run(owner="e-1", status=Status.SUSPENDED)
+            unowned = a_run("r-2", status=Status.SUSPENDED)
+            mine = a_run("r-3", owner="e-2", status=Status.SUSPENDED)
+            await one.exchange(insert(waiting), insert(unowned), insert(mine), waits=[waits_for(r) for r in _THREE])
+            events = [an_event(f"e-{number}") for number in range(3)]
+            committed = await other.exchange(events=events, at=7)
+            assert [won.run_id for won in committed.won] == list(_THREE)
+            assert committed.told == {"r-1"}
+            (mail,) = await one.store.mail("e-1", 10)
+            assert (mail.op, mail.run_id, mail.at) == (knock("r-1", "e-2", 7).op, "r-1", 7)
+
+    async def test_a_run_of_another_engine_that_waits_for_an_end_gets_word(self) -> None:
+        async with self.author("e-1") as one, self.author("e-2") as other:
+            run = a_run("r-2", owner="e-2")
+            await other.commit(insert(run))
+            waits = {("r-1", "1", 0): a_wait(kind="run", target="r-2", due_at=None)}
+            await one.commit(insert(a_run(owner="e-1", status=Status.SUSPENDED)), waits=waits)
+            assert await one.store.mail("e-1", 10) == []
+            committed = await other.commit(update(run, status=Status.SUCCEEDED, owner=None))
+            assert committed.told == {"r-1"}
+            assert [mail.run_id for mail in await one.store.mail("e-1", 10)] == ["r-1"]
+
+    async def test_a_batch_tells_what_the_runs_that_it_takes_have_by_now(self) -> None:
+        async with self.author("e-1") as one, self.author("e-2") as other:
+            run = a_run(status=Status.SUSPENDED)
+            await one.exchange(insert(run), waits=[waits_for(), waits_for(position="2", name="shipped")])
+            await other.exchange(events=[an_event()])
+            committed = await one.commit(update(run, version=run.version, owner="e-1", claim=1))
+            loaded = (await one.store.load(["r-1"]))["r-1"]
+            assert committed.taken == [("r-1", loaded.waits, loaded.events)]
+            assert [(event.id, event.position) for event in loaded.events] == [("e-1", "1")]
+            again = await one.commit(update(loaded.run, status=Status.RUNNING), insert(a_run("new", owner="e-1")))
+            assert again.taken == []
+
+    async def test_a_run_that_had_another_owner_in_between_is_not_as_expected(self) -> None:
+        async with self.author() as author:
+            run = a_run(status=Status.SUSPENDED)
+            await author.commit(insert(run))
+            await author.commit(update(run, version=1, claim=1, owner=author.id))
+            await author.commit(update(a_run(status=Status.SUSPENDED, claim=1, owner=author.id), version=1, owner=None))
+            with pytest.raises(CommitConflict):
+                await author.commit(update(run, owner=author.id))
+            await author.commit(update(a_run(status=Status.SUSPENDED, claim=1), owner=author.id))
+
+
+_THREE = ("r-1", "r-2", "r-3")
+
+
+def _mail(run_id: str) -> Mail:
+    return Mail(run_id=run_id, sender="s", op="{}", at=5)
+
+
+async def _look(author: Author) -> News:
+    return await author.store.look(engine_id=author.id, offers=offers(**CHECKOUT), at=10)
