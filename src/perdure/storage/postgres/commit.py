@@ -9,16 +9,19 @@ import asyncpg
 from msgspec.structs import astuple
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced, OutcomeUnknown, StoreBusy
-from perdure.kernel.batch import Batch, Committed, RunWrite, awakened
+from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
+from perdure.kernel.mail import knock
 from perdure.kernel.records import Audit
 from perdure.kernel.status import FINISHED
 from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.events import match, prepared
 from perdure.storage.postgres.faults import CONFLICT, NEEDS_MATCHING, is_lost, sqlstate
 from perdure.storage.postgres.queries import QUERIES
+from perdure.storage.postgres.reading import load_now
 from perdure.storage.postgres.rows import (
     Row,
     changed_run,
+    mail_row,
     new_run,
     published_row,
     stream_item_rows,
@@ -55,7 +58,7 @@ def _brings_events(batch: Batch) -> bool:
     """Whether the batch is sure to need matching. For what it cannot know, the statement itself looks."""
     if batch.numbered or batch.events_given or batch.events_read or batch.spread or batch.letters_gone:
         return True
-    if batch.guards or batch.keys:
+    if batch.guards or batch.keys or taken_in(batch):
         return True
     return any(wait.target is not None for wait in batch.waits.values()) if batch.waits else False
 
@@ -93,8 +96,12 @@ async def _commit_matched(connection: Connection, batch: Batch) -> Committed:
         settled, variables = await match(connection, batch, base)
         runs, audit = awakened(batch, settled.awake)
         variables |= _writes(batch, runs.values(), audit, base if batch.numbered else None)
+        knocks = [knock(run_id, batch.engine_id, batch.at) for run_id in winners_elsewhere(batch, settled)]
+        variables |= {"engine": batch.engine_id, "knocks": [mail_row(mail) for mail in knocks]}
         query = QUERIES["finish"]
-        await connection.fetchval(query.sql, *query.arguments(variables))
+        settled.told = set(await connection.fetchval(query.sql, *query.arguments(variables)))
+        if taken := taken_in(batch):
+            settled.taken = [(one.run.id, one.waits, one.events) for one in await load_now(connection, taken)]
     except Exception as error:
         if not is_lost(error):
             await connection.execute("rollback")
@@ -125,8 +132,8 @@ def _writes(batch: Batch, runs: Iterable[RunWrite], audit: Sequence[Audit], base
         "journal": [astuple(entry) for entry in batch.journal],
         "consumed": batch.consumed,
         "audit": [astuple(row) for row in audit],
-        "mail": [(mail.run_id, mail.sender, mail.op, mail.at) for mail in batch.mail],
-        "mail_done": list(batch.mail_done.items()),
+        "mail": [mail_row(mail) for mail in batch.mail],
+        "mail_done": [(mail_id, reply, batch.at) for mail_id, reply in batch.mail_done.items()],
         "published": [published_row(value) for value in batch.published.values()],
         "stream_items": stream_item_rows(batch.stream_items),
     }
@@ -167,15 +174,19 @@ def check_fence(engine_id: str, epoch: int, row: Sequence[Any] | None) -> None:
 async def _conflict(connection: Connection, batch: Batch) -> CommitConflict | StoreBusy:
     """Which runs were not as expected, found after the roll back."""
     rows = await connection.fetch(QUERIES["expectations"].sql, [*batch.runs, *batch.guards])
-    found = {run_id: (owner, version) for run_id, owner, version in rows}
+    found = {run_id: tuple(rest) for run_id, *rest in rows}
+    there = await connection.fetch(QUERIES["mail_there"].sql, list(batch.mail_done)) if batch.mail_done else []
+    gone = batch.mail_done.keys() - {mail_id for (mail_id,) in there}
     used = await connection.fetch(QUERIES["sent"].sql, list(batch.keys)) if batch.keys else []
     wrong = {run_id for run_id, write in batch.runs.items() if found.get(run_id) != _expected(write)}
     wrong |= {run_id for run_id, expected in batch.guards.items() if found.get(run_id) != expected}
-    if wrong or used:
-        return CommitConflict(frozenset(wrong))
+    if wrong or used or gone:
+        return CommitConflict(frozenset(wrong), frozenset(gone))
     # Somebody wrote between the roll back and this look, and now all is as expected.
     return StoreBusy("runs of the batch were being changed by another process; nothing was written")
 
 
-def _expected(write: RunWrite) -> tuple[str | None, int] | None:
-    return None if write.expected_version is None else (write.expected_owner, write.expected_version)
+def _expected(write: RunWrite) -> tuple[str | None, int, int] | None:
+    if write.expected_version is None:
+        return None
+    return write.expected_owner, write.expected_version, write.expected_claim

@@ -48,7 +48,7 @@ async def prepared(connection: Connection, batch: Batch) -> tuple[int, int]:
         "names_awaited": list({wait.name for wait in batch.waits.values() if wait.kind == "event"}),
         "spread": batch.spread,
         "changed": [
-            (run_id, write.expected_owner, write.expected_version)
+            (run_id, write.expected_owner, write.expected_version, write.expected_claim)
             for run_id, write in batch.runs.items()
             if write.expected_version is not None
         ],

@@ -36,21 +36,28 @@ class Notifier:
         self._channel = channel_of(address.schema)
         self._lane = Lane(address, "notifier")
         self._run_ids: set[str] = set()
+        self._engine_ids: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
-    def tell(self, run_ids: Iterable[str]) -> None:
-        """There may be news for these runs. Returns at once."""
+    def tell(self, run_ids: Iterable[str], engine_ids: Iterable[str] = ()) -> None:
+        """There may be news for the owners of these runs, and for these engines. Returns at once."""
         self._run_ids.update(run_ids)
-        if self._run_ids and (self._task is None or self._task.done()):
+        self._engine_ids.update(engine_ids)
+        if (self._run_ids or self._engine_ids) and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._send(), name="perdure-notifier")
 
     async def _send(self) -> None:
         query = QUERIES["hint"]
-        while self._run_ids:
-            run_ids, self._run_ids = self._run_ids, set()
+        while self._run_ids or self._engine_ids:
+            variables = {
+                "channel": self._channel,
+                "run_ids": list(self._run_ids),
+                "engine_ids": list(self._engine_ids),
+            }
+            self._run_ids.clear()
+            self._engine_ids.clear()
             try:
                 async with self._lane.use() as connection:
-                    variables = {"channel": self._channel, "run_ids": list(run_ids)}
                     await connection.fetch(query.sql, *query.arguments(variables))
             except StoreError as error:
                 log.debug("a hint was lost: %s", error)

@@ -23,6 +23,13 @@ runs.status in ('failed', 'cancelled', 'rolled_back', 'rollback_failed')
 -- Nobody alive has the run.
 (runs.owner is null or not exists (select 1 from engines where engines.id = runs.owner and engines.alive))
 
+-- name: offered
+-- Runs that fit what an engine offers.
+exists (
+    select 1 from unnest(:workflows::text[], :versions::text[]) as offer (workflow, version)
+    where offer.workflow = runs.workflow and offer.version = runs.workflow_version
+)
+
 -- name: event_columns
 -- An event, in the order of the fields of kernel.records.Event.
 events.id, events.name, events.value, events.fields, events.run_id, events.shared, events.consumed, events.position,
@@ -92,7 +99,7 @@ select state, base from prepare_v1(
 
 -- name: finish
 select finish_v1(
-    :keys_refused, :letters_gone, :given, :gone, :freed, :moved, :placed, :dead, :far, :marks, :won,
+    :engine, :knocks, :keys_refused, :letters_gone, :given, :gone, :freed, :moved, :placed, :dead, :far, :marks, :won,
     row(
         :new_runs::new_run_v1[], :changed_runs::changed_run_v1[], :archive::archive_v1[], :hops::text[],
         :journal::entry_v1[], :consumed::text[], :audit::audit_v1[], :mail::mail_v1[], :mail_done::reply_v1[],
@@ -102,7 +109,7 @@ select finish_v1(
 
 -- name: expectations
 -- What tells whether runs are as a batch expects them.
-select id, owner, version from runs where id = any(:ids::text[])
+select id, owner, version, claim from runs where id = any(:ids::text[])
 
 -- name: freed
 -- What has won a position of these runs, and all that those of them still have that are cleared.
@@ -223,24 +230,23 @@ select runs.id from runs
 where runs.parent_id = any(:ids::text[]) and {active} and runs.bond <> 'detached' order by runs.created_at, runs.id
 
 -- name: ripe_waits
--- Waiting runs of these workflows that nobody has and that are due before a time, the earliest first. A run is there once
--- for each of its waits.
+-- Waiting runs, fitting what is offered, that nobody has and that are due before a time, the earliest first. A run is there
+-- once for each of its waits.
 select waits.run_id, waits.due_at from waits join runs on runs.id = waits.run_id
 where waits.due_at is not null and waits.due_at < :before
-    and runs.status = 'suspended' and runs.hold_kind is null and runs.workflow = any(:workflows::text[]) and {forsaken}
+    and runs.status = 'suspended' and runs.hold_kind is null and {offered} and {forsaken}
 order by waits.due_at limit :limit offset :offset
 
 -- name: ripe_deadlines
 -- The same by their deadlines.
 select runs.id, runs.deadline from runs
 where runs.deadline is not null and {active} and runs.deadline < :before
-    and runs.hold_kind is null and runs.workflow = any(:workflows::text[]) and {forsaken}
+    and runs.hold_kind is null and {offered} and {forsaken}
 order by runs.deadline limit :limit
 
--- name: owners
--- Everybody who owns an active run and is not a living engine. Steps from owner to owner through the index instead of
--- reading every run.
-with recursive owners as (
+-- name: all_owners
+-- Everybody who owns an active run. Steps from owner to owner through the index instead of reading every run.
+recursive owners as (
     (
         select runs.owner from runs where {active} and runs.owner is not null order by runs.owner limit 1
     )
@@ -250,37 +256,51 @@ with recursive owners as (
     )
     from owners where owners.owner is not null
 )
-select owner from owners
-where owner is not null and not exists (select 1 from engines where engines.id = owners.owner and engines.alive)
+
+-- name: is_dead
+-- Whoever owns something and is not a living engine.
+not exists (select 1 from engines where engines.id = owners.owner and engines.alive)
+
+-- name: owners
+with {all_owners}
+select owner from owners where owner is not null and {is_dead}
 
 -- name: claimable
--- The oldest runs of workflows that nobody has and that do not just wait, without those held: one short walk through the
--- index for each workflow. Those that somebody else is just taking are passed over.
+-- The oldest runs that nobody has and that do not just wait, without those held: one short walk through the index for each
+-- offer. Those that somebody else is just taking are passed over.
 select found.created_at, found.id, false as is_orphaned
-from unnest(:workflows::text[]) as wanted (workflow)
+from unnest(:workflows::text[], :versions::text[]) as offer (workflow, version)
 cross join lateral (
     select runs.created_at, runs.id from runs
-    where {awake} and runs.owner is null and runs.workflow = wanted.workflow and runs.hold_kind is null
+    where {awake} and runs.owner is null and runs.workflow = offer.workflow and runs.workflow_version = offer.version
+        and runs.hold_kind is null
     order by runs.created_at, runs.id limit :limit for update skip locked
 ) as found
 
 -- name: claimable_orphans
 -- The same of those that these owners have.
 select found.created_at, found.id, true as is_orphaned
-from unnest(:owners::text[]) as dead (owner) cross join unnest(:workflows::text[]) as wanted (workflow)
+from unnest(:owners::text[]) as dead (owner)
+cross join unnest(:workflows::text[], :versions::text[]) as offer (workflow, version)
 cross join lateral (
     select runs.created_at, runs.id from runs
-    where {awake} and runs.owner = dead.owner and runs.workflow = wanted.workflow and runs.hold_kind is null
+    where {awake} and runs.owner = dead.owner and runs.workflow = offer.workflow and runs.workflow_version = offer.version
+        and runs.hold_kind is null
     order by runs.created_at, runs.id limit :limit for update skip locked
 ) as found
 
+-- name: blocked
+-- Blocked with other code than what is offered, and nobody alive has it.
+runs.hold_kind is not null and runs.hold_kind = 'blocked' and {active} and {forsaken} and exists (
+    select 1 from unnest(:workflows::text[], :versions::text[], :fingerprints::text[])
+        as offer (workflow, version, fingerprint)
+    where offer.workflow = runs.workflow and offer.version = runs.workflow_version
+        and runs.hold_fingerprint not in ('', offer.fingerprint)
+)
+
 -- name: claimable_blocked
--- Runs of workflows, blocked with other code, that nobody alive has.
-select runs.created_at, runs.id, runs.owner is not null as is_orphaned
-from runs join unnest(:workflows::text[], :fingerprints::text[]) as wanted (workflow, fingerprint)
-    on runs.workflow = wanted.workflow
-where runs.hold_kind is not null and runs.hold_kind = 'blocked' and {active}
-    and runs.hold_fingerprint <> '' and runs.hold_fingerprint <> wanted.fingerprint and {forsaken}
+-- Blocked runs that other code may fit.
+select runs.created_at, runs.id, runs.owner is not null as is_orphaned from runs where {blocked}
 order by runs.created_at, runs.id limit :limit for update of runs skip locked
 
 -- name: take_over
@@ -337,21 +357,79 @@ select run_id, stream, "offset", value, at, position, attempt from (
 where before is null or before < :chars_max order by "offset"
 
 -- name: post
--- Leave mail.
-insert into mail (run_id, sender, op, at) values (:run_id, :sender, :op, :at) returning id
+-- Leave mail, unless its slot shows that it was left before: then 0.
+select post_v1(array[row(:run_id, :sender, :slot, :op, :at)::mail_v1])
+
+-- name: addressed
+-- Mail that an engine may answer, beside its run, if that is there. Mail is consumed soon, so it is the mail that is gone
+-- through, not the runs.
+from mail left join runs on runs.id = mail.run_id where (runs.owner = :engine_id or {forsaken})
 
 -- name: mail
--- Mail for an engine's runs, oldest first. Mail is consumed soon, so it is the mail that is gone through, not the runs.
-select mail.id, mail.run_id, mail.sender, mail.op, mail.at
-from mail join runs on runs.id = mail.run_id where runs.owner = :engine_id order by mail.id limit :limit
+-- Mail that an engine may answer, oldest first.
+select mail.id, mail.run_id, mail.sender, coalesce(mail.slot, ''), mail.op, mail.at {addressed} order by mail.id limit :limit
 
--- name: reply
--- The answer to a mail.
-select reply from mail_replies where id = :id
+-- name: look
+-- Whether there is mail for an engine, an engine without a sign of life, a run that could go on.
+select
+    exists (select 1 {addressed}),
+    exists (
+        select 1 from engines left join heartbeats on heartbeats.engine_id = engines.id
+        where engines.alive and (beat_at is null or beat_at + lease < clock_timestamp())
+    ),
+    exists (
+        select 1 from unnest(:workflows::text[], :versions::text[]) as offer (workflow, version)
+        cross join lateral (
+            select 1 from runs
+            where {awake} and runs.owner is null and runs.workflow = offer.workflow
+                and runs.workflow_version = offer.version and runs.hold_kind is null
+            limit 1
+        ) as found
+    )
+    or exists (
+        with {all_owners}
+        select 1 from owners cross join unnest(:workflows::text[], :versions::text[]) as offer (workflow, version)
+        cross join lateral (
+            select 1 from runs
+            where {awake} and runs.owner = owners.owner and runs.workflow = offer.workflow
+                and runs.workflow_version = offer.version and runs.hold_kind is null
+            limit 1
+        ) as found
+        where owners.owner is not null and {is_dead}
+    )
+    or exists (select 1 from runs where {blocked})
+    or exists (
+        select 1 from waits join runs on runs.id = waits.run_id
+        where waits.due_at is not null and waits.due_at <= :at
+            and runs.status = 'suspended' and runs.hold_kind is null and {offered} and {forsaken}
+    )
+    or exists (
+        select 1 from runs
+        where runs.deadline is not null and {active} and runs.deadline <= :at and runs.hold_kind is null
+            and {offered} and {forsaken}
+    )
 
--- name: delete_reply
--- Empty the slot.
-delete from mail_replies where id = :id
+-- name: replies
+-- The answers in these slots.
+select slot, reply from mail_replies where slot = any(:slots::text[])
+
+-- name: delete_replies
+-- Empty the slots.
+delete from mail_replies where slot = any(:slots::text[])
+
+-- name: purge_replies
+-- Forget answers that nobody came for.
+with gone as (
+    delete from mail_replies where slot in (
+        select slot from mail_replies where at < :before limit :limit for update skip locked
+    )
+    returning 1
+)
+select count(*) from gone
+
+-- name: mail_there
+-- Of these mails, those that are still there.
+select id from mail where id = any(:ids::bigint[])
 
 -- name: filters
 -- The conditions of a RunFilter but for the cursor; null stands for a condition that was not given.
@@ -397,8 +475,9 @@ select {run_columns} from runs where {unsuccessful} and {filters} and {newest}
 select {run_columns} from runs where {filters} and {newest}
 
 -- name: hint
--- Tell the engines that own these runs, and all engines if somebody does not, that there may be news.
+-- Tell these engines, those that own these runs, and all engines if nobody does, that there may be news.
 select pg_notify(:channel, who) from (
-    select distinct case when octet_length(runs.owner) < 4000 then runs.owner else '*' end as who
+    select case when octet_length(runs.owner) < 4000 then runs.owner else '*' end as who
     from unnest(:run_ids::text[]) as wanted (id) left join runs on runs.id = wanted.id
+    union select unnest(:engine_ids::text[])
 ) as addressed

@@ -34,7 +34,7 @@ _HOLD_AT: Final = _RUN_FIELDS.index("hold")
 _decode_tags: Final = msgspec.json.Decoder(dict[str, str]).decode
 _decode_where: Final = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
 _decode_hold: Final = msgspec.json.Decoder(Hold).decode
-_decode_names: Final = msgspec.json.Decoder(list[str]).decode
+_decode_names: Final = msgspec.json.Decoder(list[tuple[str, str]]).decode
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -60,7 +60,8 @@ def changed_run(write: RunWrite) -> Row:
     outcome = write.outcome
     payloads = (False, None, None) if outcome is None else (True, outcome.output, outcome.failure)
     beginning = (False, None, None) if write.input is None else (True, write.run.workflow, write.input)
-    return (write.run.id, write.expected_owner, write.expected_version, *_changing(write.run), *payloads, *beginning)
+    expected = (write.expected_owner, write.expected_version, write.expected_claim)
+    return (write.run.id, *expected, *_changing(write.run), *payloads, *beginning)
 
 
 def _changing(run: Run) -> Row:
@@ -218,8 +219,11 @@ def stream_item_of(row: Sequence[Any]) -> StreamItem:
 
 
 def mail_of(row: Sequence[Any]) -> Mail:
-    mail_id, run_id, sender, op, at = row
-    return _record(Mail, {"id": mail_id, "run_id": run_id, "sender": sender, "op": op, "at": at}, row)
+    return _record(Mail, dict(zip(Mail.__struct_fields__, row, strict=True)), row)
+
+
+def mail_row(mail: Mail) -> Row:
+    return (mail.run_id, mail.sender, mail.slot or None, mail.op, mail.at)
 
 
 def engine_of(row: Sequence[Any]) -> Engine:

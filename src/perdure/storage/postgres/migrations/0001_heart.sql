@@ -69,7 +69,7 @@ create index runs_created on runs (created_at, id);
 create index runs_active on runs (owner, workflow, created_at, id)
     where status in ('created', 'running', 'suspended', 'cancelling', 'rolling_back');
 -- Those that an engine takes up when it finds them without an owner; suspended ones wait until they are due.
-create index runs_awake on runs (owner, workflow, created_at, id)
+create index runs_awake on runs (owner, workflow, workflow_version, created_at, id)
     where status in ('created', 'running', 'cancelling', 'rolling_back');
 create index runs_unsuccessful on runs (created_at, id)
     where status in ('failed', 'cancelled', 'rolled_back', 'rollback_failed');
@@ -256,15 +256,20 @@ create table stream_items (
 );
 create unique index stream_items_said on stream_items (run_id, seq, number) where seq is not null;
 
+-- `slot` is where the sender looks for the answer; null: nowhere.
 create table mail (
     id bigint generated always as identity primary key,
     run_id text collate "C" not null,
     sender text collate "C" not null,
+    slot text collate "C",
     op text not null,
     at bigint not null
 );
+create unique index mail_slot on mail (slot) where slot is not null;
 
 create table mail_replies (
-    id bigint primary key,
-    reply text not null
+    slot text collate "C" primary key,
+    reply text not null,
+    at bigint not null
 );
+create index mail_replies_at on mail_replies (at);

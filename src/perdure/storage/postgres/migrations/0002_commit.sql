@@ -2,7 +2,7 @@
 -- Perdure that still run go on calling theirs after a newer one has brought its own.
 --
 -- Under READ COMMITTED every statement of such a function sees what was committed before that statement. Their own errors:
---   PD001  a run or a key was not as expected
+--   PD001  a run, a key or mail was not as expected
 --   PD002  the batch has to do with events, or with ends of runs that somebody waits for: it needs matching
 --   40001  something changed meanwhile that was found a moment ago: the same batch, sent again, finds it as it is now
 
@@ -13,8 +13,8 @@ create type new_run_v1 as (
     completed_at bigint, input text, output text, failure text, born bigint
 );
 create type changed_run_v1 as (
-    id text, expected_owner text, expected_version bigint, workflow_version text, status text, version bigint,
-    revision bigint, owner text, claim bigint, tags text, hold_kind text, hold_fingerprint text, hold text, deadline bigint,
+    id text, expected_owner text, expected_version bigint, expected_claim bigint, workflow_version text, status text,
+    version bigint, revision bigint, owner text, claim bigint, tags text, hold_kind text, hold_fingerprint text, hold text, deadline bigint,
     attempt bigint, recoveries bigint, undo bigint, origin text, started_at bigint, updated_at bigint, completed_at bigint,
     has_outcome boolean, output text, failure text, has_input boolean, workflow text, input text
 );
@@ -29,7 +29,7 @@ create type wait_v1 as (
 create type audit_v1 as (
     run_id text, seq bigint, version bigint, was text, became text, cause text, actor text, details text, at bigint
 );
-create type mail_v1 as (run_id text, sender text, op text, at bigint);
+create type mail_v1 as (run_id text, sender text, slot text, op text, at bigint);
 create type published_v1 as (run_id text, key text, at bigint, seq bigint, number bigint, value text);
 create type stream_item_v1 as (
     run_id text, stream text, at bigint, "position" text, attempt bigint, seq bigint, number bigint, value text
@@ -45,8 +45,8 @@ create type place_v1 as (run_id text, id text);  -- of an event or a position: w
 create type given_v1 as (run_id text, id text, "position" text, option bigint);
 create type archive_v1 as (run_id text, seq bigint, attempt bigint);
 create type key_v1 as (key text, event_id text);
-create type reply_v1 as (id bigint, reply text);
-create type guard_v1 as (id text, owner text, version bigint);
+create type reply_v1 as (id bigint, reply text, at bigint);
+create type guard_v1 as (id text, owner text, version bigint, claim bigint);
 create type reached_v1 as (name text, number bigint, reached bigint);
 
 -- What a batch writes beside events and waits.
@@ -104,7 +104,7 @@ begin
             workflow = case when new.has_input then new.workflow else runs.workflow end,
             input = case when new.has_input then new.input else runs.input end
         from unnest(changed_runs) as new
-        where runs.id = new.id and runs.version = new.expected_version
+        where runs.id = new.id and runs.version = new.expected_version and runs.claim = new.expected_claim
             and runs.owner is not distinct from new.expected_owner;
         get diagnostics written = row_count;
         if written <> cardinality(changed_runs) then
@@ -114,7 +114,32 @@ begin
 end
 $$;
 
+-- Leave mail, unless its slot shows that it was left before; the id of the last that was left, or 0.
+create function post_v1(letters mail_v1[]) returns bigint language plpgsql as $$
+declare
+    left_last bigint := 0;
+begin
+    if cardinality(letters) = 0 then
+        return 0;
+    end if;
+    with posted as (
+        insert into mail (run_id, sender, slot, op, at)
+        select letter.run_id, letter.sender, letter.slot, letter.op, letter.at
+        from unnest(letters) with ordinality as letter (run_id, sender, slot, op, at, place) order by letter.place
+        on conflict (slot) where slot is not null do nothing
+        returning id
+    )
+    select coalesce(max(id), 0) into left_last from posted;
+    -- It may have been answered a moment ago: that shows in the table of answers, and only now.
+    delete from mail using unnest(letters) as letter
+    where mail.slot = letter.slot and exists (select 1 from mail_replies where slot = letter.slot);
+    return case when found and cardinality(letters) = 1 then 0 else left_last end;
+end
+$$;
+
 create function write_rest_v1(w writes_v1) returns void language plpgsql as $$
+declare
+    counted bigint;
 begin
     if cardinality(w.archive) > 0 then
         insert into journal_archive (
@@ -141,15 +166,20 @@ begin
         select run_id, seq, version, was, became, cause, actor, details, at from unnest(w.audit);
     end if;
     if cardinality(w.mail_done) > 0 then
-        with gone as (
-            delete from mail using unnest(w.mail_done) as done where mail.id = done.id returning done.id, done.reply
-        )
-        insert into mail_replies (id, reply) select id, reply from gone where reply is not null;
+        insert into mail_replies (slot, reply, at)
+        select mail.slot, done.reply, done.at from unnest(w.mail_done) as done
+        join mail on mail.id = done.id where mail.slot is not null
+        on conflict (slot) do update set reply = excluded.reply, at = excluded.at;
+        delete from mail using unnest(w.mail_done) as done where mail.id = done.id;
+        get diagnostics counted = row_count;
+        if counted <> cardinality(w.mail_done) then
+            raise exception 'mail was answered by somebody else' using errcode = 'PD001';
+        end if;
     end if;
-    if cardinality(w.mail) > 0 then
-        insert into mail (run_id, sender, op, at) select run_id, sender, op, at from unnest(w.mail);
-    end if;
+    perform post_v1(w.mail);
     if cardinality(w.stream_items) > 0 then
+        -- One engine after the other adds to a run's streams, so that each sees how long they are.
+        perform 1 from runs where id in (select run_id from unnest(w.stream_items)) order by id for no key update;
         insert into stream_items (run_id, stream, "offset", at, position, attempt, seq, number, value)
         select
             new.run_id, new.stream,
@@ -313,7 +343,8 @@ begin
 
     select count(*) into counted from (
         select runs.id from runs join unnest(changed) as expected on runs.id = expected.id
-        where runs.version = expected.version and runs.owner is not distinct from expected.owner
+        where runs.version = expected.version and runs.claim = expected.claim
+            and runs.owner is not distinct from expected.owner
         order by runs.id for no key update of runs
     ) as locked;
     if counted <> cardinality(changed) then
@@ -321,7 +352,8 @@ begin
     end if;
     select count(*) into counted from (
         select runs.id from runs join unnest(guards) as expected on runs.id = expected.id
-        where runs.version = expected.version and runs.owner is not distinct from expected.owner
+        where runs.version = expected.version and runs.claim = expected.claim
+            and runs.owner is not distinct from expected.owner
         order by runs.id for share of runs
     ) as locked;
     if counted <> cardinality(guards) then
@@ -342,6 +374,8 @@ begin
 
     if numbered then
         base := (nextval('blocks') - 1) << 20;
+    else
+        select last_value << 20 into base from blocks;
     end if;
     if cardinality(read) > 0 then
         insert into event_reads (run_id, event_id)
@@ -406,13 +440,15 @@ begin
 end
 $$;
 
--- The second half: what matching came to, and the rest of the batch.
+-- The second half: what matching came to, and the rest of the batch. Of the winners that are not in the batch, those that
+-- another engine owns get their mail, and are returned.
 create function finish_v1(
-    keys_refused text[], letters_gone text[], given given_v1[], gone place_v1[], freed place_v1[], moved reached_v1[],
+    engine text, knocks mail_v1[], keys_refused text[], letters_gone text[], given given_v1[], gone place_v1[], freed place_v1[], moved reached_v1[],
     placed event_v1[], dead letter_v1[], far reached_v1[], marks place_v1[], won place_v1[], w writes_v1
-) returns void language plpgsql as $$
+) returns text[] language plpgsql as $$
 declare
     counted bigint;
+    told text[] := '{}';
 begin
     if cardinality(won) > 0 then
         -- Somebody else may have won the position, or left it, since it was found open.
@@ -477,8 +513,18 @@ begin
         update waits set due_at = 0 from unnest(marks) as new
         where waits.run_id = new.run_id and waits.position = new.id and waits.due_at is distinct from 0;
     end if;
+    if cardinality(knocks) > 0 then
+        -- Who takes such a run meanwhile either waits here, and finds what it was given, or is its owner by now.
+        select coalesce(array_agg(owned.id), '{}') into told from (
+            select runs.id, runs.owner from runs join unnest(knocks) as knock on runs.id = knock.run_id
+            order by runs.id for share of runs
+        ) as owned
+        where owned.owner <> engine;
+        perform post_v1((select coalesce(array_agg(knock), '{}') from unnest(knocks) as knock where knock.run_id = any(told)));
+    end if;
     perform write_runs_v1(w.new_runs, w.changed_runs);
     perform write_rest_v1(w);
+    return told;
 end
 $$;
 
