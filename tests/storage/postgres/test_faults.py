@@ -1,4 +1,4 @@
-"""The way to the database breaks, the server dies, locks and statements take too long: what the store says, and does."""
+"""The way to the database breaks, the server dies, locks and statements take too long: what the store says and does."""
 
 from __future__ import annotations
 
