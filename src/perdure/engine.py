@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from perdure.coordinator.coordinator import Coordinator, Limits, Stats
+from perdure.coordinator.post import PostOffice
 from perdure.coordinator.recovery import Recovery, RecoveryReport
 from perdure.coordinator.sweep import Sweeper
 from perdure.coordinator.timers import Timer, Timers, pause
+from perdure.coordinator.watch import Watch
 from perdure.errors import (
     DeadlineExceeded,
     EngineStopped,
@@ -34,6 +36,7 @@ from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Finish, Proceed
 from perdure.kernel.records import Engine as EngineRow
 from perdure.kernel.records import Failure, Hold, Outcome, Run
 from perdure.kernel.status import FINISHED
+from perdure.models.functions.blocking import BlockWatch
 from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
 from perdure.models.functions.context import from_datetime
 from perdure.models.functions.define import RunCall, Workflow
@@ -56,6 +59,8 @@ log = logging.getLogger("perdure")
 
 R = TypeVar("R")
 
+_ASK_AGAIN_S, _ASK_AGAIN_MAX_S = 0.01, 0.25
+_PURGE_EVERY_S = 60.0
 _LATEST = from_datetime(datetime.max.replace(tzinfo=UTC))
 
 
@@ -87,7 +92,8 @@ class Engine(Inspecting, Sending, Reading):
         recoveries_max: int = 5,
         event_retention: timedelta = RETENTION,
         events_pending_max: int = PENDING_MAX,
-        recover_every_s: float | None = 5.0,
+        poll_s: float | msgspec.UnsetType | None = msgspec.UNSET,
+        blocked_warn_s: float = 1.0,
         grace_s: float = 10.0,
         probe: Probe | None = None,
     ) -> None:
@@ -106,7 +112,8 @@ class Engine(Inspecting, Sending, Reading):
         self._recoveries_max = recoveries_max
         self._event_retention = event_retention
         self._events_pending_max = events_pending_max
-        self._recover_every_s = recover_every_s
+        self._poll_s = self._store.poll_s if poll_s is msgspec.UNSET else poll_s
+        self._blocked_warn_s = blocked_warn_s
         self._grace_s = grace_s
         self._probe = probe
         self._waiters: dict[str, list[asyncio.Future[tuple[Run, Outcome] | None]]] = {}
@@ -116,6 +123,8 @@ class Engine(Inspecting, Sending, Reading):
         self._state = "new"
         self._stopped_by: BaseException | None = None
         self._coordinator: Coordinator
+        self._post: PostOffice
+        self._block_watch: BlockWatch | None = None
         self._recovery: Recovery
         self._functions: FunctionHost
         self._sweeper: Sweeper
@@ -138,6 +147,7 @@ class Engine(Inspecting, Sending, Reading):
             raise Misuse("an Engine is opened once; make a new one")
         self._workflows.load()
         self._timers = Timers(self._clock)
+        self._post = PostOffice(self._store)
         self._coordinator = Coordinator(
             self._store,
             limits=self._limits,
@@ -147,6 +157,7 @@ class Engine(Inspecting, Sending, Reading):
             broken=self._broke,
             now=self._clock.now,
             workflows=self._workflows,
+            posted=self._post.expect,
             probe=self._probe,
         )
         self._sweeper = Sweeper(
@@ -176,6 +187,7 @@ class Engine(Inspecting, Sending, Reading):
             owe=self._coordinator.owe,
             submit=self._coordinator.submit,
             insist=self._coordinator.insist,
+            prove=self._coordinator.prove,
             lookup=self._coordinator.loaded,
             box=self._coordinator.box,
             dropped=self._sweeper.left,
@@ -203,8 +215,19 @@ class Engine(Inspecting, Sending, Reading):
         except BaseException:
             await self.shutdown(grace=0)
             raise
-        if self._recover_every_s is not None:
-            self._background(self._recover_regularly(self._recover_every_s))
+        if self._poll_s is not None:
+            watch = Watch(
+                self._store,
+                self._coordinator,
+                self._post,
+                self._clock,
+                offers=self._workflows.offers,
+                recover=self._recovery.run,
+                poll_s=self._poll_s,
+            )
+            self._background(watch.run())
+            self._background(self._purge_regularly())
+            self._block_watch = BlockWatch(self._blocked_warn_s)
 
     async def shutdown(self, grace: timedelta | float | None = None) -> None:
         """Start nothing new, let running steps end within the grace period, commit, release all runs. Idempotent."""
@@ -381,6 +404,7 @@ class Engine(Inspecting, Sending, Reading):
     async def outcome(self, run_id: str) -> tuple[Run, Outcome]:
         """Wait until a run has ended; its last state and what it left. Raises RunNotFound, EngineStopped."""
         checked_text(run_id, "a run's id")
+        pause_s = _ASK_AGAIN_S
         while True:
             self._check_open()
             if self._coordinator.loaded(run_id) is not None:
@@ -395,7 +419,9 @@ class Engine(Inspecting, Sending, Reading):
             if self._state != "open":
                 raise EngineStopped("the engine is stopping; the run goes on when an engine has it again")
             if self._coordinator.loaded(run_id) is None:
-                await asyncio.sleep(0.05)  # Another engine has it, or none: that one's time is the real one.
+                # Another engine has it, or none: that one's time is the real one.
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _ASK_AGAIN_MAX_S)
 
     async def _notice(self, run_id: str) -> tuple[Run, Outcome] | None:
         """Wait for the end of a run of this engine's; None if the engine lost it before."""
@@ -416,6 +442,9 @@ class Engine(Inspecting, Sending, Reading):
         self._waiters.clear()
         for run_id in list(self._readers):
             self._wake_readers(run_id)
+        self._post.close(error)
+        if self._block_watch is not None:
+            self._block_watch.end()
 
     # State.
 
@@ -532,10 +561,9 @@ class Engine(Inspecting, Sending, Reading):
         self._check_open(to_start=True)
         return await self._recovery.run()
 
-    async def _recover_regularly(self, every_s: float) -> None:
+    async def _purge_regularly(self) -> None:
         while True:
-            await pause(self._clock, every_s)
-            await self._recover_again()
+            await pause(self._clock, _PURGE_EVERY_S)
             try:
                 await self.purge()
             except StoreError as error:

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from perdure.errors import InvalidArguments, Misuse, RunNotFound
 from perdure.kernel.records import Run
-from perdure.kernel.status import Status
+from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.checks import checked_text
 from perdure.models.functions.context import from_datetime
 from perdure.ports import Codec, RunFilter, Store
+from perdure.registry import named
 from perdure.views import (
+    EngineView,
     History,
     Page,
     RunTree,
     RunView,
     audit_view,
+    engine_view,
     entry_view,
     from_cursor,
     run_view,
@@ -49,7 +54,8 @@ class Inspecting:
         if not ids:
             return {}
         found = await self._store.get(list(ids))
-        return {run_id: run_view(stored.run, stored, self._codec) for run_id, stored in found.items()}
+        views = [run_view(stored.run, stored, self._codec) for stored in found.values()]
+        return {view.id: view for view in await self._with_stranded(views)}
 
     async def runs(
         self,
@@ -85,7 +91,26 @@ class Inspecting:
             )
         )
         more = len(found) > limit
-        return Page(runs=[run_view(run) for run in found[:limit]], cursor=to_cursor(found[limit - 1]) if more else None)
+        views = await self._with_stranded([run_view(run) for run in found[:limit]])
+        return Page(runs=views, cursor=to_cursor(found[limit - 1]) if more else None)
+
+    async def engines(self) -> list[EngineView]:
+        """The engines that share this store and are alive, the oldest first."""
+        self._check_open()
+        return [engine_view(engine) for engine in await self._store.engines() if engine.alive]
+
+    async def _with_stranded(self, views: list[RunView]) -> list[RunView]:
+        """Say of runs that nobody has, and that nobody can take, why."""
+        if all(view.owner is not None or view.status in FINISHED for view in views):
+            return views
+        living = [engine for engine in await self._store.engines() if engine.alive]
+        code = {pair for engine in living for pair in engine.workflows}
+        return [
+            replace(view, stranded=f"no engine has {named(view.workflow, view.workflow_version)}")
+            if view.owner is None and view.status not in FINISHED and (view.workflow, view.workflow_version) not in code
+            else view
+            for view in views
+        ]
 
     async def history(self, id: str) -> History:
         """What a run did, and every change of its status. Raises RunNotFound."""

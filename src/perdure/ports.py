@@ -131,6 +131,10 @@ class Store(Protocol):
     def abandon(self) -> None:
         """Let go as a killed process would: no more writes, the sign of life gone, nothing tidied up. Idempotent."""
 
+    def is_surely_alive(self) -> bool:
+        """Whether nobody can have found the sign of life of this store's engine gone so far. If this process was
+        stopped for a while, somebody may have: then a commit tells. Asks nobody."""
+
     def listen(self, heard: Callable[[], object]) -> None:
         """Call back, on the running loop, whenever others may have left something for this store's engine or for
         everybody. Only a hint: some may be lost, some may be for nothing. Ends with `close` and `abandon`."""
@@ -157,8 +161,9 @@ class Store(Protocol):
         """Apply the batch in one transaction, or not at all; what was found out about broadcasts and waits.
 
         The engine's row goes from `batch.number - 1` to `batch.number` in it. If the row already has `batch.number`,
-        the batch had landed before: return without writing. A key that was used before, and mail that is gone, is a
-        CommitConflict. Who wins something here and is owned by another engine gets mail about it (kernel.mail.knock).
+        the batch had landed before: return without writing. A key that was used before, mail or a dead letter that is
+        gone, is a CommitConflict. Who wins something here and is owned by another living engine gets mail about it
+        (kernel.mail.knock).
 
         A stream's items get their offsets here. Of what has a mark, an item that is there is left as it is, and a
         published value is replaced only by one with a greater mark. Entries that are archived take their marks with

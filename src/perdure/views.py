@@ -10,13 +10,16 @@ import msgspec
 from msgspec import Struct
 
 from perdure.errors import Misuse
-from perdure.kernel.records import Audit, DeadLetter, Entry, Event, Failure, Hold, Run, StreamItem
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Failure, Hold, Run, StreamItem
 from perdure.models.functions.context import to_datetime
 from perdure.ports import Codec, StoredRun
 
 
 class RunView(Struct, frozen=True, kw_only=True):
-    """A run as it is stored. Input, output and values are plain JSON values; listings leave payloads out (None)."""
+    """A run as it is stored. Input, output and values are plain JSON values; listings leave payloads out (None).
+
+    `stranded` says why nobody can go on with it, where that is so: no living engine has its code.
+    """
 
     id: str
     workflow: str
@@ -38,6 +41,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     input: Any = None
     output: Any = None
     failure: Failure | None = None
+    stranded: str | None = None
 
 
 class EntryView(Struct, frozen=True, kw_only=True):
@@ -82,6 +86,16 @@ class RunTree(Struct, frozen=True, kw_only=True):
     children: list[RunTree]
 
 
+class EngineView(Struct, frozen=True, kw_only=True):
+    """A process's instance of Perdure, and the code that it has: names and versions of workflows."""
+
+    id: str
+    host: str
+    pid: int
+    workflows: list[tuple[str, str]]
+    started_at: datetime
+
+
 class Page(Struct, frozen=True, kw_only=True):
     """Some runs, newest first; `cursor` gets the next page, None: there is none."""
 
@@ -116,6 +130,16 @@ def run_view(run: Run, stored: StoredRun | None = None, codec: Codec | None = No
         updated_at=to_datetime(run.updated_at),
         completed_at=_when(run.completed_at),
         **payloads,
+    )
+
+
+def engine_view(engine: Engine) -> EngineView:
+    return EngineView(
+        id=engine.id,
+        host=engine.host,
+        pid=engine.pid,
+        workflows=engine.workflows,
+        started_at=to_datetime(engine.started_at),
     )
 
 

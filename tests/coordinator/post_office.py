@@ -35,6 +35,7 @@ class PostOffice:
             broken=lambda error: None,
             now=lambda: self.now,
             workflows={("w", "")},
+            posted=lambda _slot, _reply: None,
         )
 
     async def _enroll(self) -> Engine:

@@ -79,6 +79,7 @@ class Bench:
         self.rejoined = 0
         self.broken: BaseException | None = None
         self.enrolled = 0
+        self.posted: list[str] = []
         self.coordinator = Coordinator(
             self.store,
             limits=limits,
@@ -88,6 +89,7 @@ class Bench:
             broken=self._broke,
             now=lambda: 1,
             workflows={("w", "")},
+            posted=lambda slot, _reply: self.posted.append(slot),
         )
 
     async def _enroll(self) -> Engine:
@@ -519,7 +521,7 @@ async def test_what_landed_unheard_of_is_told_to_readers_once_it_is_known() -> N
 async def test_rows_that_change_under_every_attempt_stop_the_engine_and_all_callers_hear_of_it() -> None:
     async with bench() as b:
         await b.coordinator.submit(start("a"))
-        b.store.script = [CommitConflict(frozenset({"a"}))] * 10
+        b.store.script = [CommitConflict(frozenset({"a"}))] * 200
         task = b.submit(ops.Update(run_id="a", at=1, tags={}))
         with pytest.raises(EngineStopped, match="rows keep changing"):
             await task

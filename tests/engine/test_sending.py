@@ -185,7 +185,7 @@ async def test_what_has_expired_is_purged_and_what_has_not_is_kept(opened: Open)
 
 
 async def test_purging_is_done_regularly(opened: Open) -> None:
-    async with opened(recover_every_s=60.0) as env:
+    async with opened(poll_s=60.0) as env:
         await env.engine.send(Brief(number=1))
         await env.advance(HOUR + timedelta(minutes=5))
         assert await env.engine._store.events() == []

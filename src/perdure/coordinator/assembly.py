@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from perdure.kernel.batch import Batch, RunWrite
@@ -9,6 +11,8 @@ from perdure.kernel.boxes import Box
 from perdure.kernel.decision import Decision
 from perdure.kernel.delivery import FromCommit
 from perdure.kernel.invariants import check_entry
+from perdure.kernel.mail import answer, letter
+from perdure.kernel.ops import Op
 from perdure.kernel.records import Entry, Event, Run
 
 
@@ -30,6 +34,8 @@ class Assembly:
         run = decision.run
         if decision.events or decision.spread or decision.letter:
             self._add_events(decision)
+        elif decision.proof:
+            self.writes += 1
         if run is None:
             return
         batch = self.batch
@@ -54,6 +60,19 @@ class Assembly:
             self._add_said(decision)
         if decision.box is not None or decision.guard or decision.consumed or decision.events_read:
             self._add_rest(before, run.id, decision)
+
+    def answer(self, mail_id: int, reply: Any) -> None:
+        """The batch consumes a mail, and this is the answer to it."""
+        self.batch.mail_done[mail_id] = answer(reply)
+        self.writes += 1
+
+    def post(self, op: Op, *, is_awaited: bool) -> str:
+        """Leave an op for the engine that owns its run; the slot for the answer."""
+        batch = self.batch
+        slot = f"{batch.engine_id}/{batch.number}/{len(batch.mail)}" if is_awaited else ""
+        batch.mail.append(letter(op, batch.engine_id, slot))
+        self.writes += 1
+        return slot
 
     def add_entries(self, entries: tuple[Entry, ...]) -> None:
         """Take in a plain advance of a run whose state stays as it is."""

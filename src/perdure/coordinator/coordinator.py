@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct
-from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
 from perdure.coordinator.assembly import Assembly
@@ -46,8 +46,8 @@ from perdure.kernel.decision import NO_SCENE, Scene
 from perdure.kernel.delivery import Delivered, FromCommit, Queued
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Proceed
 from perdure.kernel.invariants import check_decision, check_run
-from perdure.kernel.ops import Advance, Append, Forget, Op, Send, SetHold, Spread, Start, Wake
-from perdure.kernel.records import Engine, Hold, Mail, Outcome, Run
+from perdure.kernel.ops import Advance, Append, Expire, Forget, Op, Prove, Send, SetHold, Spread, Start, Wake
+from perdure.kernel.records import Engine, Hold, Outcome, Run
 from perdure.kernel.status import ACTIVE, FINISHED, Status
 from perdure.ports import LoadedRun, Probe, Store
 
@@ -56,8 +56,18 @@ log = logging.getLogger("perdure")
 T = TypeVar("T")
 
 _RECOLLECTED_AT_ONCE = 500
+_CONFLICTS_MAX = 100  # in a row, for one batch; with many engines on the same runs, some are nobody's fault
+_CONFLICTS_AT_ONCE = 3
+_WAKING = (Wake, Expire)  # whoever owns the run wakes it by itself
 
-_Decided = tuple[Item, Decision | Proceed | PerdureError]  # Proceed: a plain advance
+
+class Posted(Struct, frozen=True):
+    """An op was left for another engine, which will answer in this slot."""
+
+    slot: str
+
+
+_Decided = tuple[Item, Decision | Proceed | Posted | PerdureError]  # Proceed: a plain advance
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -84,8 +94,9 @@ class Coordinator:
     """Serialises ops. `perform` gets the effects of each batch, in order, in a plain callback after its commit.
 
     `enroll` registers the engine with the store and returns its row; it is called at start and whenever the engine was
-    declared dead, when everything in memory is dropped first. `lost_track` is told when there may be runs to go on with
-    that only the store knows of: after that, and after a commit whose outcome was unknown.
+    declared dead, when everything in memory is dropped first. `posted` is told where the answer to a request will be
+    that was left for another engine. `lost_track` is told when there may be runs to go on with that only the store
+    knows of: after having been declared dead, and after a commit whose outcome was unknown.
     """
 
     def __init__(
@@ -99,6 +110,7 @@ class Coordinator:
         broken: Callable[[BaseException], None],
         now: Callable[[], int],
         workflows: Container[tuple[str, str]],
+        posted: Callable[[str, asyncio.Future[Any]], None],
         probe: Probe | None = None,
     ) -> None:
         self.stats = Stats()
@@ -110,6 +122,7 @@ class Coordinator:
         self._broken = broken
         self._now = now
         self._workflows = workflows
+        self._posted = posted
         self._probe = probe
         self._inbox = Inbox(
             outside_max=limits.inbox_max, batch_ops_max=limits.batch_ops_max, batch_bytes_max=limits.batch_bytes_max
@@ -217,6 +230,21 @@ class Coordinator:
             self._put(Item(op, reply, False))
         return await asyncio.gather(*replies, return_exceptions=True)
 
+    async def decide_mail(self, requests: Sequence[tuple[Op, int]]) -> None:
+        """Have ops decided that came by mail, and the mail consumed, but for what another engine has to decide."""
+        loop = asyncio.get_running_loop()
+        replies: list[asyncio.Future[Any]] = []
+        for op, mail_id in requests:
+            if self._worker is not None:
+                replies.append(loop.create_future())
+                self._put(Item(op, replies[-1], False, mail_id))
+        await asyncio.gather(*replies, return_exceptions=True)
+
+    async def prove(self) -> None:
+        """Find out whether this engine may still write. If it was declared dead, it has none of its runs afterwards."""
+        with suppress(EngineStopped):
+            await self.insist([Prove(run_id="", at=self._now())])
+
     def owe(self, op: Op) -> None:
         """An op that the engine itself owes: never refused, no reply."""
         if self._worker is not None:
@@ -295,11 +323,13 @@ class Coordinator:
                     self.stats.largest_batch = max(self.stats.largest_batch, len(items))
             except CommitConflict as conflict:
                 conflicts += 1
-                if conflicts > 3:
+                if conflicts > _CONFLICTS_MAX:
                     raise EngineBug(f"rows keep changing under the engine: {conflict}") from conflict
+                if conflicts > _CONFLICTS_AT_ONCE:
+                    await asyncio.sleep(self._limits.resend_first_s)
                 self._forget(conflict.run_ids)
                 await asyncio.sleep(0)  # Then they are dropped, and what they still did is in the inbox.
-                items = self._without_progress(items, conflict.run_ids)
+                items = self._without_answered(self._without_progress(items, conflict.run_ids), conflict)
                 self._inbox.put_back(self._without_progress(self._inbox.empty(), conflict.run_ids))
                 await self._reload(conflict.run_ids)
             except CommitRefused as refusal:
@@ -358,22 +388,29 @@ class Coordinator:
                 decision = decide(run, op, engine.id, scene)
                 check_decision(decision)
             except RunOwnedElsewhere as elsewhere:
-                decided.append((item, elsewhere))
-                if item.reply is None:  # It follows from another op, and is its owner's to decide.
-                    mail = Mail(run_id=op.run_id, sender=engine.id, op=to_json(op).decode(), at=op.at)
-                    assembly.batch.mail.append(mail)
+                # It is for the run's owner to decide. What came by mail is there for it already.
+                if item.mail or type(op) in _WAKING:
+                    decided.append((item, elsewhere))
+                else:
+                    decided.append((item, Posted(assembly.post(op, is_awaited=item.reply is not None))))
             except EngineBug as bug:
                 # A bug about one run must not stop all others: it is set aside, with what was found, if it is ours.
                 log.exception("an op for run %s could not be decided", op.run_id)
                 decided.append((item, bug))
+                if item.mail:
+                    assembly.answer(item.mail, bug)
                 if self._runs.pop(op.run_id, None) is not None:
                     hold = Hold(kind="blocked", reason=f"engine bug: {bug}", at=op.at)
                     self._put(Item(SetHold(run_id=op.run_id, at=op.at, hold=hold), None, False))
             except PerdureError as error:
                 decided.append((item, error))
+                if item.mail:
+                    assembly.answer(item.mail, error)
             else:
                 assembly.add(before, decision)
                 decided.append((item, decision))
+                if item.mail:
+                    assembly.answer(item.mail, decision.reply)
                 if op.run_id in found.runs and op.run_id not in assembly.boxes:
                     assembly.boxes[op.run_id] = scene.box  # It counts if the run is ours from now on.
                 if decision.posts:
@@ -384,7 +421,7 @@ class Coordinator:
     def _scene(self, op: Op, run: Run | None, found: Found, assembly: Assembly) -> tuple[Op, Scene]:
         box = assembly.boxes.get(op.run_id) or self._boxes.get(op.run_id)
         if box is None:
-            loaded = found.runs.get(op.run_id)
+            loaded = None if op.run_id in self._runs else found.runs.get(op.run_id)
             box = EMPTY if loaded is None else boxes.opened(loaded.waits, loaded.events)
         letter = op.letter if isinstance(op, (Send, Forget)) else ""
         if letter and (letter not in found.letters or letter in assembly.batch.letters_gone):
@@ -397,7 +434,10 @@ class Coordinator:
                 op = replace(op, known=known)
         has_code = run is None or (run.workflow, run.workflow_version) in self._workflows
         children = found.children.get(op.run_id, ()) + assembly.children.get(op.run_id, ())
-        return op, Scene(box, has_code, children)
+        stored: Box | None = None
+        if isinstance(op, Wake) and run is not None and run.owner == self._engine.id and op.run_id in found.runs:
+            stored = boxes.opened(found.runs[op.run_id].waits, found.runs[op.run_id].events)
+        return op, Scene(box, has_code, children, stored)
 
     def _born(self, op: Start, assembly: Assembly) -> Start:
         """A child whose parent asked for it in an earlier commit: it must still be there to have it."""
@@ -446,6 +486,9 @@ class Coordinator:
         (item,) = items
         op = item.op
         log.error("the store refused an op for run %s: %s", op.run_id, refusal)
+        if item.mail:
+            await self._settle([Item(Prove(run_id="", at=op.at, error=str(refusal)), item.reply, False, item.mail)])
+            return
         item.refuse(refusal)
         if item.outside:
             self._inbox.leave()
@@ -476,6 +519,14 @@ class Coordinator:
             else:
                 kept.append(item)
         return kept
+
+    @staticmethod
+    def _without_answered(items: list[Item], conflict: CommitConflict) -> list[Item]:
+        """Leave out mail that somebody else has answered."""
+        for item in items:
+            if item.mail in conflict.mail_ids:
+                item.refuse(conflict)
+        return [item for item in items if item.mail not in conflict.mail_ids]
 
     async def _reload(self, run_ids: Iterable[str]) -> None:
         """Of runs just forgotten, go on with those that are still this engine's, from the store."""
@@ -555,6 +606,8 @@ class Coordinator:
         for run_id, box in assembly.boxes.items():
             if run_id in runs:
                 self._keep_box(run_id, box)
+        for run_id, waits, events in committed.taken:
+            self._keep_box(run_id, boxes.opened(waits, events))
         effects: list[Effect] = []
         for item, decision in decided:
             if type(decision) is Proceed:
@@ -565,6 +618,9 @@ class Coordinator:
                 effects += decision.effects
                 if item.reply is not None:
                     self._answer(item, decision.reply, committed)
+            elif isinstance(decision, Posted):
+                if item.reply is not None:
+                    self._posted(decision.slot, item.reply)
             elif isinstance(decision, PerdureError):
                 item.refuse(decision)
             if item.outside:
@@ -614,7 +670,7 @@ class Coordinator:
                 if won.target is not None and (write := batch.runs.get(won.target)) is not None:
                     outcome = write.run, write.outcome or Outcome()
                 effects.append(Deliver(won.run_id, won.position, won.option, won.event, won.target, outcome))
-            else:
+            elif won.run_id not in committed.told:
                 self.owe(Wake(run_id=won.run_id, at=now))
         for event_id in committed.spreading:
             self.owe(Spread(run_id="", at=now, event_id=event_id))

@@ -13,11 +13,12 @@ from perdure.kernel.ops import Op, Retry
 
 
 class Item(Struct, eq=False):
-    """An op in the queue and whoever waits for its reply."""
+    """An op in the queue and whoever waits for its reply. `mail` is the id of the mail that brought it, if one did."""
 
     op: Op
     reply: asyncio.Future[Any] | None
     outside: bool
+    mail: int = 0
 
     def answer(self, value: Any) -> None:
         if self.reply is not None and not self.reply.done():

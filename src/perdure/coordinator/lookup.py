@@ -7,13 +7,13 @@ from collections.abc import Container, Sequence
 from msgspec import Struct, field
 
 from perdure.coordinator.inbox import Item
-from perdure.kernel.ops import Advance, Cancel, Expire, Forget, Send, Start
+from perdure.kernel.ops import Advance, Cancel, Expire, Forget, Send, Start, Wake
 from perdure.ports import LoadedRun, Store
 
 
 class Found(Struct, kw_only=True):
-    """What was looked up for a batch: runs that are not in memory, children of those that are ended, keys in use, and
-    those dead letters that are there."""
+    """What was looked up for a batch: runs of which memory has nothing, or not all; children of those that are ended;
+    keys in use; and those dead letters that are there."""
 
     runs: dict[str, LoadedRun] = field(default_factory=dict)
     children: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -31,6 +31,8 @@ async def look_up(store: Store, loaded: Container[str], items: Sequence[Item]) -
         op = item.op
         if op.run_id not in loaded and op.run_id and not (isinstance(op, Start) and op.fresh):
             missing.add(op.run_id)
+        if item.mail and isinstance(op, Wake):
+            missing.add(op.run_id)  # Loaded or not: somebody else has given it something.
         if isinstance(op, Advance):
             if op.cancels:
                 ending += op.cancels

@@ -79,7 +79,7 @@ class Committed(Struct, kw_only=True):
     runs that did not fall asleep; `spreading` are events that have not reached all who wait for them.
 
     `taken` are the runs that the batch took for its engine, as they are now: others may have given them something since
-    they were read. `told` are winners that another engine owns: it has mail.
+    they were read. `told` are winners that another living engine owns: it has mail.
 
     `landed`: the batch had been committed before, so nothing of this is known.
     """

@@ -135,6 +135,22 @@ def close(box: Box, positions: Collection[str], read: Collection[str]) -> Box:
     return Box(waits=waits, events=events, won=won) if waits or events else EMPTY
 
 
+def learn(box: Box, stored: Box) -> tuple[Box, list[tuple[Wait, Event | None]]]:
+    """Take over what has won in other engines' transactions, according to the store; the winners.
+
+    A position that something else has won here meanwhile, or that is done with, stays as it is: what lost is freed when
+    the store forgets the position.
+    """
+    winners: list[tuple[Wait, Event | None]] = []
+    events = {event.id: event for event in stored.events}
+    for position, (option, event_id) in stored.won.items():
+        if is_open(box, position):
+            event = None if event_id is None else events[event_id]
+            box = fire(box, position, option) if event is None else give(box, event)
+            winners.append((next(wait for wait in stored.waits[position] if wait.option == option), event))
+    return box, winners
+
+
 def hop(box: Box, read: Collection[str]) -> Box:
     """Nothing is waited for any more; what was sent to the run waits on."""
     return close(box, box.waits.keys(), read)

@@ -419,12 +419,13 @@ def _resume(run: Run | None, op: ops.Resume, me: str, scene: Scene) -> Decision:
     run = mine_or_free(run, op, me)
     if run.hold is None:
         return NOTHING
-    taken: dict[str, Any] = {"owner": me, "claim": run.claim + 1} if op.take else {}
+    is_taken = op.take and scene.has_code
+    taken: dict[str, Any] = {"owner": me, "claim": run.claim + 1} if is_taken else {}
     run, audit_rows = note(run, op, "resumed", "resumed by hand", run.hold.reason, hold=None, recoveries=0, **taken)
-    if op.take and run.status is Status.CREATED:
+    if is_taken and run.status is Status.CREATED:
         run, more = move(run, Status.RUNNING, op, "resumed by hand")
         audit_rows += more
-    effects = (Begin(run),) if op.take else ()
+    effects = (Begin(run),) if is_taken else ()
     return Decision(run=run, row=True, box=scene.box, audit=audit_rows, effects=effects, reply=True)
 
 
@@ -448,6 +449,7 @@ _RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
     ops.Forget: delivery.forget,
     ops.Due: delivery.due,
     ops.Wake: delivery.wake,
+    ops.Prove: delivery.prove,
 }
 
 __all__ = ["NOTHING", "Decision", "Started", "born_of", "decide", "goes_on"]

@@ -19,11 +19,13 @@ from perdure.kernel.status import FINISHED, Status, check_transition
 
 class Scene(Struct, frozen=True, gc=False):
     """What a rule may have to know beside the run: its box, whether this engine has its workflow, and, where the run is
-    to be ended from outside, its unfinished children that are not detached."""
+    to be ended from outside, its unfinished children that are not detached. `stored` is the box as the store has it, if
+    that may know more."""
 
     box: Box = EMPTY
     has_code: bool = True
     children: tuple[str, ...] = ()
+    stored: Box | None = None
 
 
 NO_SCENE = Scene()
@@ -60,6 +62,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     posts: tuple[ops.Op, ...] = ()
     spread: str | None = None
     letter: str | None = None  # a dead letter that is one no more
+    proof: bool = False  # a commit is wanted, whatever is in it
     reply: Any = None
 
 

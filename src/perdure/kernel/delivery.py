@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.errors import QueueFull, RunNotWaiting
+from perdure.errors import EngineBug, QueueFull, RunNotWaiting
 from perdure.kernel import boxes, ops
 from perdure.kernel.decision import NOTHING, Decision, Scene, deliveries, mine_or_free
 from perdure.kernel.effects import Begin, Deliver, Effect
@@ -108,11 +108,23 @@ def due(run: Run | None, op: ops.Due, me: str, scene: Scene) -> Decision:
     return Decision(run=run, box=box, effects=(Deliver(run.id, op.position, op.option),), reply=True)
 
 
-def wake(run: Run | None, _op: ops.Wake, me: str, scene: Scene) -> Decision:
-    if run is None or run.owner is not None or not _can_take(run, scene):
+def wake(run: Run | None, op: ops.Wake, me: str, scene: Scene) -> Decision:
+    if run is None or run.status in FINISHED:
+        return NOTHING
+    if run.owner == me and scene.stored is not None:
+        box, winners = boxes.learn(scene.box, scene.stored)
+        told = [Deliver(run.id, wait.position, wait.option, event, wait.target) for wait, event in winners]
+        return Decision(run=run, box=box, effects=tuple(told), reply=True)
+    if run.owner is not None and run.owner != me:
+        mine_or_free(run, op, me)
+    if run.owner == me or not _can_take(run, scene):
         return NOTHING
     run = _taken(run, me)
     return Decision(run=run, row=True, box=scene.box, effects=(Begin(run),), reply=True)
+
+
+def prove(_run: Run | None, op: ops.Prove, _me: str, _scene: Scene) -> Decision:
+    return Decision(proof=True, reply=EngineBug(op.error) if op.error else True)
 
 
 def _can_take(run: Run, scene: Scene) -> bool:

@@ -165,6 +165,12 @@ class Wake(Op, frozen=True, kw_only=True, gc=False):
     """Go on with a waiting run that nobody has in memory, if this engine has its workflow."""
 
 
+class Prove(Op, frozen=True, kw_only=True, gc=False):
+    """Commit nothing: whether that works shows whether this engine may still write. An `error` is for whoever asked."""
+
+    error: str = ""
+
+
 class Take(Op, frozen=True, kw_only=True, gc=False):
     """Go on with a run that this engine has just claimed. `orphaned`: its last owner died with it.
 

@@ -75,7 +75,7 @@ class Environment:
         self._autojump_s = autojump_s
         self._watch = watch
         resources = {VirtualClock: lambda: self.clock, **options.pop("resources", {})}
-        self._options: dict[str, Any] = {"recover_every_s": None, "resources": resources, **options}
+        self._options: dict[str, Any] = {"poll_s": None, "resources": resources, **options}
         self._store: WatchedStore | None = None
         self._is_killed = False
         self._death = asyncio.Event()  # by the fault

@@ -13,7 +13,7 @@ from perdure.errors import CommitConflict, Fenced, StoreBusy
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
 from perdure.kernel.mail import knock
 from perdure.kernel.records import Mail
-from perdure.storage.sqlite.events import is_matched, match
+from perdure.storage.sqlite.events import LettersGone, is_matched, match
 from perdure.storage.sqlite.queries import (
     CLEAR_WAITS,
     DELETE_MAIL,
@@ -133,6 +133,8 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
                 loaded = load_now(connection, taken)
                 found.taken = [(one.run.id, one.waits, one.events) for one in loaded]
             return found
+    except LettersGone:
+        raise CommitConflict(frozenset()) from None
     except _RunConflict:
         raise _conflict(connection, batch) from None
 
@@ -162,7 +164,7 @@ def _count(connection: sqlite3.Connection, executions: Iterable[Execution]) -> i
     return sum(connection.execute(sql, variables).rowcount for sql, variables in executions)
 
 
-def posting(mail: Mail) -> tuple[str, dict[str, object]]:
+def posting(mail: Mail) -> tuple[str, dict[str, str | int | None]]:
     """What leaves a mail."""
     values = {"run_id": mail.run_id, "sender": mail.sender, "slot": mail.slot or None, "op": mail.op, "at": mail.at}
     return QUERIES["post"], values

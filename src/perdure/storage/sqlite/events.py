@@ -33,6 +33,10 @@ from perdure.storage.sqlite.rows import event_of, event_rows, json_text, shape_o
 _MANY = 2**62  # more than there will ever be numbers
 
 
+class LettersGone(Exception):
+    """Somebody else has dealt with a dead letter."""
+
+
 def is_matched(connection: sqlite3.Connection, batch: Batch) -> bool:
     """Whether the batch has anything to do with events or with the ends of runs that somebody waits for."""
     if batch.numbered or batch.events_given or batch.events_read or batch.spread or batch.letters_gone:
@@ -57,7 +61,8 @@ def match(connection: sqlite3.Connection, batch: Batch) -> Settlement:
     if refused:
         connection.execute(QUERIES["delete_keys"], {"ids": json_text(refused)})
     gone = [(letter,) for letter in batch.letters_gone if letter not in settlement.found.refused]
-    _execute(connection, DELETE_LETTERS.executions(gone))
+    if sum(connection.execute(*one).rowcount for one in DELETE_LETTERS.executions(gone)) != len(gone):
+        raise LettersGone
     for run_id, event_id, position, option in batch.events_given:
         given = {"run_id": run_id, "id": event_id, "position": position, "option": option}
         connection.execute(QUERIES["give_event"], given)

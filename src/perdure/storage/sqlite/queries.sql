@@ -592,8 +592,9 @@ delete from mail_replies where slot in (select slot from mail_replies where at <
 select id from mail where id in {given_ids}
 
 -- name: owned_elsewhere
--- Of these runs, those that another engine owns.
-select id from runs where id in {given_ids} and owner is not null and owner <> :engine_id
+-- Of these runs, those that another living engine owns.
+select id from runs
+where id in {given_ids} and owner <> :engine_id and owner in (select id from engines where alive)
 
 -- name: filters
 -- The conditions of a RunFilter but for the cursor; null stands for a condition that was not given.

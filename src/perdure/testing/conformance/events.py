@@ -163,6 +163,9 @@ class EventRules(Rules):
             assert [letter.id for letter in await store.letters(after="e-0", limit=2)] == ["e-1", "e-2"]
             await author.commit(letters_gone=["e-1"])
             assert await store.letter("e-1") is None
+            with pytest.raises(CommitConflict):
+                await author.commit(insert(a_run("not written")), letters_gone=["e-1"])
+            assert await store.load(["not written"]) == {}
             assert (found := await store.letter("e-3")) is not None
             assert found.id == "e-3"
 

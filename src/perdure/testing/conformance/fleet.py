@@ -121,6 +121,16 @@ class FleetRules(Rules):
             (mail,) = await one.store.mail("e-1", 10)
             assert (mail.op, mail.run_id, mail.at) == (knock("r-1", "e-2", 7).op, "r-1", 7)
 
+    async def test_no_word_is_left_for_an_engine_that_was_marked_dead(self) -> None:
+        async with self.author("e-1") as one, self.author("e-2") as other:
+            await one.exchange(insert(a_run(owner="e-1", status=Status.SUSPENDED)), waits=[waits_for()])
+            one.store.abandon()
+            await other.store.bury()
+            committed = await other.exchange(events=[an_event()])
+            assert [won.run_id for won in committed.won] == ["r-1"]
+            assert committed.told == set()
+            assert await other.store.mail("e-2", 10) == []
+
     async def test_a_run_of_another_engine_that_waits_for_an_end_gets_word(self) -> None:
         async with self.author("e-1") as one, self.author("e-2") as other:
             run = a_run("r-2", owner="e-2")

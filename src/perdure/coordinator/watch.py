@@ -1,0 +1,73 @@
+"""Noticing what others do: a loop that looks when the store hints that there may be something, and regularly anyway.
+
+Hints make it quick, looking makes it certain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from perdure.coordinator.coordinator import Coordinator
+from perdure.coordinator.post import PostOffice
+from perdure.errors import Fenced, StoreError
+from perdure.ports import Clock, Offer, Store
+
+log = logging.getLogger("perdure")
+
+_RECOVERIES_APART_US = 100_000
+
+
+class Watch:
+    """Runs until it is cancelled. `recover` goes on with runs that nobody has any more."""
+
+    def __init__(
+        self,
+        store: Store,
+        coordinator: Coordinator,
+        post: PostOffice,
+        clock: Clock,
+        *,
+        offers: Callable[[], Sequence[Offer]],
+        recover: Callable[[], Awaitable[object]],
+        poll_s: float,
+    ) -> None:
+        self._store = store
+        self._coordinator = coordinator
+        self._post = post
+        self._clock = clock
+        self._offers = offers
+        self._recover = recover
+        self._poll_us = round(poll_s * 1_000_000)
+        self._heard = asyncio.Event()
+        self._recovered_at = clock.now()
+
+    async def run(self) -> None:
+        self._store.listen(self._heard.set)
+        while True:
+            timer = self._clock.call_at(self._clock.now() + self._poll_us, self._heard.set)
+            try:
+                await self._heard.wait()
+            finally:
+                timer.cancel()
+            self._heard.clear()
+            try:
+                await self._look()
+            except Fenced:
+                await self._coordinator.prove()
+            except StoreError as error:
+                log.warning("looking for what others left is tried again: %s", error)
+
+    async def _look(self) -> None:
+        now = self._clock.now()
+        news = await self._store.look(engine_id=self._coordinator.engine.id, offers=self._offers(), at=now)
+        if self._post.is_awaiting:
+            await self._post.collect()
+        if news.mail:
+            await self._post.read(self._coordinator)
+        if news.dead or (news.stray and now >= self._recovered_at + _RECOVERIES_APART_US):
+            self._recovered_at = now
+            await self._recover()
+        elif news.stray:
+            self._clock.call_at(self._recovered_at + _RECOVERIES_APART_US, self._heard.set)

@@ -1,0 +1,60 @@
+"""A step that blocks the event loop is named, with how long it did."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from perdure import Engine, step, workflow
+
+
+class Heard(logging.Handler):
+    """Lets go of who blocks once a warning has come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = threading.Event()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+        self.first.set()
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.mark.parametrize("has_waited", [False, True])
+async def test_a_step_that_blocks_the_loop_is_named(tmp_path: Path, heard: Heard, has_waited: bool) -> None:
+    @step
+    async def stubborn() -> str:
+        if has_waited:
+            await asyncio.sleep(0)
+        heard.first.wait(60)
+        return "done"
+
+    @workflow
+    async def flow() -> str:
+        return await stubborn()
+
+    logger = logging.getLogger("perdure")
+    logger.addHandler(heard)
+    try:
+        async with Engine(f"sqlite:///{tmp_path}/runs.db", workflows=[flow], blocked_warn_s=0.2) as engine:
+            run = await engine.start(flow(), id="r")
+            assert await run.result() == "done"
+            while len(heard.messages) < 2:
+                await asyncio.sleep(0.01)
+    finally:
+        logger.removeHandler(heard)
+    name = stubborn.name
+    assert heard.messages[0].startswith(f"step {name!r} of run 'r' (")
+    assert "so far; make it a plain function" in heard.messages[0]
+    assert heard.messages[1].startswith(f"step {name!r} of run 'r' (")
+    assert "blocked the event loop for " in heard.messages[1]
