@@ -452,7 +452,7 @@ runs.created_at >= :created_from and (runs.created_at, runs.id) < (:before_at, :
 order by runs.created_at desc, runs.id desc limit :limit
 
 -- name: list_by_parent
-select {run_columns} from runs where runs.parent_id is not null and {filters} and {newest}
+select {run_columns} from runs where runs.parent_id = :parent_id::text and {filters} and {newest}
 
 -- name: list_by_tag
 -- One of the tags finds the runs, the filters check the others.
