@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections import Counter
 from contextlib import AsyncExitStack
 
@@ -16,7 +17,8 @@ from perdure.kernel.boxes import accepts
 from perdure.kernel.records import Event, Wait
 from perdure.kernel.status import Status
 from perdure.testing.conformance.base import Author, a_run, an_event, insert, update, waits_for
-from tests.storage.postgres.meddling import author_on
+from tests.storage.postgres.meddling import author_on, meddler
+from tests.storage.postgres.server import Servers
 
 ENGINES = 4
 RUNS = 3  # of each engine
@@ -107,6 +109,25 @@ class Member:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_crowd_loses_doubles_and_overlooks_nothing(url: str, seed: int) -> None:
+    await gather_crowd(url, seed)
+
+
+async def test_without_the_locks_on_names_a_crowd_would_overlook_something(postgres_servers: Servers) -> None:
+    """So that the one above is known to look hard enough."""
+    for seed in range(100):
+        url = postgres_servers.fresh()
+        async with author_on(url, "first"), meddler(url) as other:
+            text: str = await other.fetchval("select pg_get_functiondef('prepare_v1'::regproc)")
+            await other.execute(re.sub(r"perform pg_advisory_xact_lock\w*", "perform abs", text))
+        try:
+            await gather_crowd(url, seed)
+        except AssertionError as error:
+            assert "overlooked" in str(error)
+            return
+    raise AssertionError("nothing was overlooked")
+
+
+async def gather_crowd(url: str, seed: int) -> None:
     luck = random.Random(seed)
     async with AsyncExitStack() as stack:
         authors = [await stack.enter_async_context(author_on(url, f"e-{number}")) for number in range(ENGINES)]
@@ -114,24 +135,26 @@ async def test_a_crowd_loses_doubles_and_overlooks_nothing(url: str, seed: int) 
         for member in crowd:
             await member.author.commit(*(insert(a_run(run_id, owner=member.author.id)) for run_id in member.runs))
 
-        async def live(member: Member) -> None:
-            for _ in range(ACTIONS):
-                await member.act()
+        for _ in range(ACTIONS):
+            await asyncio.gather(*(member.act() for member in crowd))
+            await check(crowd, seed)
 
-        await asyncio.gather(*map(live, crowd))
-        store = authors[0].store
-        queued = await store.events(limit=1000)
-        loaded = (await store.load([run_id for member in crowd for run_id in member.runs])).values()
-        places = Counter(event.id for event in queued)
-        places.update(event.id for one in loaded for event in one.events)
-        places.update(event_id for member in crowd for event_id in member.read)
-        assert places == Counter(event_id for member in crowd for event_id in member.sent), f"seed {seed}"
-        for one in loaded:
-            held = Counter(event.position for event in one.events)
-            assert max(held.values(), default=1) == 1, f"seed {seed}: a position was won twice"
-            won = {wait.position for wait in one.waits if wait.due_at == 0}
-            assert won == set(held), f"seed {seed}: what was won and what is there differ"
-            for wait in one.waits:
-                if wait.due_at is None:
-                    missed = [event.id for event in queued if accepts(wait, event)]
-                    assert not missed, f"seed {seed}: {wait} overlooked {missed}"
+
+async def check(crowd: list[Member], seed: int) -> None:
+    """What must be true whenever nobody does anything."""
+    store = crowd[0].author.store
+    queued = await store.events(limit=1000)
+    loaded = (await store.load([run_id for member in crowd for run_id in member.runs])).values()
+    places = Counter(event.id for event in queued)
+    places.update(event.id for one in loaded for event in one.events)
+    places.update(event_id for member in crowd for event_id in member.read)
+    assert places == Counter(event_id for member in crowd for event_id in member.sent), f"seed {seed}"
+    for one in loaded:
+        held = Counter(event.position for event in one.events)
+        assert max(held.values(), default=1) == 1, f"seed {seed}: a position was won twice"
+        won = {wait.position for wait in one.waits if wait.due_at == 0}
+        assert won == set(held), f"seed {seed}: what was won and what is there differ"
+        for wait in one.waits:
+            if wait.due_at is None:
+                missed = [event.id for event in queued if accepts(wait, event)]
+                assert not missed, f"seed {seed}: {wait} overlooked {missed}"
