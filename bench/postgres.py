@@ -70,19 +70,23 @@ class PostgresFloor(Floor):
 async def measure_floor(folder: Path, **sizes: int) -> Figures:  # noqa: ARG001 - all workloads get one
     server = PostgresServer(18)
     try:
-        store = open_store(server.url)
-        await store.open()
-        await store.close()
-        driver: Any = asyncpg
-        connection = await driver.connect(server.url, server_settings={"search_path": "perdure", "jit": "off"})
-        await connection.execute(f"insert into engines values ('{OWNER}', 1, true, 0, '', 0, '[]', 0)")
-        limit = PostgresFloor(connection)
-        figures = await floor.measure_floor(limit, **sizes)
-        limit.close()
-        await connection.close()
-        return figures
+        return await measure_floor_on(server.url, "perdure", **sizes)
     finally:
         server.end()
+
+
+async def measure_floor_on(url: str, schema: str, **sizes: int) -> Figures:
+    store = open_store(f"{url}?schema={schema}")
+    await store.open()
+    await store.close()
+    driver: Any = asyncpg
+    connection = await driver.connect(url, server_settings={"search_path": schema, "jit": "off"})
+    await connection.execute(f"insert into engines values ('{OWNER}', 1, true, 0, '', 0, '[]', 0)")
+    limit = PostgresFloor(connection)
+    figures = await floor.measure_floor(limit, **sizes)
+    limit.close()
+    await connection.close()
+    return figures
 
 
 async def measure(folder: Path, **sizes: int) -> Figures:  # noqa: ARG001 - all workloads get one
