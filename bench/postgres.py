@@ -67,8 +67,8 @@ class PostgresFloor(Floor):
         self._committer.cancel()
 
 
-async def measure_floor(folder: Path, **sizes: int) -> Figures:  # noqa: ARG001 - all workloads get one
-    server = PostgresServer(18)
+async def measure_floor(folder: Path, **sizes: int) -> Figures:
+    server = PostgresServer(18, folder)
     try:
         return await measure_floor_on(server.url, "perdure", **sizes)
     finally:
@@ -89,8 +89,8 @@ async def measure_floor_on(url: str, schema: str, **sizes: int) -> Figures:
     return figures
 
 
-async def measure(folder: Path, **sizes: int) -> Figures:  # noqa: ARG001 - all workloads get one
-    server = PostgresServer(18)
+async def measure(folder: Path, **sizes: int) -> Figures:
+    server = PostgresServer(18, folder)
     try:
         return await steps.measure_on(server.url, **sizes)
     finally:

@@ -1,7 +1,7 @@
 """`async def` tests run in an event loop of their own, without a plugin, and fail instead of hanging for ever.
 
-Tests of what is the same for every store ask for a `source`, or for `fresh` if they need many: they run on memory and on
-SQLite, some of them on Postgres.
+Tests of what is the same for every store ask for a `source`, or for `fresh` if they need many: they run on memory and
+on SQLite, some of them on Postgres.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def fresh(request: pytest.FixtureRequest, empty_file: Path, quick_path: Path) -> Callable[[], StoreSource]:
-    """Gives new data, of which there is none yet, at each call. Every test that asks for it runs on several backends."""
+    """Gives new data, of which there is none yet, at each call. Every test that asks for it runs on several stores."""
     if request.param == "memory":
         return lambda: partial(MemoryStore, MemoryDatabase())
     if request.param == "postgres":
