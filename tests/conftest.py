@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+from collections.abc import Generator
 from typing import Any
 
 import pytest
+
+from tests.storage.postgres.server import Servers
 
 LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
 
@@ -24,3 +27,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 async def _within_limit(test: Any) -> None:
     async with asyncio.timeout(LIMIT_S):
         await test
+
+
+@pytest.fixture(scope="session")
+def postgres_servers() -> Generator[Servers]:
+    """Postgres servers, started when first asked for, and ended with the session whatever happens in it."""
+    servers = Servers()
+    yield servers
+    servers.end()
