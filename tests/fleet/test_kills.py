@@ -17,13 +17,20 @@ from perdure.kernel.status import Status
 from perdure.testing import check_store
 from tests.fleet.convoy import Convoy, steps_of
 from tests.fleet.load import KINDS, LATE, STARTED, TICKET, UNSEEN, chosen, run_id
+from tests.storage.postgres.server import Servers
 
+LEASE_S = 2.0
 REJOINED = re.compile(r"was marked dead; dropping \d+ runs and registering anew")
 
 
 @pytest.mark.timeout(600)
 def test_a_fleet_on_one_file_survives_the_loss_of_any_process(tmp_path: Path) -> None:
     asyncio.run(survive(f"sqlite:///{tmp_path / 'fleet.db'}", tmp_path, runs=500, kills=5))
+
+
+@pytest.mark.timeout(600)
+def test_a_fleet_on_postgres_survives_the_loss_of_any_process(tmp_path: Path, postgres_servers: Servers) -> None:
+    asyncio.run(survive(f"{postgres_servers.fresh()}&lease={LEASE_S}", tmp_path, runs=500, kills=5))
 
 
 async def survive(url: str, folder: Path, *, runs: int, kills: int) -> None:
