@@ -187,6 +187,7 @@ class Engine(Inspecting, Sending, Reading):
             owe=self._coordinator.owe,
             submit=self._coordinator.submit,
             insist=self._coordinator.insist,
+            prove=self._coordinator.prove,
             lookup=self._coordinator.loaded,
             box=self._coordinator.box,
             dropped=self._sweeper.left,

@@ -131,6 +131,10 @@ class Store(Protocol):
     def abandon(self) -> None:
         """Let go as a killed process would: no more writes, the sign of life gone, nothing tidied up. Idempotent."""
 
+    def is_surely_alive(self) -> bool:
+        """Whether nobody can have found the sign of life of this store's engine gone so far. If this process was
+        stopped for a while, somebody may have: then a commit tells. Asks nobody."""
+
     def listen(self, heard: Callable[[], object]) -> None:
         """Call back, on the running loop, whenever others may have left something for this store's engine or for
         everybody. Only a hint: some may be lost, some may be for nothing. Ends with `close` and `abandon`."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -238,6 +239,11 @@ class Coordinator:
                 replies.append(loop.create_future())
                 self._put(Item(op, replies[-1], False, mail_id))
         await asyncio.gather(*replies, return_exceptions=True)
+
+    async def prove(self) -> None:
+        """Find out whether this engine may still write. If it was declared dead, it has none of its runs afterwards."""
+        with suppress(EngineStopped):
+            await self.insist([Prove(run_id="", at=self._now())])
 
     def owe(self, op: Op) -> None:
         """An op that the engine itself owes: never refused, no reply."""

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.post import PostOffice
 from perdure.errors import Fenced, StoreError
-from perdure.kernel.ops import Prove
 from perdure.ports import Clock, Offer, Store
 
 log = logging.getLogger("perdure")
@@ -56,7 +55,7 @@ class Watch:
             try:
                 await self._look()
             except Fenced:
-                self._coordinator.owe(Prove(run_id="", at=self._clock.now()))
+                await self._coordinator.prove()
             except StoreError as error:
                 log.warning("looking for what others left is tried again: %s", error)
 

@@ -56,9 +56,7 @@ def _postgres(url: str) -> Store:
     options = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
     schema = options.pop("schema", "perdure")
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema) or schema.startswith("pg_"):
-        raise Misuse(
-            f"{schema!r} cannot be the schema: up to 50 of a-z, 0-9 and _, no digit first, not pg_…", url=name
-        )
+        raise Misuse(f"{schema!r} cannot be the schema: up to 50 of a-z, 0-9 and _, no digit first, not pg_…", url=name)
     try:
         lease_s = float(options.pop("lease", "10"))
     except ValueError:

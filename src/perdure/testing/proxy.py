@@ -35,6 +35,9 @@ class StoreProxy:
     def poll_s(self) -> float:
         return self.inner.poll_s
 
+    def is_surely_alive(self) -> bool:
+        return self.inner.is_surely_alive()
+
     def listen(self, heard: Callable[[], object]) -> None:
         self.inner.listen(heard)
 

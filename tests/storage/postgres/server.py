@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import os
 import pwd
@@ -10,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -36,6 +34,7 @@ class PostgresServer:
         self._data = self._place / "data"
         self._bin = _installation(version, self._place)
         self._process: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
         if _is_root():
             shutil.chown(self._place, "nobody")
         try:
@@ -61,10 +60,13 @@ class PostgresServer:
                 stderr=log,
                 cwd=self._place,
                 user="nobody" if _is_root() else None,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
+        # Reads until this process has ended, however it does, and then ends the server.
+        watch = f"read _; kill -QUIT {self._process.pid}"
+        self._watch = subprocess.Popen(["sh", "-c", watch], stdin=subprocess.PIPE, start_new_session=True)
         give_up_at = time.monotonic() + 60
-        while subprocess.run([self._bin / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]).returncode:
+        asking = [str(self._bin / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        while subprocess.run(asking, check=False).returncode:
             if self._process.poll() is not None or time.monotonic() > give_up_at:
                 raise RuntimeError(f"Postgres {self.version} does not start:\n{(self._place / 'log').read_text()}")
             time.sleep(0.02)
@@ -74,6 +76,10 @@ class PostgresServer:
         self._stop(signal.SIGQUIT)
 
     def _stop(self, number: signal.Signals) -> None:
+        if self._watch is not None:
+            self._watch.kill()
+            self._watch.communicate()
+            self._watch = None
         if self._process is not None:
             self._process.send_signal(number)
             try:
@@ -91,6 +97,7 @@ class PostgresServer:
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
             [self._bin / program, *arguments],
+            check=False,
             capture_output=True,
             text=True,
             cwd=self._place,
@@ -128,12 +135,6 @@ def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as found:
         port: int = found.getsockname()[1]
         return port
-
-
-def _end_with_parent() -> None:
-    """Have Linux end the server if this process is killed, and nobody is left to do it."""
-    parent_death_signal = 1
-    ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGQUIT)
 
 
 class Servers:

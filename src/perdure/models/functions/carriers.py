@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any, Protocol
 
@@ -28,11 +28,22 @@ class Cargo(Protocol):
 
 
 class Carriers:
-    """Runs cargo; `ended` gets each one's value or error, in a plain callback."""
+    """Runs cargo; `ended` gets each one's value or error, in a plain callback.
 
-    def __init__(self, ended: Callable[[Any, Any, BaseException | None], None]) -> None:
+    Before one begins, `is_surely_alive` says whether its run is surely this engine's; if not, `prove` finds out, and
+    what is not has been dropped by then.
+    """
+
+    def __init__(
+        self,
+        ended: Callable[[Any, Any, BaseException | None], None],
+        is_surely_alive: Callable[[], bool],
+        prove: Callable[[], Awaitable[object]],
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._ended = ended
+        self._is_surely_alive = is_surely_alive
+        self._prove = prove
         self._waiting: deque[Cargo] = deque()
         self._outcomes: deque[tuple[Cargo, Any, BaseException | None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,6 +70,10 @@ class Carriers:
         self._is_due = False
         waiting = self._waiting
         while waiting:
+            if not self._is_surely_alive():
+                await self._prove()
+                if not waiting:
+                    return
             cargo = waiting.popleft()
             if cargo.dropped:
                 self._discard(cargo)

@@ -49,6 +49,7 @@ class FunctionHost(Answering):
         owe: Callable[[Op], None],
         submit: Callable[[Op], Awaitable[Any]],
         insist: Callable[[Sequence[Op]], Awaitable[list[Any]]],
+        prove: Callable[[], Awaitable[object]],
         lookup: Callable[[str], Run | None],
         box: Callable[[str], Box],
         dropped: Callable[[str, int | None], None],
@@ -69,6 +70,7 @@ class FunctionHost(Answering):
         self._timers = timers
         self._owe = owe
         self._submit = submit
+        self._prove = prove
         self._lookup = lookup
         self._box = box
         self._dropped = dropped
@@ -100,6 +102,8 @@ class FunctionHost(Answering):
             paused=self._inactive,
             again=self._attempt,
             beaten=self._step_beat,
+            is_surely_alive=store.is_surely_alive,
+            prove=prove,
         )
 
     @property
@@ -382,6 +386,18 @@ class FunctionHost(Answering):
             execution.queue()
             return
         self._active.add(execution)
+        if execution.step.is_async or self._store.is_surely_alive():
+            self._run_attempt(execution)
+        else:
+            self._background(self._begin_once_proven(execution))
+
+    async def _begin_once_proven(self, execution: Execution) -> None:
+        """Perhaps the process was stopped for a while: if this engine was taken for dead, its runs are dropped here."""
+        await self._prove()
+        if not execution.dropped:
+            self._run_attempt(execution)
+
+    def _run_attempt(self, execution: Execution) -> None:
         try:
             execution.begin()
         except Exception as error:  # noqa: BLE001 - it cannot even be called: that is how it failed

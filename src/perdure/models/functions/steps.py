@@ -13,7 +13,7 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -376,6 +376,8 @@ class StepRunner:
         paused: Callable[[Execution], None],
         again: Callable[[Execution], None],
         beaten: Callable[[Execution], None],
+        is_surely_alive: Callable[[], bool],
+        prove: Callable[[], Awaitable[object]],
     ) -> None:
         _check_not_imported_again()
         if processes_max is not None and processes_max < 1:
@@ -390,7 +392,7 @@ class StepRunner:
         self.again = again
         self.beaten = beaten
         self.loop = asyncio.get_running_loop()
-        self.carriers = Carriers(Execution.ended)
+        self.carriers = Carriers(Execution.ended, is_surely_alive, prove)
         self.threads = ThreadPoolExecutor(threads_max, thread_name_prefix="perdure-step")
         self._processes_max = processes_max or os.cpu_count() or 1
 

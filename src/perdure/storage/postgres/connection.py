@@ -33,7 +33,9 @@ class Connection(Protocol):
 
     async def fetchrow(self, query: str, *args: Any) -> Sequence[Any] | None: ...
 
-    def transaction(self, *, isolation: str | None = None, readonly: bool = False) -> AbstractAsyncContextManager[Any]: ...
+    def transaction(
+        self, *, isolation: str | None = None, readonly: bool = False
+    ) -> AbstractAsyncContextManager[Any]: ...
 
     def is_closed(self) -> bool: ...
 
@@ -78,7 +80,8 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
             "idle_in_transaction_session_timeout": share(_SILENCE_SHARE),
             "tcp_user_timeout": share(_SILENCE_SHARE),
         }
-    connection: Any = await asyncpg.connect(
+    driver: Any = asyncpg
+    connection: Any = await driver.connect(
         address.url,
         timeout=address.lease_s * _CONNECT_SHARE,
         command_timeout=None if patient else address.lease_s * _ANSWER_SHARE,

@@ -74,8 +74,8 @@ def store_fault(error: Exception, name: str) -> StoreError:
         what = f"{error}" or type(error).__name__
         return StoreBusy(f"{name} could not be reached, or was too busy; nothing was written ({what})", database=name)
     return StoreBroken(
-        f"{name} has not the tables that Perdure made ({error}); restore them from a backup, or give Perdure a schema of"
-        " its own",
+        f"{name} has not the tables that Perdure made ({error}); restore them from a backup, or give Perdure a schema"
+        " of its own",
         database=name,
     )
 

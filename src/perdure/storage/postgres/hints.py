@@ -1,7 +1,7 @@
-"""Hints between engines: NOTIFY after commits, LISTEN for those of others. Any of them may be lost; looking is what counts.
+"""Hints between engines: NOTIFY after commits, LISTEN for those of others. Any may be lost: looking is what counts.
 
-A NOTIFY inside a commit would let only one commit of the whole database happen at a time, so they are sent afterwards, on a
-connection of their own, as many at once as have come together.
+A NOTIFY inside a commit would let only one commit of the whole database happen at a time, so they are sent afterwards,
+on a connection of their own, as many at once as have come together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records as rows and rows as records. What comes out of the tables is checked: InvariantViolated if it is no record."""
+"""Records as rows and rows as records. What comes out of a table is checked: InvariantViolated if it is no record."""
 
 from __future__ import annotations
 

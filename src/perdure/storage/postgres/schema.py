@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from perdure.errors import SchemaTooNew, StoreBroken
 
@@ -45,7 +45,7 @@ async def _inspect(connection: Connection, schema: str) -> int | None:
     """The version of what is there; 0 for an empty schema, None for none at all."""
     if not await connection.fetchval("select exists (select 1 from pg_namespace where nspname = $1)", schema):
         return None
-    tables: list[Any] = await connection.fetch("select tablename from pg_tables where schemaname = $1", schema)
+    tables = await connection.fetch("select tablename from pg_tables where schemaname = $1", schema)
     if "perdure_schema" not in {table[0] for table in tables}:
         if tables:
             raise StoreBroken(

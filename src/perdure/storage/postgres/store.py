@@ -44,7 +44,7 @@ _LANES: Final = 4  # connections for all but commits, opened as they are needed
 class PostgresStore:
     """A store in the schema of a database, which is made if there is none.
 
-    Commits have a connection of their own; so have the heartbeat, in a thread of its own, hints to others and from them.
+    Commits have a connection of their own; so have hints to others, hints from them, and the heartbeat in its thread.
     """
 
     def __init__(self, address: Address) -> None:
@@ -106,7 +106,9 @@ class PostgresStore:
         async with self._lanes.use() as connection:
             return await look(connection, engine_id=engine_id, offers=offers, at=at)
 
-    async def enroll(self, *, engine_id: str, host: str, pid: int, workflows: Sequence[tuple[str, str]], at: int) -> Engine:
+    async def enroll(
+        self, *, engine_id: str, host: str, pid: int, workflows: Sequence[tuple[str, str]], at: int
+    ) -> Engine:
         row = {"id": engine_id, "host": host, "pid": pid, "workflows": json_text([*workflows]), "started_at": at}
         rows = await self._write("enroll", **row, lease=timedelta(seconds=self.address.lease_s))
         self._signs.give(engine_id)
@@ -131,7 +133,7 @@ class PostgresStore:
         return committed
 
     def _addressees(self, batch: Batch, committed: Committed) -> tuple[set[str], set[str]]:
-        """Runs whose owners, or whoever could be one, may have something to do after a batch; engines that have answers."""
+        """Runs whose owners, or whoever could be one, may have something to do after a batch; engines with answers."""
         runs = {mail.run_id for mail in batch.mail}
         if committed.won:
             runs.update(winners_elsewhere(batch, committed))
@@ -146,9 +148,7 @@ class PostgresStore:
     ) -> builtins.list[LoadedRun]:
         self._check_open()
         async with self._lanes.use() as connection:
-            return await self._claims.claim(
-                connection, engine_id=engine_id, epoch=epoch, offers=offers, limit=limit
-            )
+            return await self._claims.claim(connection, engine_id=engine_id, epoch=epoch, offers=offers, limit=limit)
 
     async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
         if not ids:
@@ -173,7 +173,7 @@ class PostgresStore:
         return [Ripe(run_id=run_id, due_at=due, deadline=deadline) for due, run_id, deadline in found]
 
     async def sent(self, keys: Sequence[str]) -> dict[str, str]:
-        return {key: event_id for key, event_id in await self._read("sent", ids=[*keys])} if keys else {}
+        return dict(map(_pair, await self._read("sent", ids=[*keys]))) if keys else {}
 
     async def spreading(self) -> builtins.list[str]:
         return [event_id for (event_id,) in await self._read("spreading")]
@@ -258,7 +258,7 @@ class PostgresStore:
 
     async def collect(self, slots: Sequence[str]) -> dict[str, str]:
         # Read first: answers that are deleted by a statement whose own answer is lost would be lost with it.
-        found = {slot: reply for slot, reply in await self._read("replies", slots=[*slots])} if slots else {}
+        found = dict(map(_pair, await self._read("replies", slots=[*slots]))) if slots else {}
         if found:
             await self._write("delete_replies", slots=[*found])
         return found
@@ -282,3 +282,8 @@ class PostgresStore:
     def _check_open(self) -> None:
         if self._state != "open":
             raise StoreBroken(f"the store on {self.address.name} is {self._state}, not open")
+
+
+def _pair(row: Sequence[Any]) -> tuple[str, str]:
+    key, value = row
+    return key, value

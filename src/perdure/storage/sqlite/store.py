@@ -87,6 +87,9 @@ class SqliteStore:
             self._reader.abandon()
             self._signs.end(tidy=False)
 
+    def is_surely_alive(self) -> bool:
+        return True  # However long a process is stopped, it keeps its locks.
+
     def listen(self, heard: Callable[[], object]) -> None:
         self._watch = LogWatch(self.path, heard)
 
