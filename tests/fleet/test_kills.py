@@ -17,7 +17,7 @@ from perdure.kernel.status import Status
 from perdure.testing import check_store
 from tests.fleet.convoy import Convoy, steps_of
 from tests.fleet.load import KINDS, LATE, STARTED, TICKET, UNSEEN, chosen, run_id
-from tests.storage.postgres.server import Servers
+from tests.storage.postgres.server import VERSIONS, PostgresServer, Servers
 
 LEASE_S = 2.0
 REJOINED = re.compile(r"was marked dead; dropping \d+ runs and registering anew")
@@ -33,10 +33,31 @@ def test_a_fleet_on_postgres_survives_the_loss_of_any_process(tmp_path: Path, po
     asyncio.run(survive(f"{postgres_servers.fresh()}&lease={LEASE_S}", tmp_path, runs=500, kills=5))
 
 
+@pytest.mark.timeout(600)
+def test_a_fleet_survives_crashes_of_its_database(tmp_path: Path) -> None:
+    asyncio.run(outlast(tmp_path, runs=300, crashes=2))
+
+
+async def outlast(folder: Path, *, runs: int, crashes: int) -> None:
+    """The server crashes, or is killed, under load, and is started again."""
+    chance = seeded()
+    server = await asyncio.to_thread(PostgresServer, VERSIONS[-1])
+    try:
+        async with Convoy(f"{server.url}?lease={LEASE_S}", folder, size=3, runs=runs, at_once=8) as convoy:
+            part = steps_of(runs) // (crashes + 1)
+            for number in range(crashes):
+                await convoy.began(part * number + chance.randint(part // 2, part))
+                await asyncio.to_thread(server.kill if number % 2 else server.crash)
+                # However long it is away: shorter than the lease, or longer, when all engines seem dead.
+                await asyncio.sleep(chance.choice((0.0, 0.5, LEASE_S)))
+                await asyncio.to_thread(server.revive)
+            await finish(convoy)
+    finally:
+        await asyncio.to_thread(server.end)
+
+
 async def survive(url: str, folder: Path, *, runs: int, kills: int) -> None:
-    seed = int(os.environ.get("PERDURE_SEED", random.randrange(2**32)))
-    tell(f"PERDURE_SEED={seed}")  # pytest shows it when the test fails
-    chance = random.Random(seed)
+    chance = seeded()
     has_leases = url.startswith("postgres")
     async with Convoy(url, folder, size=3, runs=runs, at_once=8) as convoy:
         part = steps_of(runs) // (kills + 3)
@@ -50,10 +71,22 @@ async def survive(url: str, folder: Path, *, runs: int, kills: int) -> None:
                 if chance.random() < 0.7:
                     await taken_over(convoy)
                 convoy.restart(index)
-        await convoy.until(convoy.has_ended, "all runs are to end")
-        await convoy.until(convoy.has_no_mail, "all mail is to be read")
-        await convoy.leave()
-        await check(convoy)
+        await finish(convoy)
+        assert convoy.takeovers.waited
+
+
+def seeded() -> random.Random:
+    seed = int(os.environ.get("PERDURE_SEED", random.randrange(2**32)))
+    tell(f"PERDURE_SEED={seed}")  # pytest shows it when the test fails
+    return random.Random(seed)
+
+
+async def finish(convoy: Convoy) -> None:
+    """Wait for all runs to end, have the processes leave, and see that all is as it must be."""
+    await convoy.until(convoy.has_ended, "all runs are to end")
+    await convoy.until(convoy.has_no_mail, "all mail is to be read")
+    await convoy.leave()
+    await check(convoy)
 
 
 async def stop_for_a_while(convoy: Convoy, index: int, chance: random.Random, has_leases: bool) -> None:
@@ -87,12 +120,10 @@ async def check(convoy: Convoy) -> None:
     starts = [line for line in lines if line.what == STARTED]
     unseen = sum(line.what == UNSEEN for line in lines)
     again = sum(count > 1 for count in Counter((line.run_id, line.position) for line in starts).values())
-    waited = convoy.takeovers.waited
     tell(f"{len(starts)} attempts of steps ({unseen} not looked at), {again} steps again;", convoy.takeovers.summary)
     assert [line for line in lines if line.what == LATE] == []
     assert unseen < len(starts) // 2
     assert again
-    assert waited
     await check_results(convoy)
     await check_journals(convoy, {(line.run_id, line.position) for line in starts})
     assert await convoy.store.events(limit=10) == []
