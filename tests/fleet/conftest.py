@@ -15,6 +15,7 @@ from perdure.models.functions.define import Workflow
 from perdure.ports import Store
 from perdure.storage import open_store
 from perdure.storage.memory import MemoryDatabase, MemoryStore
+from tests.storage.postgres.server import Servers
 
 Workflows = Sequence[Workflow[Any, Any]]
 
@@ -31,11 +32,15 @@ class Fleet:
         return await self._stack.enter_async_context(Engine(self._make(), workflows=workflows, **options))
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
     if request.param == "memory":
         database = MemoryDatabase()
         return lambda: MemoryStore(database)
+    if request.param == "postgres":
+        servers: Servers = request.getfixturevalue("postgres_servers")
+        url = servers.fresh()
+        return lambda: open_store(url)
     return lambda: open_store(f"sqlite:///{tmp_path / 'runs.db'}")
 
 

@@ -45,6 +45,8 @@ async def test_owners_are_told_of_mail_and_everybody_of_runs_that_nobody_has(url
         assert await ear.next() == "*"
         await one.commit(update(a_run(owner="e-1"), owner=None))
         assert await ear.next() == "*"
+        await two.store.retire("e-2")
+        assert await ear.next() == "*"
 
 
 async def test_a_winner_elsewhere_and_who_waits_for_an_answer_are_told(url: str) -> None:

@@ -32,6 +32,7 @@ async def main():
     await author.commit(insert(a_run(owner="paused")))
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
+    print("alive" if store.is_surely_alive() else "in doubt", flush=True)
     try:
         await author.commit(insert(a_run("late")))
     except Fenced:
@@ -64,6 +65,7 @@ async def test_a_stopped_process_is_buried_after_its_lease_and_fenced_when_it_go
             process.send_signal(signal.SIGCONT)
             process.stdin.write("go on\n")
             process.stdin.flush()
+            assert await asyncio.to_thread(process.stdout.readline) == "in doubt\n"
             assert await asyncio.to_thread(process.stdout.readline) == "fenced\n"
             assert await heir.store.load(["late"]) == {}
     finally:
@@ -85,6 +87,7 @@ async def test_the_heart_beats_while_the_event_loop_is_stuck(url: str) -> None:
         watching.start()
         watching.join()  # The loop of this test stands still meanwhile.
         assert len(beats) == 4
+        assert author.store.is_surely_alive()
         assert await author.store.bury() == []
 
 

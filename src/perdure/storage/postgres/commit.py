@@ -15,7 +15,7 @@ from perdure.kernel.records import Audit
 from perdure.kernel.status import FINISHED
 from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.events import match, prepared
-from perdure.storage.postgres.faults import CONFLICT, NEEDS_MATCHING, is_lost, sqlstate
+from perdure.storage.postgres.faults import CONFLICT, LETTERS_GONE, NEEDS_MATCHING, is_lost, sqlstate
 from perdure.storage.postgres.queries import QUERIES
 from perdure.storage.postgres.reading import load_now
 from perdure.storage.postgres.rows import (
@@ -49,6 +49,8 @@ async def commit(connection: Connection, batch: Batch) -> Committed:
                     raise
         return await _commit_matched(connection, batch)
     except asyncpg.PostgresError as error:
+        if sqlstate(error) == LETTERS_GONE:
+            raise CommitConflict(frozenset()) from error
         if sqlstate(error) != CONFLICT:
             raise
     raise await _conflict(connection, batch)

@@ -10,6 +10,7 @@ from perdure.errors import CommitRefused, StoreBroken, StoreBusy, StoreError
 
 CONFLICT: Final = "PD001"
 NEEDS_MATCHING: Final = "PD002"
+LETTERS_GONE: Final = "PD003"
 
 # By class (two letters) or code. What is not here is a bug of ours, or somebody else's tables.
 _PASSING: Final = frozenset(

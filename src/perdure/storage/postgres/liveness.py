@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from contextlib import suppress
 from typing import Final
 
@@ -25,28 +26,42 @@ _LAST_WORDS_S: Final = 2.0  # so long, at most, is waited for the signs to be ta
 _FAULTS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 
+def now() -> float:
+    """Seconds that have passed, those that the machine slept among them."""
+    clock: int | None = getattr(time, "CLOCK_BOOTTIME", None)  # Linux has it; elsewhere the ordinary clock counts them.
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
 class SignsOfLife:
     """The signs that one store holds. The thread is a daemon, so that a program that forgets its store still ends."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._lock = threading.Lock()
-        self._ids: list[str] = []
+        self._ids: list[str] = []  # never changed, but replaced
+        self._renewed_at: dict[str, float] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._call = asyncio.Event()  # something is new: an engine, or the end
         self._ended = False
         self._thread: threading.Thread | None = None
 
-    def give(self, engine_id: str) -> None:
-        """Renew an engine's sign of life from now on. Its row is there already."""
+    def give(self, engine_id: str, asked_at: float) -> None:
+        """Renew an engine's sign of life from now on. Its row is there already; it was asked for at a time of `now`."""
         with self._lock:
             if self._ended:
                 return
-            self._ids.append(engine_id)
+            self._ids = [*self._ids, engine_id]
+            self._renewed_at[engine_id] = asked_at
             if self._thread is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._main, name="perdure-heartbeat", daemon=True)
                 self._thread.start()
+
+    def is_lasting(self) -> bool:
+        """Whether the sign of the engine that came last cannot have run out: the server has renewed it after it was
+        asked to, and that is less than the lease ago."""
+        ids = self._ids
+        return bool(ids) and now() < self._renewed_at.get(ids[-1], -1.0) + self._address.lease_s
 
     def end(self) -> None:
         """Take all signs back, for good, if the server can be reached; if not, the lease runs out."""
@@ -72,7 +87,11 @@ class SignsOfLife:
             try:
                 if connection is None or connection.is_closed():
                     connection = await connect(self._address, "heartbeat")
-                await connection.execute(QUERIES["beat"].sql, [*self._ids])
+                ids, asked_at = self._ids, now()
+                rows = await connection.fetch(QUERIES["beat"].sql, ids)
+                found = {engine_id for (engine_id,) in rows}
+                for engine_id in ids:
+                    self._renewed_at[engine_id] = asked_at if engine_id in found else -1.0
                 is_well = True
             except _FAULTS as error:
                 if is_well:
@@ -86,6 +105,6 @@ class SignsOfLife:
                 await asyncio.wait_for(self._call.wait(), pause)
         if connection is not None:
             with suppress(*_FAULTS):
-                await connection.execute(QUERIES["end_beats"].sql, [*self._ids])
+                await connection.execute(QUERIES["end_beats"].sql, self._ids)
             with suppress(*_FAULTS):
                 await connection.close(timeout=_LAST_WORDS_S)

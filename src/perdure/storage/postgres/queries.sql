@@ -57,7 +57,7 @@ select {engine_columns} from enrolled as engines
 
 -- name: beat
 -- Signs of life of this store's engines. One that was buried has none to renew.
-update heartbeats set beat_at = clock_timestamp() where engine_id = any(:ids::text[])
+update heartbeats set beat_at = clock_timestamp() where engine_id = any(:ids::text[]) returning engine_id
 
 -- name: end_beats
 -- No sign of life any more.

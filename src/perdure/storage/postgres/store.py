@@ -19,9 +19,9 @@ from perdure.storage.postgres.commit import commit
 from perdure.storage.postgres.connection import Address, Lane, Lanes, connect
 from perdure.storage.postgres.faults import store_fault
 from perdure.storage.postgres.fleet import Claims, look, offered
-from perdure.storage.postgres.hints import Listener, Notifier
+from perdure.storage.postgres.hints import ANYBODY, Listener, Notifier
 from perdure.storage.postgres.listing import listing
-from perdure.storage.postgres.liveness import SignsOfLife
+from perdure.storage.postgres.liveness import SignsOfLife, now
 from perdure.storage.postgres.reading import Snapshot, fetch, journals, load_now, ripe_waits, status
 from perdure.storage.postgres.rows import (
     audit_of,
@@ -98,6 +98,9 @@ class PostgresStore:
     def poll_s(self) -> float:
         return min(1.0, self.address.lease_s / 4)
 
+    def is_surely_alive(self) -> bool:
+        return self._signs.is_lasting()
+
     def listen(self, heard: Callable[[], object]) -> None:
         self._listener.listen(heard)
 
@@ -110,13 +113,15 @@ class PostgresStore:
         self, *, engine_id: str, host: str, pid: int, workflows: Sequence[tuple[str, str]], at: int
     ) -> Engine:
         row = {"id": engine_id, "host": host, "pid": pid, "workflows": json_text([*workflows]), "started_at": at}
+        asked_at = now()
         rows = await self._write("enroll", **row, lease=timedelta(seconds=self.address.lease_s))
-        self._signs.give(engine_id)
+        self._signs.give(engine_id, asked_at)
         self._listener.answer_to(engine_id)
         return engine_of(rows[0])
 
     async def retire(self, engine_id: str) -> None:
         await self._write("retire", id=engine_id)
+        self._notifier.tell([], [ANYBODY])  # Its runs are nobody's now.
 
     async def bury(self) -> builtins.list[str]:
         rows = await self._write("bury")

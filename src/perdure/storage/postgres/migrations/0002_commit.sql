@@ -4,6 +4,7 @@
 -- Under READ COMMITTED every statement of such a function sees what was committed before that statement. Their own errors:
 --   PD001  a run, a key or mail was not as expected
 --   PD002  the batch has to do with events, or with ends of runs that somebody waits for: it needs matching
+--   PD003  a dead letter was dealt with by somebody else
 --   40001  something changed meanwhile that was found a moment ago: the same batch, sent again, finds it as it is now
 
 create type new_run_v1 as (
@@ -441,7 +442,7 @@ end
 $$;
 
 -- The second half: what matching came to, and the rest of the batch. Of the winners that are not in the batch, those that
--- another engine owns get their mail, and are returned.
+-- another living engine owns get their mail, and are returned.
 create function finish_v1(
     engine text, knocks mail_v1[], keys_refused text[], letters_gone text[], given given_v1[], gone place_v1[], freed place_v1[], moved reached_v1[],
     placed event_v1[], dead letter_v1[], far reached_v1[], marks place_v1[], won place_v1[], w writes_v1
@@ -468,6 +469,10 @@ begin
     end if;
     if cardinality(letters_gone) > 0 then
         delete from dead_letters where id = any(letters_gone);
+        get diagnostics counted = row_count;
+        if counted <> cardinality(letters_gone) then
+            raise exception 'a dead letter is gone' using errcode = 'PD003';
+        end if;
     end if;
     if cardinality(given) > 0 then
         update events set position = new.position, option = new.option from unnest(given) as new
@@ -519,7 +524,7 @@ begin
             select runs.id, runs.owner from runs join unnest(knocks) as knock on runs.id = knock.run_id
             order by runs.id for share of runs
         ) as owned
-        where owned.owner <> engine;
+        where owned.owner <> engine and exists (select 1 from engines where engines.id = owned.owner and engines.alive);
         perform post_v1((select coalesce(array_agg(knock), '{}') from unnest(knocks) as knock where knock.run_id = any(told)));
     end if;
     perform write_runs_v1(w.new_runs, w.changed_runs);
@@ -529,7 +534,7 @@ end
 $$;
 
 -- Mark engines without a sign of life as dead; their ids. It holds their rows, so it waits for batches that are being
--- committed, and looks again at the signs once it has them.
+-- committed, and their signs, so that none is renewed meanwhile; only then it looks again.
 create function bury_v1() returns text[] language plpgsql as $$
 declare
     silent text[];
@@ -541,6 +546,7 @@ begin
         return '{}';
     end if;
     perform 1 from engines where id = any(silent) order by id for update;
+    perform 1 from heartbeats where engine_id = any(silent) order by engine_id for update;
     with dead as (
         update engines set alive = false where id = any(silent) and alive and not exists (
             select 1 from heartbeats where engine_id = engines.id and beat_at + lease >= clock_timestamp()
