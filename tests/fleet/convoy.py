@@ -17,7 +17,7 @@ from perdure.errors import StoreError
 from perdure.kernel.status import FINISHED
 from perdure.ports import Store
 from perdure.storage import open_store
-from tests.fleet.load import KINDS, STARTED, run_id
+from tests.fleet.load import STARTED, run_id
 from tests.fleet.takeovers import Takeovers
 
 T = TypeVar("T")
@@ -50,6 +50,12 @@ class Process:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def allow(self, limit: int) -> None:
+        """Let it go on, up to this number of a run."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{limit}\n".encode())
+        self._process.stdin.flush()
 
     def check(self) -> None:
         """See that it has not ended by itself."""
@@ -90,6 +96,7 @@ class Convoy:
         self._folder = folder
         self._log = folder / "steps.log"
         self._log.touch()
+        self._limit = 0
         self._watching: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Convoy:
@@ -109,7 +116,15 @@ class Convoy:
     def _process(self, index: int) -> Process:
         numbers = [str(number) for number in (index, self.size, self.runs, self._at_once)]
         command = [sys.executable, "-m", "tests.fleet.load", self._url, str(self._log), *numbers]
-        return Process(command, self._folder / f"messages-{index}.txt")
+        process = Process(command, self._folder / f"messages-{index}.txt")
+        process.allow(self._limit)
+        return process
+
+    def allow(self, limit: int) -> None:
+        """Let all go on, up to this number of a run."""
+        self._limit = limit
+        for process in self.processes:
+            process.allow(limit)
 
     async def kill(self, index: int) -> None:
         """SIGKILL."""
@@ -121,7 +136,12 @@ class Convoy:
         self.processes[index] = self._process(index)
 
     async def stop(self, index: int, *, is_lost: bool) -> list[str]:
-        """SIGSTOP; its engines. If it is lost, others must take its runs over."""
+        """SIGSTOP, once it has an engine; its engines. If it is lost, others must take its runs over."""
+
+        async def has_engine() -> bool:
+            return bool(await self._engines(index))
+
+        await self.until(has_engine, "a process is to register its engine")
         engines = await self._engines(index)
         self.processes[index].stop()
         if is_lost:
@@ -138,8 +158,8 @@ class Convoy:
         return found.isdisjoint(engine_ids)
 
     async def has_ended(self) -> bool:
-        """Whether all runs have."""
-        ids = [run_id(number) for number in range(self.runs)]
+        """Whether all runs have that were allowed to begin."""
+        ids = [run_id(number) for number in range(self._limit)]
         for start in range(0, len(ids), 1000):
             page = ids[start : start + 1000]
             found = await self._ask(lambda page=page: self.store.load(page))
@@ -162,10 +182,12 @@ class Convoy:
             await asyncio.sleep(POLL_S)
 
     async def began(self, count: int) -> None:
-        """Wait until so many attempts of steps have begun, or there is nothing left to begin."""
+        """Wait until so many more attempts of steps have begun. Raises if there was nothing left to begin."""
+        count += self.count()
 
         async def have() -> bool:
-            return self.count() >= count or (self.count() >= self.runs and await self.has_ended())
+            assert self.count() >= count or not await self.has_ended(), "all runs have ended too soon"
+            return self.count() >= count
 
         await self.until(have, f"{count} steps are to begin")
 
@@ -188,7 +210,7 @@ class Convoy:
         return found
 
     def messages(self) -> str:
-        return "".join(path.read_text()[-4000:] for path in sorted(self._folder.glob("messages-*.txt")))
+        return "".join(path.read_text() for path in sorted(self._folder.glob("messages-*.txt")))
 
     async def _ask(self, request: Callable[[], Awaitable[T]]) -> T:
         give_up_at = time.monotonic() + PATIENCE_S
@@ -199,8 +221,3 @@ class Convoy:
                 if time.monotonic() > give_up_at:
                     raise
                 await asyncio.sleep(POLL_S)
-
-
-def steps_of(runs: int) -> int:
-    """How many steps so many runs have, about."""
-    return sum((3, 2, 1, 2, 2, 3)[number % KINDS] for number in range(runs))

@@ -1,8 +1,8 @@
 """One process of a fleet that is killed: `python -m tests.fleet.load URL LOG INDEX OF RUNS AT_ONCE`
 
 It starts its share of the runs and sends its share of the events, to runs that another one has started; with ids and
-keys that are fixed, so that a process that follows a killed one simply does it all again. It goes on with whatever runs
-it can get until its standard input is closed, and then leaves in peace.
+keys that are fixed, so that a process that follows a killed one simply does it all again. Standard input tells up to
+which run it may go by now; once that is closed, it leaves in peace.
 
 Every attempt of a step first writes a line to the log (STARTED, run, position, attempt, time, process), and then looks
 whether the journal has an entry for it already: LATE says so. UNSEEN says that it did not find out soon enough.
@@ -15,8 +15,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from perdure import Engine, Event, RunCall, current_step, first, receive, sleep, step, timer, workflow
@@ -72,7 +73,7 @@ LOG = Log()
 @step
 async def add(number: int) -> int:
     await LOG.report()
-    await asyncio.sleep(number * 37 % 300 / 1000)  # long enough to be caught in it
+    await asyncio.sleep(number * 37 % 150 / 1000)  # long enough to be caught in it
     return number + 1
 
 
@@ -106,7 +107,7 @@ async def takes_a_ticket() -> int:
 @workflow
 async def naps(number: int) -> int:
     number = await add(number)
-    await sleep(0.3)
+    await sleep(0.2)
     return await add(number)
 
 
@@ -151,16 +152,29 @@ class Worker:
         self._engine = engine
         self._runs = range(index, runs, of)
         self._others = range((index + 1) % of, runs, of)
+        self._limit = 0
+        self._may_go_on = asyncio.Event()
+
+    def allow(self, limit: int) -> None:
+        self._limit = limit
+        self._may_go_on.set()
+
+    async def _allowed(self, numbers: Iterator[int]) -> AsyncIterator[int]:
+        for number in numbers:
+            while number >= self._limit:
+                self._may_go_on.clear()
+                await self._may_go_on.wait()
+            yield number
 
     async def start_all(self) -> None:
         numbers = iter(self._runs)
-        await asyncio.gather(*(self._lane(numbers) for _ in range(self._at_once)))
+        await asyncio.gather(*(self._start(numbers) for _ in range(self._at_once)))
 
-    async def _lane(self, numbers: Iterator[int]) -> None:
-        for number in numbers:
-            await until_taken(lambda number=number: self._one(number))
+    async def _start(self, numbers: Iterator[int]) -> None:
+        async for number in self._allowed(numbers):
+            await until_taken(partial(self._run, number))
 
-    async def _one(self, number: int) -> None:
+    async def _run(self, number: int) -> None:
         call, expected = chosen(number)
         result = await (await self._engine.start(call, id=run_id(number))).result()
         if expected not in (None, result):
@@ -172,11 +186,11 @@ class Worker:
         await asyncio.gather(*(self._send(numbers) for _ in range(4)))
 
     async def _send(self, numbers: Iterator[int]) -> None:
-        for number in numbers:
+        async for number in self._allowed(numbers):
             if number % KINDS in PAYABLE:
-                await until_taken(lambda number=number: self._pay(number))
+                await until_taken(partial(self._pay, number))
             elif number % KINDS == TICKET:
-                await until_taken(lambda number=number: self._broadcast(number))
+                await until_taken(partial(self._broadcast, number))
 
     async def _pay(self, number: int) -> None:
         while True:
@@ -193,7 +207,7 @@ class Worker:
         await self._engine.send(Ticket(number=number), key=f"ticket-{number}")
 
 
-async def until_taken(request: Any) -> None:
+async def until_taken(request: Callable[[], Awaitable[None]]) -> None:
     """Ask again while there is no store to be had: all that is asked here can be asked twice."""
     while True:
         try:
@@ -214,14 +228,15 @@ async def opened(url: str) -> AsyncIterator[Store]:
 
 
 async def main(url: str, index: int, of: int, runs: int, at_once: int) -> None:
-    leaving = asyncio.Event()
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), leaving.set)
+    words = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
     async with opened(url) as LOG.store:
         # These kills are no run's fault: however often one is hit in a row, it must not be set aside as poison.
         async with Engine(url, recoveries_max=1_000_000) as engine, asyncio.TaskGroup() as group:
             worker = Worker(engine, index, of, runs, at_once)
             tasks: list[asyncio.Task[Any]] = [group.create_task(one) for one in (worker.start_all(), worker.send_all())]
-            await leaving.wait()
+            async for limit in words:
+                worker.allow(int(limit))
             for task in tasks:
                 task.cancel()
 

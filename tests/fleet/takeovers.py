@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 
 from perdure.errors import StoreError
 from perdure.kernel.records import Run
@@ -46,11 +47,8 @@ class Takeovers:
 
     async def watch(self) -> None:
         while True:
-            try:
+            with suppress(StoreError):  # Then the next look tells.
                 await self.look()
-            except StoreError:
-                self._waiting.clear()  # Nobody can take over what nobody can reach.
-                self._lost.clear()
             await asyncio.sleep(_EVERY_S)
 
     async def look(self) -> None:
