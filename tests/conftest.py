@@ -1,18 +1,34 @@
-"""`async def` tests run in an event loop of their own, without a plugin, and fail instead of hanging for ever."""
+"""`async def` tests run in an event loop of their own, without a plugin, and fail instead of hanging for ever.
+
+Tests of what is the same for every store ask for a `source`, or for `fresh` if they need many: they run on memory and
+on SQLite, some of them on Postgres.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import os
-from collections.abc import Generator
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perdure.storage.memory import MemoryDatabase, MemoryStore
+from perdure.storage.sqlite.connection import connect_writer
+from perdure.testing.environment import StoreSource
 from tests.storage.postgres.server import Servers
 
 LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
+# Tables of its own take a test on Postgres a while, so only those run there too that do most with a store.
+ON_POSTGRES = {"test_children", "test_continue_as", "test_control", "test_events", "test_recovery", "test_sending"}
+MEMORY = Path("/dev/shm")
+MEMORY_MIN_BYTES = 2**29  # a container often has less, which might not do
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -30,8 +46,52 @@ async def _within_limit(test: Any) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres_servers() -> Generator[Servers]:
+def postgres_servers() -> Iterator[Servers]:
     """Postgres servers, started when first asked for, and ended with the session whatever happens in it."""
     servers = Servers()
     yield servers
     servers.end()
+
+
+@pytest.fixture(scope="session")
+def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with all tables and nothing in them, to be copied: migrating one takes longer than most trials."""
+    path = tmp_path_factory.mktemp("empty") / "empty.db"
+    connect_writer(path).close()
+    return path
+
+
+@pytest.fixture
+def quick_path() -> Iterator[Path]:
+    """A folder in memory if the system has one. An engine that dies in a test takes no machine with it."""
+    has_room = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_MIN_BYTES
+    # Threads of engines that were killed may still close their files.
+    with tempfile.TemporaryDirectory(
+        prefix="perdure-", dir=MEMORY if has_room else None, ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "fresh" in metafunc.fixturenames:
+        is_telling = metafunc.module.__name__.rpartition(".")[2] in ON_POSTGRES
+        backends = ["memory", "sqlite", "postgres"] if is_telling else ["memory", "sqlite"]
+        metafunc.parametrize("fresh", backends, indirect=True)
+
+
+@pytest.fixture
+def fresh(request: pytest.FixtureRequest, empty_file: Path, quick_path: Path) -> Callable[[], StoreSource]:
+    """Gives new data, of which there is none yet, at each call. Every test that asks for it runs on several stores."""
+    if request.param == "memory":
+        return lambda: partial(MemoryStore, MemoryDatabase())
+    if request.param == "postgres":
+        servers: Servers = request.getfixturevalue("postgres_servers")
+        return servers.fresh
+    numbers = count()
+    return lambda: f"sqlite:///{shutil.copyfile(empty_file, quick_path / f'{next(numbers)}.db')}"
+
+
+@pytest.fixture
+def source(fresh: Callable[[], StoreSource]) -> StoreSource:
+    """Stores made from it see the same data. Every test that asks for it runs on several backends."""
+    return fresh()

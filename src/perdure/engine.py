@@ -44,7 +44,7 @@ from perdure.models.functions.failures import to_failure
 from perdure.models.functions.host import FunctionHost
 from perdure.models.functions.identity import check_same
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
-from perdure.ports import Clock, Codec, PlainCodec, Probe, Store, SystemClock, new_id
+from perdure.ports import Clock, Codec, Ids, PlainCodec, Probe, Store, SystemClock, new_id
 from perdure.reading import Reading
 from perdure.registry import Registry, named
 from perdure.resources import Resources
@@ -82,6 +82,7 @@ class Engine(Inspecting, Sending, Reading):
         resources: Mapping[type[Any], Callable[[], Any]] | None = None,
         clock: Clock | None = None,
         codec: Codec | None = None,
+        ids: Ids = new_id,
         limits: Limits | None = None,
         live_runs_max: int = 20_000,
         callbacks_max: int = 100_000,
@@ -102,6 +103,7 @@ class Engine(Inspecting, Sending, Reading):
         self._resources = Resources(resources or {})
         self._clock = clock or SystemClock()
         self._codec = codec or PlainCodec()
+        self._ids = ids
         self._limits = limits or Limits()
         self._live_runs_max = live_runs_max
         self._callbacks_max = callbacks_max
@@ -183,6 +185,7 @@ class Engine(Inspecting, Sending, Reading):
             store=self._store,
             clock=self._clock,
             codec=self._codec,
+            ids=self._ids,
             timers=self._timers,
             owe=self._coordinator.owe,
             submit=self._coordinator.submit,
@@ -275,7 +278,7 @@ class Engine(Inspecting, Sending, Reading):
 
     async def _enroll(self) -> EngineRow:
         return await self._store.enroll(
-            engine_id=new_id(self._clock.now()),
+            engine_id=self._ids(self._clock.now()),
             host=socket.gethostname(),
             pid=os.getpid(),
             workflows=sorted(self._workflows),
@@ -358,7 +361,7 @@ class Engine(Inspecting, Sending, Reading):
         now = self._clock.now()
         started: Started = await self._coordinator.submit(
             ops.Start(
-                run_id=new_id(now) if id is None else checked_text(id, "a run's id"),
+                run_id=self._ids(now) if id is None else checked_text(id, "a run's id"),
                 at=now,
                 actor=actor,
                 workflow=workflow.name,

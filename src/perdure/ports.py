@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import builtins
 import os
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from time import time_ns
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -63,11 +63,15 @@ class News(Struct, frozen=True, kw_only=True):
 
 
 class Journal(Struct, frozen=True):
-    """What a run was started with, has done and waits for: all that brings it back to life."""
+    """What a run was started with, has done and waits for: all that brings it back to life.
+
+    `failure` is what a run that rolls back is undone for; the store leaves it to be asked for.
+    """
 
     input: str
     entries: list[Entry]
     waits: tuple[Wait, ...] = ()
+    failure: str = ""
 
 
 class StoredRun(Struct, frozen=True, kw_only=True):
@@ -259,6 +263,12 @@ class Clock(Protocol):
         """Call back at `when` or as soon after as possible. Cancel is idempotent."""
 
 
+class Ids(Protocol):
+    """Makes ids that nobody else makes: of runs, events and engines."""
+
+    def __call__(self, now: int, /) -> str: ...
+
+
 class Codec(Protocol):
     """Turns payloads' JSON text into what is stored and back: for encryption or compression."""
 
@@ -279,7 +289,7 @@ class SystemClock:
     """The machine's clock and the running asyncio loop."""
 
     def now(self) -> int:
-        return time.time_ns() // 1000
+        return time_ns() // 1000
 
     def call_at(self, when: int, callback: Callable[[], object]) -> TimerHandle:
         import asyncio
@@ -300,8 +310,9 @@ class PlainCodec:
 
 def new_id(now: int) -> str:
     """A UUIDv7: 48 bits of milliseconds, then randomness; ids made later sort later, to the millisecond."""
-    value = (now // 1000) << 80 | int.from_bytes(os.urandom(10))
-    value = value & ~(0xF << 76) | 0x7 << 76
-    value = value & ~(0x3 << 62) | 0x2 << 62
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    time = f"{now // 1000:012x}"
+    chance = os.urandom(10).hex()
+    return f"{time[:8]}-{time[8:]}-7{chance[:3]}-{_VARIANT[chance[3]]}{chance[4:7]}-{chance[7:19]}"
+
+
+_VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}  # its two highest bits are 10

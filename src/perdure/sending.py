@@ -17,7 +17,7 @@ from perdure.kernel.records import Event as EventRecord
 from perdure.models.functions.checks import checked_text
 from perdure.models.functions.events import Event, EventOptions, NamedEvent, fields_of, options_of, value_of
 from perdure.models.functions.values import to_text
-from perdure.ports import Clock, Codec, PlainCodec, Store, new_id
+from perdure.ports import Clock, Codec, Ids, PlainCodec, Store
 from perdure.views import DeadLetterView, EventView, dead_letter_view, event_view
 
 RETENTION = timedelta(days=7)
@@ -42,6 +42,7 @@ class Sending:
     _store: Store
     _clock: Clock
     _codec: Codec
+    _ids: Ids
     _payload_bytes_max: int
     _event_retention: timedelta
     _events_pending_max: int
@@ -101,7 +102,7 @@ class Sending:
         # What a codec hides is not shown beside it; such events can be chosen by name alone.
         fields = fields_of(msgspec.json.decode(text)) if isinstance(self._codec, PlainCodec) else {}
         record = EventRecord(
-            id=new_id(now),
+            id=self._ids(now),
             name=options.name,
             value=self._codec.encode(text),
             fields=fields,

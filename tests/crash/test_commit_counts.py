@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,23 +40,18 @@ async def nap() -> str:
 WORKFLOWS: list[Workflow[Any, Any]] = [sum_up, fan_out, nap]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> StoreSource:
-    return None if request.param == "memory" else f"sqlite:///{tmp_path}/runs.db"
-
-
 @pytest.mark.parametrize(("steps", "commits"), [(0, 2), (1, 2), (2, 3), (10, 11)])
-async def test_a_run_commits_its_start_and_then_once_per_step(steps: int, commits: int, store: StoreSource) -> None:
+async def test_a_run_commits_its_start_and_then_once_per_step(steps: int, commits: int, source: StoreSource) -> None:
     ledger = Ledger()
-    async with Environment(WORKFLOWS, store, watch=ledger.watch) as env:
+    async with Environment(WORKFLOWS, source, watch=ledger.watch) as env:
         assert await env.engine.run(sum_up(steps)) == sum(range(steps))
         await env.settle()
         assert len(ledger.batches) == env.engine.stats.commits == commits
 
 
-async def test_the_last_result_and_the_end_of_the_run_share_a_commit(store: StoreSource) -> None:
+async def test_the_last_result_and_the_end_of_the_run_share_a_commit(source: StoreSource) -> None:
     ledger = Ledger()
-    async with Environment(WORKFLOWS, store, watch=ledger.watch) as env:
+    async with Environment(WORKFLOWS, source, watch=ledger.watch) as env:
         await env.engine.run(sum_up(1))
     start, end = ledger.batches
     assert [row.became for row in start.audit] == ["running"]
@@ -65,24 +59,24 @@ async def test_the_last_result_and_the_end_of_the_run_share_a_commit(store: Stor
     assert [row.became for row in end.audit] == ["succeeded"]
 
 
-async def test_a_sleep_costs_two_commits_more(store: StoreSource) -> None:
+async def test_a_sleep_costs_two_commits_more(source: StoreSource) -> None:
     """Start; suspended with its timer; the timer's entry and the end."""
     ledger = Ledger()
-    async with Environment(WORKFLOWS, store, watch=ledger.watch) as env:
+    async with Environment(WORKFLOWS, source, watch=ledger.watch) as env:
         await env.engine.run(nap())
     assert len(ledger.batches) == 3
 
 
-async def test_steps_that_end_together_share_a_commit(store: StoreSource) -> None:
+async def test_steps_that_end_together_share_a_commit(source: StoreSource) -> None:
     ledger = Ledger()
-    async with Environment(WORKFLOWS, store, watch=ledger.watch) as env:
+    async with Environment(WORKFLOWS, source, watch=ledger.watch) as env:
         assert await env.engine.run(fan_out(50)) == sum(range(50)) + 50
     assert len(ledger.batches) <= 4
 
 
-async def test_a_hundred_concurrent_runs_share_commits(store: StoreSource) -> None:
+async def test_a_hundred_concurrent_runs_share_commits(source: StoreSource) -> None:
     ledger = Ledger()
-    async with Environment(WORKFLOWS, store, watch=ledger.watch) as env:
+    async with Environment(WORKFLOWS, source, watch=ledger.watch) as env:
         results = await asyncio.gather(*[env.engine.run(sum_up(10)) for _ in range(100)])
         assert results == [45] * 100
         assert env.engine.stats.largest_batch >= 50
@@ -90,9 +84,9 @@ async def test_a_hundred_concurrent_runs_share_commits(store: StoreSource) -> No
     assert len(ledger.batches) <= 110
 
 
-async def test_what_changes_nothing_commits_nothing(store: StoreSource) -> None:
+async def test_what_changes_nothing_commits_nothing(source: StoreSource) -> None:
     ledger = Ledger()
-    async with Environment(WORKFLOWS, store, watch=ledger.watch) as env:
+    async with Environment(WORKFLOWS, source, watch=ledger.watch) as env:
         await env.engine.run(sum_up(1), id="r")
         before = len(ledger.batches)
         assert await env.engine.cancel("r") is False

@@ -25,6 +25,7 @@ from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import CRASH_POINTS, Environment, Fault, Point, VirtualClock, run_with_crashes
 from perdure.testing.environment import StoreSource
 from tests.crash.ledger import Ledger, step_started
+from tests.storage.postgres.server import Servers
 
 DAY = timedelta(days=1)
 
@@ -235,19 +236,23 @@ CASES = {
 }
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> StoreSource:
-    return None if request.param == "memory" else f"sqlite:///{tmp_path}/runs.db"
-
-
 @pytest.mark.parametrize("point", CRASH_POINTS)
 @pytest.mark.parametrize("name", CASES)
-async def test_a_crash_around_a_commit_changes_nothing(name: str, point: Point, store: StoreSource) -> None:
-    case = CASES[name]
+async def test_a_crash_around_a_commit_changes_nothing(name: str, point: Point, source: StoreSource) -> None:
+    await survive(CASES[name], point, source)
+
+
+@pytest.mark.parametrize("point", ["before_effects", "unknown"])
+@pytest.mark.parametrize("name", CASES)
+async def test_nor_does_it_in_postgres(name: str, point: Point, postgres_servers: Servers) -> None:
+    await survive(CASES[name], point, postgres_servers.fresh())
+
+
+async def survive(case: Case, point: Point, source: StoreSource) -> None:
     ledger, lives = Ledger(), Lives()
     fault = Fault(point, when=case.is_its_commit)
     resources = {Ledger: lambda: ledger, Lives: lambda: lives}
-    async with Environment(WORKFLOWS, store, fault=fault, watch=ledger.watch, resources=resources) as env:
+    async with Environment(WORKFLOWS, source, fault=fault, watch=ledger.watch, resources=resources) as env:
         result = await env.survive(case.scenario)
 
         assert fault.struck == 1
@@ -271,7 +276,7 @@ async def test_a_scenario_survives_a_crash_at_each_of_its_commits(
     assert report.restarts == report.commits * 3
 
 
-async def test_a_run_that_gets_on_is_never_taken_for_one_that_kills_its_process(store: StoreSource) -> None:
+async def test_a_run_that_gets_on_is_never_taken_for_one_that_kills_its_process(source: StoreSource) -> None:
     """Each engine lives for two commits: one to take the run up, and one in which the run gets on."""
     ledger = Ledger()
     resources = {Ledger: lambda: ledger}
@@ -281,17 +286,17 @@ async def test_a_run_that_gets_on_is_never_taken_for_one_that_kills_its_process(
         return await (await env.engine.start(many_steps(), id="r")).result()
 
     first = Fault("before_effects", 2)
-    async with Environment(WORKFLOWS, store, fault=first, watch=ledger.watch, resources=resources) as env:
+    async with Environment(WORKFLOWS, source, fault=first, watch=ledger.watch, resources=resources) as env:
         assert await env.survive(scenario) == 12
         assert env.restarts > 10
         assert ledger.violations == []
         await env.check()
 
 
-async def test_a_run_that_kills_its_process_is_held_and_the_others_go_on(store: StoreSource) -> None:
+async def test_a_run_that_kills_its_process_is_held_and_the_others_go_on(source: StoreSource) -> None:
     ledger, lives = Ledger(), Lives()
     resources = {Ledger: lambda: ledger, Lives: lambda: lives}
-    async with Environment(WORKFLOWS, store, resources=resources, recoveries_max=3) as env:
+    async with Environment(WORKFLOWS, source, resources=resources, recoveries_max=3) as env:
         await env.engine.start(killer(), id="killer")
         await env.engine.start(sleeper(), id="innocent")
         for _ in range(4):
@@ -340,11 +345,11 @@ async def numbered(number: int) -> int:
     return 10 * await at_once(number)
 
 
-async def test_one_start_that_the_store_refuses_leaves_499_others_of_its_batch_unaffected(store: StoreSource) -> None:
+async def test_one_start_that_the_store_refuses_leaves_499_others_of_its_batch_unaffected(source: StoreSource) -> None:
     ledger = Ledger()
     fault = Fault("refuse", when=lambda batch: "run-250" in batch.runs)
     resources = {Ledger: lambda: ledger}
-    async with Environment([numbered], store, fault=fault, watch=ledger.watch, resources=resources) as env:
+    async with Environment([numbered], source, fault=fault, watch=ledger.watch, resources=resources) as env:
 
         async def run(number: int) -> int:
             return await (await env.engine.start(numbered(number), id=f"run-{number}")).result()
@@ -360,12 +365,12 @@ async def test_one_start_that_the_store_refuses_leaves_499_others_of_its_batch_u
 
 
 async def test_one_step_result_that_the_store_refuses_leaves_499_others_of_its_batch_unaffected(
-    store: StoreSource,
+    source: StoreSource,
 ) -> None:
     ledger = Ledger()
     fault = Fault("refuse", when=lambda batch: any(entry.run_id == "run-250" for entry in batch.journal))
     resources = {Ledger: lambda: ledger}
-    async with Environment([numbered], store, fault=fault, watch=ledger.watch, resources=resources) as env:
+    async with Environment([numbered], source, fault=fault, watch=ledger.watch, resources=resources) as env:
         runs = [await env.engine.start(numbered(number), id=f"run-{number}") for number in range(500)]
 
         assert await asyncio.gather(*[run.result() for run in runs if run.id != "run-250"]) == [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -157,14 +158,14 @@ def elsewhere() -> Iterator[Elsewhere]:
     process.close()
 
 
-def interrupt_and_replay(program: Node, data: st.DataObject, elsewhere: Elsewhere) -> None:
+def interrupt_and_replay(program: Node, data: st.DataObject, elsewhere: Elsewhere, empty_file: Path) -> None:
     expected, commits = asyncio.run(interrupt_everywhere(program))
     point = data.draw(st.sampled_from(POINTS), label="point")
     # Before the first commit there is no run that the other process could go on with.
     first = 2 if point == "before" else 1
     commit = data.draw(st.integers(first, max(first, min(commits, COMMITS_MAX))), label="commit")
     with tempfile.TemporaryDirectory() as folder:
-        url = f"sqlite:///{folder}/runs.db"
+        url = f"sqlite:///{shutil.copyfile(empty_file, Path(folder, 'runs.db'))}"
         now = asyncio.run(crash_at(program, Fault(point, commit), url))
         assert elsewhere.finish(url, now) == msgspec.json.decode(msgspec.json.encode(expected), type=Trace)
 
@@ -182,9 +183,9 @@ random_programs = settings(
 @random_programs
 @given(program=programs, data=st.data())
 def test_a_program_interrupted_anywhere_comes_to_the_same_end_and_journal(
-    program: Any, data: st.DataObject, elsewhere: Elsewhere
+    program: Any, data: st.DataObject, elsewhere: Elsewhere, empty_file: Path
 ) -> None:
-    interrupt_and_replay(program, data, elsewhere)
+    interrupt_and_replay(program, data, elsewhere, empty_file)
 
 
 @pytest.mark.soak
@@ -192,9 +193,9 @@ def test_a_program_interrupted_anywhere_comes_to_the_same_end_and_journal(
 @settings(random_programs, max_examples=2000, phases=list(Phase))
 @given(program=programs, data=st.data())
 def test_many_programs_interrupted_anywhere_come_to_the_same_end_and_journal(
-    program: Any, data: st.DataObject, elsewhere: Elsewhere
+    program: Any, data: st.DataObject, elsewhere: Elsewhere, empty_file: Path
 ) -> None:
-    interrupt_and_replay(program, data, elsewhere)
+    interrupt_and_replay(program, data, elsewhere, empty_file)
 
 
 def test_the_other_process_has_another_order_of_sets() -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count
-from pathlib import Path
-
-import pytest
+from collections.abc import Callable
 
 from perdure import Event, receive, workflow
 from perdure.errors import RunFinished
@@ -27,13 +24,7 @@ async def hears() -> int:
     return (await receive(Late)).number
 
 
-@pytest.mark.parametrize("backend", ["memory", "sqlite"])
-async def test_a_letter_is_replayed_once_or_removed_for_good(backend: str, tmp_path: Path) -> None:
-    numbers = count()
-
-    def fresh() -> StoreSource:
-        return None if backend == "memory" else f"sqlite:///{tmp_path / f'{next(numbers)}.db'}"
-
+async def test_a_letter_is_replayed_once_or_removed_for_good(fresh: Callable[[], StoreSource]) -> None:
     async def scenario(env: Environment) -> tuple[int, int]:
         await env.engine.start(deaf(), id="deaf")
         hearing = await env.engine.start(hears(), id="hears")

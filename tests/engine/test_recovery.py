@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure import Engine, Retry, current_step, resource, sleep, step, workflow
+from perdure import Engine, NamedEvent, Retry, current_step, resource, sleep, step, workflow
 from perdure.coordinator.recovery import _groups
 from perdure.errors import EngineStopped
 from perdure.kernel import ops
 from perdure.ports import LoadedRun
 from perdure.storage.memory import MemoryDatabase, MemoryStore
-from perdure.testing import Environment
+from perdure.testing import Environment, YieldPoints
 from perdure.testing.environment import StoreSource
 from tests.engine.world import World, environment, hanging, steps, waiting
 from tests.kernel.examples import a_run
@@ -180,6 +180,24 @@ async def test_a_run_of_a_dead_engine_can_be_cancelled_without_its_workflow(sour
         env.kill()
     async with Environment([steps], source, autojump_s=None) as env:
         assert await env.engine.cancel("r-1")
+
+
+async def test_a_run_of_a_dead_engine_is_sent_something_and_woken_in_one_batch(source: StoreSource) -> None:
+    async with Environment([waiting], source, autojump_s=None) as env:
+        await env.engine.start(waiting(), id="r-1")
+        await env.quiet()
+        env.kill()
+    points = YieldPoints()
+    async with Environment([waiting], source, autojump_s=None, probe=points) as env:
+        commits = env.engine.stats.commits
+        with points.hold("batch.take") as held:
+            sending = asyncio.ensure_future(env.engine.send(NamedEvent("news"), to="r-1"))
+            await held.reached()
+            env.engine._coordinator.owe(ops.Wake(run_id="r-1", at=env.clock.now()))
+        await sending
+        await env.quiet()
+        assert env.engine.stats.commits == commits + 1
+        assert env.engine._coordinator.loaded("r-1") is not None
 
 
 # Runs that kill their process.

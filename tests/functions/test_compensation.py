@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,16 +206,14 @@ async def test_only_calls_can_be_registered_and_only_in_workflows(source: StoreS
         workflow(compensation="maybe")  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("backend", ["memory", "sqlite"])
 async def test_a_crash_at_any_commit_undoes_everything_and_nothing_twice_after_its_commit(
-    backend: str, tmp_path: Path
+    fresh: Callable[[], StoreSource],
 ) -> None:
-    numbers = count()
     diaries: list[Diary] = []
 
-    def fresh() -> StoreSource:
+    def trial() -> StoreSource:
         diaries.append(Diary())
-        return None if backend == "memory" else f"sqlite:///{tmp_path / f'{next(numbers)}.db'}"
+        return fresh()
 
     async def scenario(env: Environment) -> list[str]:
         failing = await env.engine.start(trip("fail"), id="failing")
@@ -234,7 +231,7 @@ async def test_a_crash_at_any_commit_undoes_everything_and_nothing_twice_after_i
         return [await failing.status(), await waiting.status()]
 
     report = await run_with_crashes(
-        scenario, workflows=ALL, store=fresh, resources={Diary: lambda: diaries[-1]}
+        scenario, workflows=ALL, store=trial, resources={Diary: lambda: diaries[-1]}
     )  # fmt: skip
     assert report.result == ["rolled_back", "rolled_back"]
     for diary in diaries:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -550,13 +551,7 @@ async def read_to_the_end(env: Environment) -> Any:
     return result, entry.attempts
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
-async def test_a_crash_at_any_commit_costs_no_more_than_the_attempt(store: str, tmp_path: Any) -> None:
-    trials = iter(range(10_000))
-
-    def fresh() -> StoreSource:
-        return None if store == "memory" else f"sqlite:///{tmp_path}/{next(trials)}.db"
-
+async def test_a_crash_at_any_commit_costs_no_more_than_the_attempt(fresh: Callable[[], StoreSource]) -> None:
     report = await run_with_crashes(read_to_the_end, workflows=[reading], store=fresh)
     assert report.result == ([1, 2, 3, 4, 5, 6], 2)
     assert report.commits >= 8

@@ -95,8 +95,7 @@ async def test_a_store_that_is_away_is_told_to_all_and_later_ones_are_served(tmp
 async def test_who_no_longer_waits_is_passed_over(tmp_path: Path) -> None:
     async with five_runs(tmp_path / "runs.db") as store:
         loader = Loader(store)
-        first, second = (asyncio.ensure_future(loader.load(run_id)) for run_id in IDS[:2])
-        await asyncio.sleep(0)
+        first, second = (loader.load(run_id) for run_id in IDS[:2])
         first.cancel()
         assert await second == stored("r-2")
         with pytest.raises(asyncio.CancelledError):
@@ -107,8 +106,7 @@ async def test_who_no_longer_waits_is_passed_over(tmp_path: Path) -> None:
 async def test_closing_ends_the_reading(tmp_path: Path) -> None:
     async with five_runs(tmp_path / "runs.db") as store:
         loader = Loader(store)
-        waiting = asyncio.ensure_future(loader.load("r-1"))
-        await asyncio.sleep(0)
+        waiting = loader.load("r-1")
         loader.close()
         await asyncio.sleep(0)
         assert store.read == []

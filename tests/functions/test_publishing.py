@@ -7,7 +7,6 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,12 +74,6 @@ async def said(env: Environment, run_id: str = "r", name: str = "log") -> list[A
     return [item.value for item in items]
 
 
-def sources(folder: Path) -> dict[str, Callable[[], StoreSource]]:
-    """Where a scenario with crashes gets its fresh data."""
-    files = iter(range(1_000))
-    return {"memory": lambda: None, "sqlite": lambda: f"sqlite:///{folder}/{next(files)}.db"}
-
-
 # Workflow code.
 
 
@@ -122,13 +115,12 @@ async def test_values_and_items_can_be_read_when_the_run_has_ended(source: Store
         assert {(item.position, item.attempt) for item in items} == {(None, None)}
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_a_crash_at_any_commit_neither_repeats_nor_loses_a_word(kind: str, tmp_path: Path) -> None:
+async def test_a_crash_at_any_commit_neither_repeats_nor_loses_a_word(fresh: Callable[[], StoreSource]) -> None:
     async def scenario(env: Environment) -> Any:
         await (await env.engine.start(talkative(), id="r")).result()
         return await said(env), await env.engine.published("r")
 
-    report = await run_with_crashes(scenario, workflows=[talkative], store=sources(tmp_path)[kind])
+    report = await run_with_crashes(scenario, workflows=[talkative], store=fresh)
     assert report.result == (SAID, {"note": None, "progress": 1})
     assert report.restarts == report.commits * 3
 
@@ -404,13 +396,12 @@ async def rounds(number: int) -> str:
 ROUNDS = ["round 1", "round 2", "worked", "round 3", "worked", "round 4", "worked"]
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_a_run_that_continues_keeps_what_it_said_and_goes_on(kind: str, tmp_path: Path) -> None:
+async def test_a_run_that_continues_keeps_what_it_said_and_goes_on(fresh: Callable[[], StoreSource]) -> None:
     async def scenario(env: Environment) -> Any:
         await (await env.engine.start(rounds(1), id="r")).result()
         return await said(env), await env.engine.published("r")
 
-    report = await run_with_crashes(scenario, workflows=[rounds], store=sources(tmp_path)[kind])
+    report = await run_with_crashes(scenario, workflows=[rounds], store=fresh)
     assert report.result == (ROUNDS, {"round": 4.5})
 
 
@@ -439,8 +430,7 @@ async def test_what_a_rollback_says_comes_after_what_the_run_said(source: StoreS
         assert await run.status() == "rolled_back"
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_a_crash_at_any_commit_of_a_rollback_leaves_what_was_said(kind: str, tmp_path: Path) -> None:
+async def test_a_crash_at_any_commit_of_a_rollback_leaves_what_was_said(fresh: Callable[[], StoreSource]) -> None:
     async def scenario(env: Environment) -> Any:
         run = await env.engine.start(undone(), id="r")
         with suppress(Exception):
@@ -448,7 +438,7 @@ async def test_a_crash_at_any_commit_of_a_rollback_leaves_what_was_said(kind: st
         words = await said(env)
         return words[:3], set(words[3:]) <= {"undoing a"}  # The step that undoes may have been cut short.
 
-    report = await run_with_crashes(scenario, workflows=[undone], store=sources(tmp_path)[kind])
+    report = await run_with_crashes(scenario, workflows=[undone], store=fresh)
     assert report.result == (["began", "failing", "undoing a"], True)
 
 
@@ -684,8 +674,7 @@ async def test_steps_append_between_the_words_of_their_workflow(source: StoreSou
         assert all(item.at == env.clock.time for item in items)
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_a_crash_at_any_commit_leaves_what_steps_said_in_order(kind: str, tmp_path: Path) -> None:
+async def test_a_crash_at_any_commit_leaves_what_steps_said_in_order(fresh: Callable[[], StoreSource]) -> None:
     """A step that is cut short runs and speaks again; the workflow's words are there once, and all of them."""
 
     async def scenario(env: Environment) -> Any:
@@ -703,7 +692,7 @@ async def test_a_crash_at_any_commit_leaves_what_steps_said_in_order(kind: str, 
         assert middle.removesuffix("abc") in ("", "a", "ab", "abc")
         assert late.removesuffix("def") in ("", "d", "de", "def")
 
-    report = await run_with_crashes(scenario, workflows=[speaking_steps], store=sources(tmp_path)[kind], check=check)
+    report = await run_with_crashes(scenario, workflows=[speaking_steps], store=fresh, check=check)
     assert report.trials >= 20
 
 

@@ -41,16 +41,32 @@ def test_a_stored_box_has_the_order_of_waiting_and_of_sending() -> None:
     assert [event.id for event in box.events] == ["y", "z"]
 
 
-def test_positions_without_an_event_or_an_end_among_their_options_are_not_watched() -> None:
-    assert with_waits(a_wait(kind="timer", name="timer", due_at=5)) is EMPTY
-    assert list(with_waits(a_wait("1", kind="run", target="x"), a_wait("2")).waits) == ["1", "2"]
+def test_positions_without_an_event_among_their_options_are_not_watched() -> None:
+    assert with_waits(a_wait(kind="timer", name="timer", due_at=5), a_wait("2", kind="run", target="x")) is EMPTY
+    box = with_waits(a_wait("1", kind="run", target="x"), a_wait("2", kind="run", target="x"), a_wait("2", option=1))
+    assert {position: len(group) for position, group in box.waits.items()} == {"2": 2}
 
 
 def test_a_stored_position_that_was_won_by_an_end_is_won() -> None:
-    box = boxes.opened([a_wait(kind="run", name="run", target="x", due_at=0)], [])
-    assert not boxes.is_open(box, "1")
+    box = boxes.opened([a_wait(kind="run", name="run", target="x", due_at=0), a_wait("2")], [])
+    assert box.won.keys() == {"1"}
     again = boxes.add_waits(box, [a_wait(kind="run", name="run", target="x")])
-    assert boxes.is_open(again, "1")
+    assert not again.won
+    assert boxes.is_open(again, "2")
+
+
+def test_what_an_end_has_won_is_known_until_its_position_is_done_with() -> None:
+    box = boxes.fire(boxes.fire(EMPTY, "1", 0), "2", 0)
+    box = boxes.close(box, ["1"], [])
+    assert box.won.keys() == {"2"}
+    assert boxes.close(box, ["2"], []) is EMPTY
+    assert boxes.hop(box, []) is EMPTY
+
+
+def test_an_end_that_won_elsewhere_does_not_keep_events_from_open_positions() -> None:
+    box = boxes.fire(boxes.add_waits(Box(events=(an_event(),)), [a_wait("1")]), "7", 0)
+    _, winners = boxes.settle(box, NOW)
+    assert [event.position for event in winners] == ["1"]
 
 
 def test_settling_gives_open_positions_the_earliest_that_fit_and_have_not_expired() -> None:

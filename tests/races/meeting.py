@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Literal
+from itertools import islice
+from typing import Literal
 
 from msgspec import Struct
 
@@ -41,26 +42,30 @@ async def _come(env: Environment, points: YieldPoints, held: Held, racer: Racer,
     racer.begin()
     turns = 0
     while turns < _CALM_TURNS:
-        if any(point == wanted and racer.run in (None, run) for point, run in points.seen[seen:]):
+        if any(point == wanted and racer.run in (None, run) for point, run in islice(points.seen, seen, None)):
             return
-        await asyncio.sleep(0)
+        turns += 1
         # What else goes on may wait for a commit, which does not come while a batch is stopped.
-        is_going_on = _in_flight(env) if held.is_reached else _is_loading(env)
-        turns = 0 if is_going_on else turns + 1
+        if await _turn(env) or (not held.is_reached and env.engine._functions.busy):
+            turns = 0
 
 
 async def calm(env: Environment) -> None:
     """Wait until all that goes on is steps, which wait at their gate."""
     turns = 0
     while turns < _CALM_TURNS:
-        await asyncio.sleep(0)
-        turns = 0 if _is_loading(env) or not env.engine.is_between_steps else turns + 1
+        turns += 1
+        if await _turn(env) or not env.engine.is_between_steps:
+            turns = 0
 
 
-def _is_loading(env: Environment) -> bool:
-    return _in_flight(env) or env.engine._functions.busy
-
-
-def _in_flight(env: Environment) -> bool:
-    store: Any = env._store
-    return bool(store.in_flight)
+async def _turn(env: Environment) -> bool:
+    """Let the others go on for a turn of the loop; True if the store was at work, which is waited for."""
+    store = env._store
+    assert store is not None
+    await asyncio.sleep(0)
+    if not store.in_flight:
+        return False
+    # A loop that turns and turns meanwhile takes the interpreter from the store's threads.
+    await store.idle()
+    return True

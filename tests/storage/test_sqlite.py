@@ -104,6 +104,15 @@ async def test_a_file_from_before_streams_is_brought_up_to_date_with_its_runs(
     assert sql(path, "select version from perdure_schema") == [(SCHEMA_VERSION,)]
 
 
+async def test_a_file_that_is_up_to_date_is_opened_while_somebody_writes_to_it(path: Path) -> None:
+    async with opened(path):
+        pass
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("begin immediate")
+        async with opened(path) as store:
+            assert await store.engines() == []
+
+
 async def test_tables_of_somebody_else_with_our_names_are_refused_and_left_alone(path: Path) -> None:
     sql(path, "create table runs (speed integer)")
     await refuses(path, "runs", "a file of its own")

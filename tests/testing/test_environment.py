@@ -13,9 +13,11 @@ from msgspec.structs import replace
 
 from perdure import Retry, Workflow, current_step, resource, sleep, step, workflow
 from perdure.errors import CommitRefused, EngineStopped, InvariantViolated, Misuse, RunFailed
-from perdure.kernel.records import Wait
+from perdure.kernel.records import Engine, Wait
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import CRASH_POINTS, Environment, Fault, VirtualClock, check_store, run_with_crashes
+from perdure.testing.environment import WatchedStore
+from perdure.testing.proxy import StoreProxy
 
 DAY = timedelta(days=1)
 
@@ -314,3 +316,48 @@ async def test_a_suspended_run_that_waits_for_nothing_is_found() -> None:
         database.tables.waits["r"] = {("9", 0): Wait(run_id="r", position="9", kind="beat", name="a step that runs")}
         with pytest.raises(InvariantViolated, match="waits for nothing"):
             await env.check()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The store that is watched
+
+
+class SlowStore(StoreProxy):
+    """Says which engines there are once for each time that it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore())
+        self.turns = asyncio.Semaphore(0)
+
+    async def engines(self) -> list[Engine]:
+        await self.turns.acquire()
+        return await super().engines()
+
+
+async def test_a_watched_store_is_idle_when_all_that_it_was_asked_is_answered() -> None:
+    slow = SlowStore()
+    store = WatchedStore(slow, ended=lambda: None)
+    await store.open()
+    await store.idle()
+    asked = [asyncio.ensure_future(store.engines()) for _ in range(2)]
+    await asyncio.sleep(0)
+    idle = asyncio.ensure_future(store.idle())
+    slow.turns.release()
+    await asked[0]
+    assert store.in_flight == 1
+    assert not idle.done()
+    slow.turns.release()
+    await asked[1]
+    await idle
+    await store.close()
+
+
+async def test_a_watched_store_is_idle_when_who_asked_has_gone() -> None:
+    store = WatchedStore(SlowStore(), ended=lambda: None)
+    asked = asyncio.ensure_future(store.engines())
+    await asyncio.sleep(0)
+    idle = asyncio.ensure_future(store.idle())
+    await asyncio.sleep(0)
+    assert not idle.done()
+    asked.cancel()
+    await idle

@@ -25,7 +25,7 @@ class Assembly:
         self.batch = batch
         self.runs: dict[str, Run] = {}
         self.boxes: dict[str, Box] = {}
-        self.children: dict[str, tuple[str, ...]] = {}  # of these runs, new in this batch and not detached
+        self.children: dict[str, list[str]] = {}  # of these runs, new in this batch and not detached
         self.writes = 0
         self._winning: set[str] = set()  # runs that were given an event in this batch
 
@@ -95,7 +95,7 @@ class Assembly:
                 born=self.batch.numbered,
             )
             if before is None and run.parent_id is not None and run.bond != "detached":
-                self.children[run.parent_id] = (*self.children.get(run.parent_id, ()), run.id)
+                self.children.setdefault(run.parent_id, []).append(run.id)
         else:
             write.run = run
             if decision.input is not None:

@@ -8,30 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from perdure.coordinator.assembly import Assembly
+from perdure.coordinator.deciding import Decided, Deliberation, Posted, deliberate
 from perdure.coordinator.inbox import Inbox, Item
 from perdure.coordinator.lookup import Found, look_up
+from perdure.coordinator.memory import Memory
 from perdure.errors import (
     CommitConflict,
     CommitRefused,
-    DeadLetterNotFound,
     EngineBug,
     EngineStopped,
     Fenced,
-    InvariantViolated,
     OutcomeUnknown,
     PerdureError,
     QueueFull,
-    RunFinished,
     RunNotWaiting,
     RunOwnedElsewhere,
     StoreBusy,
@@ -40,15 +37,13 @@ from perdure.errors import (
 )
 from perdure.kernel import boxes
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.boxes import EMPTY, Box
-from perdure.kernel.decide import Decision, born_of, decide, goes_on
-from perdure.kernel.decision import NO_SCENE, Scene
+from perdure.kernel.boxes import Box
+from perdure.kernel.decide import Decision
 from perdure.kernel.delivery import Delivered, FromCommit, Queued
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Proceed
-from perdure.kernel.invariants import check_decision, check_run
-from perdure.kernel.ops import Advance, Append, Expire, Forget, Op, Prove, Send, SetHold, Spread, Start, Wake
-from perdure.kernel.records import Engine, Hold, Outcome, Run
-from perdure.kernel.status import ACTIVE, FINISHED, Status
+from perdure.kernel.ops import Advance, Append, Op, Prove, SetHold, Spread, Wake
+from perdure.kernel.records import Engine, Hold, Run
+from perdure.kernel.status import ACTIVE, Status
 from perdure.ports import LoadedRun, Probe, Store
 
 log = logging.getLogger("perdure")
@@ -58,16 +53,6 @@ T = TypeVar("T")
 _RECOLLECTED_AT_ONCE = 500
 _CONFLICTS_MAX = 100  # in a row, for one batch; with many engines on the same runs, some are nobody's fault
 _CONFLICTS_AT_ONCE = 3
-_WAKING = (Wake, Expire)  # whoever owns the run wakes it by itself
-
-
-class Posted(Struct, frozen=True):
-    """An op was left for another engine, which will answer in this slot."""
-
-    slot: str
-
-
-_Decided = tuple[Item, Decision | Proceed | Posted | PerdureError]  # Proceed: a plain advance
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -127,9 +112,7 @@ class Coordinator:
         self._inbox = Inbox(
             outside_max=limits.inbox_max, batch_ops_max=limits.batch_ops_max, batch_bytes_max=limits.batch_bytes_max
         )
-        self._runs: dict[str, Run] = {}
-        self._boxes: dict[str, Box] = {}  # of this engine's runs, those that are not empty
-        self._dead: set[str] = set()
+        self._memory = Memory()
         self._engine: Engine
         self._number = 0
         self._worker: asyncio.Task[None] | None = None
@@ -183,26 +166,19 @@ class Coordinator:
 
     def loaded(self, run_id: str) -> Run | None:
         """A run of this engine as last committed. Eventually consistent, asks nobody."""
-        return self._runs.get(run_id)
+        return self._memory.runs.get(run_id)
 
     def box(self, run_id: str) -> Box:
         """What a run of this engine waits for and has been sent, as last committed."""
-        return self._boxes.get(run_id, EMPTY)
+        return self._memory.box(run_id)
 
     def adopt(self, loaded: Iterable[LoadedRun]) -> None:
         """Runs that this engine has just claimed."""
-        for one in loaded:
-            try:
-                check_run(one.run)
-            except InvariantViolated:
-                log.exception("run %s is left alone", one.run.id)
-            else:
-                self._runs[one.run.id] = one.run
-                self._keep_box(one.run.id, boxes.opened(one.waits, one.events))
+        self._memory.adopt(loaded)
 
     def mourn(self, engine_ids: Iterable[str]) -> None:
         """Engines that were marked dead: a run that one of them still owns is as good as free."""
-        self._dead.update(engine_ids)
+        self._memory.dead.update(engine_ids)
 
     async def submit(self, op: Op) -> Any:
         """Have an op decided and committed; its reply. Waits while the inbox is full."""
@@ -230,15 +206,17 @@ class Coordinator:
             self._put(Item(op, reply, False))
         return await asyncio.gather(*replies, return_exceptions=True)
 
-    async def decide_mail(self, requests: Sequence[tuple[Op, int]]) -> None:
-        """Have ops decided that came by mail, and the mail consumed, but for what another engine has to decide."""
+    async def decide_mail(self, requests: Sequence[tuple[Op, int]]) -> bool:
+        """Have ops decided that came by mail, and the mail consumed; whether that is so of all of it. What is left is
+        another engine's to decide, or seems to be."""
         loop = asyncio.get_running_loop()
         replies: list[asyncio.Future[Any]] = []
         for op, mail_id in requests:
             if self._worker is not None:
                 replies.append(loop.create_future())
                 self._put(Item(op, replies[-1], False, mail_id))
-        await asyncio.gather(*replies, return_exceptions=True)
+        decided = await asyncio.gather(*replies, return_exceptions=True)
+        return not any(isinstance(reply, RunOwnedElsewhere) for reply in decided)
 
     async def prove(self) -> None:
         """Find out whether this engine may still write. If it was declared dead, it has none of its runs afterwards."""
@@ -311,8 +289,9 @@ class Coordinator:
         conflicts = 0
         while True:
             try:
-                found = await self._patiently(partial(look_up, self._store, self._runs, items))
-                assembly, decided = self._decide(items, found)
+                found = await self._patiently(partial(look_up, self._store, self._memory.runs, items))
+                decided = self._decide(items, found)
+                assembly = decided.assembly
                 if self._probe is not None:
                     await self._come_by(self._probe, "before_commit", items)
                 committed = Committed()
@@ -346,105 +325,22 @@ class Coordinator:
                 if committed.landed:
                     committed = await self._patiently(partial(self._recollect, assembly))
                     self._lost_track()
-                return self._conclude(assembly, decided, committed)
+                return self._conclude(assembly, decided.decided, committed)
 
-    def _decide(self, items: list[Item], found: Found) -> tuple[Assembly, list[_Decided]]:
-        engine = self._engine
-        now = self._now()
-        assembly = Assembly(Batch(engine_id=engine.id, epoch=engine.epoch, number=self._number + 1, at=now))
-        decided: list[_Decided] = []
-        runs = self._runs
-        posts: deque[Item] = deque()
-        waiting = iter(items)
-        while (item := posts.popleft() if posts else next(waiting, None)) is not None:
-            op = item.op
-            before = run = assembly.runs.get(op.run_id) or runs.get(op.run_id)
-            try:
-                if type(op) is Advance and run is not None and goes_on(run, op, engine.id):
-                    assembly.add_entries(op.entries)
-                    decided.append((item, Proceed(run.id)))
-                    continue
-                if isinstance(op, Start):
-                    op = replace(
-                        op, admitted_at=now, admit=op.admit and (op.workflow, op.workflow_version) in self._workflows
-                    )
-                    if op.parent_id is not None and item.reply is not None:
-                        op = self._born(op, assembly)
-                if run is None and op.run_id in found.runs:
-                    before = run = found.runs[op.run_id].run
-                    check_run(run)
-                if run is not None and run.owner is not None and run.owner in self._dead:
-                    run = replace(run, owner=None)
-                if isinstance(op, Advance):
-                    box = assembly.boxes.get(op.run_id) or self._boxes.get(op.run_id)
-                    scene = NO_SCENE if box is None else Scene(box)
-                    if op.onward is not None:
-                        onward = (op.onward.workflow, op.onward.workflow_version)
-                        scene = Scene(scene.box, onward in self._workflows)
-                elif isinstance(op, Start):
-                    scene = NO_SCENE
-                else:
-                    op, scene = self._scene(op, run, found, assembly)
-                decision = decide(run, op, engine.id, scene)
-                check_decision(decision)
-            except RunOwnedElsewhere as elsewhere:
-                # It is for the run's owner to decide. What came by mail is there for it already.
-                if item.mail or type(op) in _WAKING:
-                    decided.append((item, elsewhere))
-                else:
-                    decided.append((item, Posted(assembly.post(op, is_awaited=item.reply is not None))))
-            except EngineBug as bug:
-                # A bug about one run must not stop all others: it is set aside, with what was found, if it is ours.
-                log.exception("an op for run %s could not be decided", op.run_id)
-                decided.append((item, bug))
-                if item.mail:
-                    assembly.answer(item.mail, bug)
-                if self._runs.pop(op.run_id, None) is not None:
-                    hold = Hold(kind="blocked", reason=f"engine bug: {bug}", at=op.at)
-                    self._put(Item(SetHold(run_id=op.run_id, at=op.at, hold=hold), None, False))
-            except PerdureError as error:
-                decided.append((item, error))
-                if item.mail:
-                    assembly.answer(item.mail, error)
-            else:
-                assembly.add(before, decision)
-                decided.append((item, decision))
-                if item.mail:
-                    assembly.answer(item.mail, decision.reply)
-                if op.run_id in found.runs and op.run_id not in assembly.boxes:
-                    assembly.boxes[op.run_id] = scene.box  # It counts if the run is ours from now on.
-                if decision.posts:
-                    posts.extendleft(Item(post, None, False) for post in reversed(decision.posts))
+    def _decide(self, items: list[Item], found: Found) -> Deliberation:
+        deliberation = deliberate(
+            items,
+            found,
+            memory=self._memory,
+            workflows=self._workflows,
+            engine=self._engine,
+            number=self._number + 1,
+            now=self._now(),
+        )
         self.stats.ops += len(items)
-        return assembly, decided
-
-    def _scene(self, op: Op, run: Run | None, found: Found, assembly: Assembly) -> tuple[Op, Scene]:
-        box = assembly.boxes.get(op.run_id) or self._boxes.get(op.run_id)
-        if box is None:
-            loaded = None if op.run_id in self._runs else found.runs.get(op.run_id)
-            box = EMPTY if loaded is None else boxes.opened(loaded.waits, loaded.events)
-        letter = op.letter if isinstance(op, (Send, Forget)) else ""
-        if letter and (letter not in found.letters or letter in assembly.batch.letters_gone):
-            raise DeadLetterNotFound(
-                f"there is no dead letter {letter!r}: it was replayed or removed", letter_id=letter
-            )
-        if isinstance(op, Send) and op.event.key is not None:
-            known = assembly.batch.keys.get(op.event.key) or found.keys.get(op.event.key)
-            if known is not None:
-                op = replace(op, known=known)
-        has_code = run is None or (run.workflow, run.workflow_version) in self._workflows
-        children = found.children.get(op.run_id, ()) + assembly.children.get(op.run_id, ())
-        stored: Box | None = None
-        if isinstance(op, Wake) and run is not None and run.owner == self._engine.id and op.run_id in found.runs:
-            stored = boxes.opened(found.runs[op.run_id].waits, found.runs[op.run_id].events)
-        return op, Scene(box, has_code, children, stored)
-
-    def _born(self, op: Start, assembly: Assembly) -> Start:
-        """A child whose parent asked for it in an earlier commit: it must still be there to have it."""
-        parent = assembly.runs.get(op.parent_id or "") or self._runs.get(op.parent_id or "")
-        if parent is None or parent.status in FINISHED or parent.hold is not None:
-            raise RunFinished(f"run {op.parent_id!r} is not there any more to start {op.run_id!r}", run_id=op.run_id)
-        return born_of(parent, op)
+        for op in deliberation.owed:
+            self._put(Item(op, None, False))
+        return deliberation
 
     async def _commit(self, batch: Batch) -> Committed:
         """Send a batch until its outcome is known: the very same one, since it may have landed."""
@@ -502,10 +398,7 @@ class Coordinator:
 
     def _forget(self, run_ids: Iterable[str]) -> None:
         """What is in memory of these runs is not what is stored: drop it, and all that ran ahead with it."""
-        known = [run_id for run_id in run_ids if self._runs.pop(run_id, None) is not None]
-        for run_id in known:
-            self._boxes.pop(run_id, None)
-        if known:
+        if known := self._memory.forget(run_ids):
             self._effects([Drop(run_id, "the store has another state") for run_id in known])
 
     def _without_progress(self, items: list[Item], run_ids: frozenset[str]) -> list[Item]:
@@ -554,8 +447,8 @@ class Coordinator:
 
     async def _rejoin(self, fenced: Fenced) -> None:
         """Declared dead: nothing in memory counts any more. Register anew; what callers asked for is decided again."""
-        log.warning("%s; dropping %d runs and registering anew", fenced, len(self._runs))
-        self._forget(list(self._runs))
+        log.warning("%s; dropping %d runs and registering anew", fenced, len(self._memory.runs))
+        self._forget(list(self._memory.runs))
         self._inbox.put_back(self._from_outside(self._inbox.empty(), fenced))
         while True:
             try:
@@ -571,8 +464,8 @@ class Coordinator:
         those whom nobody has in memory."""
         for run_id, run in assembly.runs.items():
             if run.owner == self._engine.id:
-                self._runs[run_id] = run
-        known = list(self._runs)
+                self._memory.runs[run_id] = run
+        known = list(self._memory.runs)
         committed = Committed(landed=True)
         for start in range(0, len(known), _RECOLLECTED_AT_ONCE):
             for one in (await self._store.load(known[start : start + _RECOLLECTED_AT_ONCE])).values():
@@ -589,25 +482,9 @@ class Coordinator:
                         self._effects(effects)
         return committed
 
-    def _conclude(self, assembly: Assembly, decided: list[_Decided], committed: Committed) -> None:
+    def _conclude(self, assembly: Assembly, decided: list[Decided], committed: Committed) -> None:
         """The batch is committed: memory follows, callers are answered, effects are performed."""
-        me = self._engine.id
-        runs = self._runs
-        if committed.awake:
-            for run_id in committed.awake:
-                assembly.runs[run_id] = assembly.batch.runs[run_id].awake or assembly.runs[run_id]
-        for run_id, run in assembly.runs.items():
-            if run.owner == me:
-                runs[run_id] = run
-            else:
-                runs.pop(run_id, None)
-                if run_id in self._boxes:
-                    del self._boxes[run_id]
-        for run_id, box in assembly.boxes.items():
-            if run_id in runs:
-                self._keep_box(run_id, box)
-        for run_id, waits, events in committed.taken:
-            self._keep_box(run_id, boxes.opened(waits, events))
+        self._memory.follow(assembly, committed)
         effects: list[Effect] = []
         for item, decision in decided:
             if type(decision) is Proceed:
@@ -630,12 +507,6 @@ class Coordinator:
         if effects:
             self._effects(effects)
 
-    def _keep_box(self, run_id: str, box: Box) -> None:
-        if box.waits or box.events:
-            self._boxes[run_id] = box
-        else:
-            self._boxes.pop(run_id, None)
-
     def _answer(self, item: Item, reply: Any, committed: Committed) -> None:
         # A second one with the same key has the fate of the first.
         pending = committed.refused.get(reply.event_id) if isinstance(reply, (FromCommit, Queued)) else None
@@ -655,26 +526,15 @@ class Coordinator:
         else:
             item.answer(reply)
 
-    def _winners(self, batch: Batch, committed: Committed) -> list[Effect]:
+    def _winners(self, batch: Batch, committed: Committed) -> list[Deliver]:
         """What the transaction found out: deliver to our own runs, wake those that nobody has."""
-        effects: list[Effect] = []
         now = self._now()
-        for won in committed.won:
-            if won.run_id in self._runs:
-                box = self.box(won.run_id)
-                if won.event is not None:
-                    self._keep_box(won.run_id, boxes.give(box, won.event))
-                elif boxes.is_open(box, won.position):
-                    self._keep_box(won.run_id, boxes.fire(box, won.position, won.option))
-                outcome: tuple[Run, Outcome] | None = None
-                if won.target is not None and (write := batch.runs.get(won.target)) is not None:
-                    outcome = write.run, write.outcome or Outcome()
-                effects.append(Deliver(won.run_id, won.position, won.option, won.event, won.target, outcome))
-            elif won.run_id not in committed.told:
-                self.owe(Wake(run_id=won.run_id, at=now))
+        delivered, unowned = self._memory.win(batch, committed)
+        for run_id in unowned:
+            self.owe(Wake(run_id=run_id, at=now))
         for event_id in committed.spreading:
             self.owe(Spread(run_id="", at=now, event_id=event_id))
-        return effects
+        return delivered
 
     def _effects(self, effects: list[Effect]) -> None:
         # A plain callback, never this task: workflow code runs on loops of its own, which must not nest in a task.

@@ -37,12 +37,15 @@ class PostOffice:
         self._awaited[slot] = reply
         reply.add_done_callback(lambda _: self._awaited.pop(slot, None))
 
-    async def read(self, coordinator: Coordinator) -> None:
-        """Have all mail decided that this engine may answer. Raises StoreError."""
+    async def read(self, coordinator: Coordinator) -> bool:
+        """Have all mail decided that this engine may answer; whether that could be done. If not, a run has got another
+        owner meanwhile, or one that has died without this engine's knowing. Raises StoreError."""
+        is_done = True
         while letters := await self._store.mail(coordinator.engine.id, _READ_AT_ONCE):
-            await coordinator.decide_mail([(_request(letter), letter.id) for letter in letters])
-            if len(letters) < _READ_AT_ONCE:
-                return
+            is_done = await coordinator.decide_mail([(_request(letter), letter.id) for letter in letters])
+            if len(letters) < _READ_AT_ONCE or not is_done:
+                break
+        return is_done
 
     async def collect(self) -> None:
         """Hand the answers that have come to those who wait for them. Raises StoreError."""

@@ -58,14 +58,13 @@ class Recovery:
         self._adopted = adopted
         self._background = background
         self._lock = asyncio.Lock()
-        self._is_first = True
 
     async def run(self) -> RecoveryReport:
         """Bury dead engines, claim what they and others left, and go on with it."""
         async with self._lock:
             buried = await self._store.bury()
-            if buried or self._is_first:
-                self._coordinator.mourn([engine.id for engine in await self._store.engines() if not engine.alive])
+            # Always: others bury engines too, and one that was buried here may not have been mourned then.
+            self._coordinator.mourn([engine.id for engine in await self._store.engines() if not engine.alive])
             resumed = held = 0
             suspects: list[LoadedRun] = []
             async for claimed in self._claim():
@@ -83,7 +82,6 @@ class Recovery:
                 self._background(self._one_by_one(suspects))
             for event_id in await self._store.spreading():
                 self._coordinator.owe(Spread(run_id="", at=self._clock.now(), event_id=event_id))
-            self._is_first = False
             waiting = await self._sweeper.sweep()
         return RecoveryReport(engines_buried=len(buried), resumed=resumed, waiting=waiting, held=held)
 

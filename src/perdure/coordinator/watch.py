@@ -64,10 +64,11 @@ class Watch:
         news = await self._store.look(engine_id=self._coordinator.engine.id, offers=self._offers(), at=now)
         if self._post.is_awaiting:
             await self._post.collect()
-        if news.mail:
-            await self._post.read(self._coordinator)
-        if news.dead or (news.stray and now >= self._recovered_at + _RECOVERIES_APART_US):
+        is_stray = news.stray
+        if news.mail and not await self._post.read(self._coordinator):
+            is_stray = True  # Who has died is learnt by recovering what they left.
+        if news.dead or (is_stray and now >= self._recovered_at + _RECOVERIES_APART_US):
             self._recovered_at = now
             await self._recover()
-        elif news.stray:
+        elif is_stray:
             self._clock.call_at(self._recovered_at + _RECOVERIES_APART_US, self._heard.set)

@@ -95,11 +95,13 @@ class Committed(Struct, kw_only=True):
 
 
 def taken_in(batch: Batch) -> list[str]:
-    """Runs that get this engine as their owner in this batch, and are not new."""
+    """Runs that this engine claims in this batch, and that are not new: also those that it gives up before, in it."""
     return [
         run_id
         for run_id, write in batch.runs.items()
-        if write.run.owner == batch.engine_id != write.expected_owner and write.expected_version is not None
+        if write.run.owner == batch.engine_id
+        and write.run.claim != write.expected_claim
+        and write.expected_version is not None
     ]
 
 

@@ -6,7 +6,7 @@ transaction (matching.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -15,13 +15,16 @@ from perdure.kernel.records import Event, Wait
 
 
 class Box(Struct, frozen=True, kw_only=True, gc=False):
-    """A run's waits with an event or the end of a run among their options, by position, in the order of waiting; its
-    events, in the order of sending; and what has won at which position: the option, and the event's id (None: a timer,
-    or the end of a run)."""
+    """A run's waits with an event among their options, by position, in the order of waiting; its events, in the order
+    of sending; and what has won at which position: the option, and the event's id (None: a timer, or the end of a run).
 
-    waits: Mapping[str, tuple[Wait, ...]] = field(default_factory=dict)
+    A position that has no event among its options is not in `waits`, since nothing here could win it: a parent may wait
+    for a thousand children. It is in `won` once one of them has ended.
+    """
+
+    waits: dict[str, tuple[Wait, ...]] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
-    won: Mapping[str, tuple[int, str | None]] = field(default_factory=dict)
+    won: dict[str, tuple[int, str | None]] = field(default_factory=dict)
 
 
 EMPTY = Box()
@@ -40,14 +43,12 @@ def accepts(wait: Wait, event: Event) -> bool:
     )
 
 
-def opened(waits: Iterable[Wait], events: Iterable[Event]) -> Box:
+def opened(waits: Collection[Wait], events: Iterable[Event]) -> Box:
     """A run's box as it is stored."""
     ordered = tuple(sorted(events, key=lambda event: event.number))
     groups = _watched(sorted(waits, key=lambda wait: (wait.number, wait.position, wait.option)))
     won: dict[str, tuple[int, str | None]] = {
-        position: (group[0].option, None)
-        for position, group in groups.items()
-        if any(wait.target is not None and wait.due_at == 0 for wait in group)
+        wait.position: (wait.option, None) for wait in waits if wait.target is not None and wait.due_at == 0
     }
     won |= {event.position: (event.option, event.id) for event in ordered if event.position is not None}
     return Box(waits=groups, events=ordered, won=won)
@@ -72,20 +73,22 @@ def give(box: Box, event: Event) -> Box:
     return replace(box, events=(*box.events, event), won={**box.won, event.position: (event.option, event.id)})
 
 
-def add_waits(box: Box, waits: Iterable[Wait]) -> Box:
-    """Open positions: those that have an event or the end of a run among their options."""
+def add_waits(box: Box, waits: Collection[Wait]) -> Box:
+    """Open positions."""
     groups = _watched(waits)
-    if not groups:
-        return box
     won = box.won
-    if won and not groups.keys().isdisjoint(won):  # A position that is opened anew has not been won.
-        won = {position: by for position, by in won.items() if position not in groups}
+    if won and waits:  # A position that is opened anew has not been won.
+        anew = {wait.position for wait in waits}
+        if not anew.isdisjoint(won):
+            won = {position: by for position, by in won.items() if position not in anew}
+    if not groups and won is box.won:
+        return box
     return replace(box, waits={**box.waits, **groups}, won=won)
 
 
 def settle(box: Box, now: int) -> tuple[Box, list[Event]]:
     """Let open positions, in the order of opening, be won by the earliest sent of the events that wait; the winners."""
-    if not box.events or len(box.waits) == len(box.won):
+    if not box.events or box.waits.keys() <= box.won.keys():
         return box, []
     won = dict(box.won)
     events = list(box.events)
@@ -105,18 +108,21 @@ def settle(box: Box, now: int) -> tuple[Box, list[Event]]:
     return replace(box, events=tuple(events), won=won), winners
 
 
-def _watched(waits: Iterable[Wait]) -> dict[str, tuple[Wait, ...]]:
+def _watched(waits: Collection[Wait]) -> dict[str, tuple[Wait, ...]]:
+    watched = {wait.position for wait in waits if wait.kind == "event"}
     groups: dict[str, tuple[Wait, ...]] = {}
-    for wait in waits:
-        groups[wait.position] = (*groups.get(wait.position, ()), wait)
-    return {
-        position: group for position, group in groups.items() if any(wait.kind in ("event", "run") for wait in group)
-    }
+    if watched:
+        for wait in waits:
+            if wait.position in watched:
+                groups[wait.position] = (*groups.get(wait.position, ()), wait)
+    return groups
 
 
 def fire(box: Box, position: str, option: int) -> Box:
-    """A timer, or the end of a run, wins a position that is open."""
-    return replace(box, won={**box.won, position: (option, None)})
+    """A timer, or the end of a run, wins a position that nothing has won yet."""
+    won = box.won.copy()
+    won[position] = (option, None)
+    return replace(box, won=won)
 
 
 def close(box: Box, positions: Collection[str], read: Collection[str]) -> Box:
@@ -127,33 +133,40 @@ def close(box: Box, positions: Collection[str], read: Collection[str]) -> Box:
         for event in box.events
         if event.id not in read and not (event.shared and event.position in positions)
     )
-    # Copied whole and then taken from: a parent of a thousand children does this for every one of them.
-    waits, won = dict(box.waits), dict(box.won)
+    # A method of dicts: dict(…) takes ten times as long for one that something was taken from, and hundreds of
+    # children may have ended when their parent hears of the first.
+    waits, won = box.waits.copy(), box.won.copy()
     for position in positions:
         waits.pop(position, None)
         won.pop(position, None)
-    return Box(waits=waits, events=events, won=won) if waits or events else EMPTY
+    return Box(waits=waits, events=events, won=won) if waits or events or won else EMPTY
 
 
-def learn(box: Box, stored: Box) -> tuple[Box, list[tuple[Wait, Event | None]]]:
-    """Take over what has won in other engines' transactions, according to the store; the winners.
+def learn(box: Box, waits: Iterable[Wait], events: Iterable[Event]) -> tuple[Box, list[tuple[Wait, Event | None]]]:
+    """Take over what has won in other engines' transactions, according to what is stored; the winners.
 
     A position that something else has won here meanwhile, or that is done with, stays as it is: what lost is freed when
     the store forgets the position.
     """
     winners: list[tuple[Wait, Event | None]] = []
-    events = {event.id: event for event in stored.events}
-    for position, (option, event_id) in stored.won.items():
-        if is_open(box, position):
-            event = None if event_id is None else events[event_id]
-            box = fire(box, position, option) if event is None else give(box, event)
-            winners.append((next(wait for wait in stored.waits[position] if wait.option == option), event))
+    given = {event.position: event for event in events if event.position is not None}
+    for wait in waits:
+        event = given.get(wait.position)
+        if event is not None:
+            if event.option == wait.option and is_open(box, wait.position):
+                box = give(box, event)
+                winners.append((wait, event))
+        elif wait.target is not None and wait.due_at == 0 and wait.position not in box.won:
+            # All options of a position that an end has won are marked. Whoever asks after one that has not ended finds
+            # that out, and waits again.
+            box = fire(box, wait.position, wait.option)
+            winners.append((wait, None))
     return box, winners
 
 
 def hop(box: Box, read: Collection[str]) -> Box:
     """Nothing is waited for any more; what was sent to the run waits on."""
-    return close(box, box.waits.keys(), read)
+    return close(box, box.waits.keys() | box.won.keys(), read)
 
 
 def pending(box: Box, name: str, now: int) -> int:

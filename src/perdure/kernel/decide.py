@@ -230,6 +230,8 @@ def _meet(box: Box, op: ops.Advance) -> tuple[Box | None, tuple[Event, ...]]:
 
 def born_of(parent: Run, start: ops.Start) -> ops.Start:
     """A child has its parent's tags beside its own, and ends with it at the latest, unless it is detached."""
+    if not parent.tags and parent.deadline is None:
+        return start
     deadlines = [at for at in (start.deadline, None if start.bond == "detached" else parent.deadline) if at is not None]
     return replace(start, tags={**parent.tags, **start.tags}, deadline=min(deadlines, default=None))
 

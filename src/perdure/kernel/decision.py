@@ -16,16 +16,18 @@ from perdure.kernel.effects import Deliver, Effect
 from perdure.kernel.records import Audit, Entry, Event, Failure, Outcome, PublishedValue, Run, StreamItem, Wait
 from perdure.kernel.status import FINISHED, Status, check_transition
 
+Stored = tuple[tuple[Wait, ...], tuple[Event, ...]]
+
 
 class Scene(Struct, frozen=True, gc=False):
     """What a rule may have to know beside the run: its box, whether this engine has its workflow, and, where the run is
-    to be ended from outside, its unfinished children that are not detached. `stored` is the box as the store has it, if
-    that may know more."""
+    to be ended from outside, its unfinished children that are not detached. `stored` are its waits and events as they
+    are stored, if there may be more of them than the box knows."""
 
     box: Box = EMPTY
     has_code: bool = True
     children: tuple[str, ...] = ()
-    stored: Box | None = None
+    stored: Stored | None = None
 
 
 NO_SCENE = Scene()

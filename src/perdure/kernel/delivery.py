@@ -112,7 +112,7 @@ def wake(run: Run | None, op: ops.Wake, me: str, scene: Scene) -> Decision:
     if run is None or run.status in FINISHED:
         return NOTHING
     if run.owner == me and scene.stored is not None:
-        box, winners = boxes.learn(scene.box, scene.stored)
+        box, winners = boxes.learn(scene.box, *scene.stored)
         told = [Deliver(run.id, wait.position, wait.option, event, wait.target) for wait, event in winners]
         return Decision(run=run, box=box, effects=tuple(told), reply=True)
     if run.owner is not None and run.owner != me:

@@ -98,7 +98,9 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
     def payload_bytes(self) -> int:
         size = 0
         for entry in self.entries:
-            size += len(entry.value or "") + len(entry.failure or "")
+            size += len(entry.value or entry.failure or "")
+        if self.plain:
+            return size
         for wait in self.waits:
             size += len(wait.details or "") + len(wait.failure or "")
         if self.end is not None:

@@ -14,6 +14,7 @@ from msgspec.structs import astuple, replace
 from perdure.errors import CommitConflict, CommitRefused, Fenced, Misuse, RunNotFound, StoreBroken
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
 from perdure.kernel.mail import knock
+from perdure.kernel.matching import Settlement
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, Outcome, PublishedValue, Run
 from perdure.kernel.status import ACTIVE, FINISHED, Status
 from perdure.ports import Journal, LoadedRun, News, Offer, Ripe, RunFilter, StoredRun, StreamPage
@@ -91,7 +92,7 @@ class MemoryStore:
         self, *, engine_id: str, host: str, pid: int, workflows: Sequence[tuple[str, str]], at: int
     ) -> Engine:
         database = self._database()
-        _check_storable(engine_id, host, pid, at, *(text for pair in workflows for text in pair))
+        check_storable(engine_id, host, pid, at, *(text for pair in workflows for text in pair))
         with database.lock:
             if engine_id in database.engines:
                 raise CommitRefused(f"engine {engine_id!r} is enrolled already; every engine takes an id of its own")
@@ -136,11 +137,12 @@ class MemoryStore:
         await asyncio.sleep(0)  # As with a real store, others get their turn while a commit is in flight.
         database = self._database()
         with database.lock:
-            if _landed(database, batch):
+            if has_landed(database, batch):
                 return Committed(landed=True)
-            _check_runs(database, batch)
-            _check_rows(database, batch)
-            committed = _apply(database, batch)
+            check_runs(database, batch)
+            check_rows(database, batch)
+            statuses = {one: stored.run.status for one, stored in database.runs.items()} if batch.waits else {}
+            committed = write_batch(database, batch, database.tables.apply(batch, statuses))
         self._tell_others()
         return committed
 
@@ -149,7 +151,7 @@ class MemoryStore:
     ) -> builtins.list[LoadedRun]:
         database = self._database()
         with database.lock:
-            _check_fence(database, engine_id, epoch)
+            check_fence(database, engine_id, epoch)
             claimed: builtins.list[LoadedRun] = []
             for was in _claimable(database, offers)[: max(0, limit)]:
                 run = replace(was, owner=engine_id, claim=was.claim + 1)
@@ -265,7 +267,7 @@ class MemoryStore:
 
     async def post(self, mail: Mail) -> int:
         database = self._database()
-        _check_storable(*astuple(mail))
+        check_storable(*astuple(mail))
         with database.lock:
             mail_id = _post(database, mail)
         self._tell_others()
@@ -291,7 +293,7 @@ class MemoryStore:
 # A commit: first everything that could refuse it, then the writes, which cannot fail
 
 
-def _check_fence(database: MemoryDatabase, engine_id: str, epoch: int) -> Engine:
+def check_fence(database: MemoryDatabase, engine_id: str, epoch: int) -> Engine:
     engine = database.engines.get(engine_id)
     if engine is None or engine.epoch != epoch:
         raise Fenced(f"the store does not know engine {engine_id!r} with epoch {epoch}", engine_id=engine_id)
@@ -300,11 +302,11 @@ def _check_fence(database: MemoryDatabase, engine_id: str, epoch: int) -> Engine
     return engine
 
 
-def _landed(database: MemoryDatabase, batch: Batch) -> bool:
+def has_landed(database: MemoryDatabase, batch: Batch) -> bool:
     engine = database.engines.get(batch.engine_id)
     if engine and engine.epoch == batch.epoch and engine.batch == batch.number:
         return True
-    engine = _check_fence(database, batch.engine_id, batch.epoch)
+    engine = check_fence(database, batch.engine_id, batch.epoch)
     if engine.batch != batch.number - 1:
         raise Fenced(
             f"engine {batch.engine_id!r} sends batch {batch.number}, but the store has {engine.batch} as its last",
@@ -314,7 +316,7 @@ def _landed(database: MemoryDatabase, batch: Batch) -> bool:
     return False
 
 
-def _check_runs(database: MemoryDatabase, batch: Batch) -> None:
+def check_runs(database: MemoryDatabase, batch: Batch) -> None:
     wrong = {run_id for run_id, write in batch.runs.items() if not _is_as_expected(database, write)}
     for run_id, expected in batch.guards.items():
         stored = database.runs.get(run_id)
@@ -335,15 +337,15 @@ def _is_as_expected(database: MemoryDatabase, write: RunWrite) -> bool:
     return (stored.run.owner, stored.run.version, stored.run.claim) == expected
 
 
-def _check_rows(database: MemoryDatabase, batch: Batch) -> None:
+def check_rows(database: MemoryDatabase, batch: Batch) -> None:
     for write in batch.runs.values():
-        _check_storable(*astuple(write.run), write.input, *astuple(write.outcome or Outcome()))
+        check_storable(*astuple(write.run), write.input, *astuple(write.outcome or Outcome()))
         if write.expected_version is None and write.input is None:
             raise CommitRefused(f"run {write.run.id!r} has no input", run_id=write.run.id)
     said = (*batch.published.values(), *batch.stream_items)
     for record in (*batch.journal, *batch.waits.values(), *batch.events, *batch.audit, *said):
-        _check_storable(*astuple(record))
-    _check_storable(*batch.mail_done.values())
+        check_storable(*astuple(record))
+    check_storable(*batch.mail_done.values())
     aside = {(run_id, first) for run_id, first, _ in batch.archive}
     taken = {
         (run_id, seq)
@@ -366,7 +368,7 @@ def _check_unique(what: str, taken: set[tuple[str, int]], keys: Iterable[tuple[s
         taken.add(key)
 
 
-def _check_storable(*values: object) -> None:
+def check_storable(*values: object) -> None:
     """What no database can hold is refused here too: lone surrogates, and integers beyond 64 bits."""
     for value in values:
         if isinstance(value, str):
@@ -375,17 +377,18 @@ def _check_storable(*values: object) -> None:
             except UnicodeEncodeError as error:
                 raise CommitRefused(f"a text cannot be stored: {error}") from error
         elif isinstance(value, Mapping):
-            _check_storable(*value.keys(), *value.values())
+            check_storable(*value.keys(), *value.values())
         elif isinstance(value, Hold):
-            _check_storable(*astuple(value))
+            check_storable(*astuple(value))
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise CommitRefused(f"the integer {value} does not fit into 64 bits")
 
 
-def _apply(database: MemoryDatabase, batch: Batch) -> Committed:
+def write_batch(
+    database: MemoryDatabase, batch: Batch, settlement: Settlement, owners: Mapping[str, str | None] | None = None
+) -> Committed:
+    """All but events and waits, which are written already. `owners` are those of winners, if they are known."""
     database.engines[batch.engine_id] = replace(database.engines[batch.engine_id], batch=batch.number)
-    statuses = {run_id: stored.run.status for run_id, stored in database.runs.items()} if batch.waits else {}
-    settlement = database.tables.apply(batch, statuses)
     runs, audit = awakened(batch, settlement.found.awake)
     for run_id, write in runs.items():
         database.runs[run_id] = _written(database.runs.get(run_id), write)
@@ -409,7 +412,7 @@ def _apply(database: MemoryDatabase, batch: Batch) -> Committed:
             database.replies[slot] = (reply, batch.at)
     found = settlement.found
     for run_id in winners_elsewhere(batch, found):
-        owner = database.runs[run_id].run.owner
+        owner = database.runs[run_id].run.owner if owners is None else owners[run_id]
         if owner != batch.engine_id and _is_alive(database, owner):
             found.told.add(run_id)
     knocks = [knock(run_id, batch.engine_id, batch.at) for run_id in sorted(found.told)]

@@ -46,8 +46,21 @@ class EventTables(Struct, eq=False):
 
     def apply(self, batch: Batch, statuses: dict[str, Status]) -> Settlement:
         """Write the batch's waits and events; what matching came to. `statuses` are those of all runs not in it."""
+        base = self.numbered(batch)
+        self.begin(batch, base)
+        answers = Answers(self, batch, statuses)
+        settlement = settled(batch, base, answers.answer)
+        self.finish(batch, settlement)
+        return settlement
+
+    def numbered(self, batch: Batch) -> int:
+        """Take the batch's numbers out of the sequence; what is to be added to them."""
         base = self.sequence
         self.sequence += batch.numbered
+        return base
+
+    def begin(self, batch: Batch, base: int) -> None:
+        """What is written before matching asks about the tables."""
         for run_id in batch.waits_cleared:
             self.drop(run_id, None)
             self.reads = {read for read in self.reads if read[0] != run_id} if self.reads else self.reads
@@ -66,8 +79,9 @@ class EventTables(Struct, eq=False):
                 self.born[run_id] = base + write.born
         for key, event_id in batch.keys.items():
             self.keys[key] = (event_id, batch.at)
-        answers = _Answers(self, batch, statuses)
-        settlement = settled(batch, base, answers.answer)
+
+    def finish(self, batch: Batch, settlement: Settlement) -> None:
+        """What is written once it is known what matching comes to."""
         for run_id, event_id, position, option in batch.events_given:
             if (given := self.events.get(run_id, {}).get(event_id)) is not None:
                 self._put(replace(given, position=position, option=option))
@@ -78,7 +92,24 @@ class EventTables(Struct, eq=False):
             if event_id in settlement.found.refused:
                 del self.keys[key]
         self._write(settlement)
-        return settlement
+
+    def copied(self) -> EventTables:
+        """These tables as they are now, to be changed apart from them."""
+        return EventTables(
+            waits={run_id: dict(waits) for run_id, waits in self.waits.items()},
+            events={run_id: dict(events) for run_id, events in self.events.items()},
+            cursors=dict(self.cursors),
+            reads=set(self.reads),
+            born=dict(self.born),
+            keys=dict(self.keys),
+            letters=dict(self.letters),
+            sequence=self.sequence,
+            open_waits={
+                name: {key: dict(options) for key, options in groups.items()}
+                for name, groups in self.open_waits.items()
+            },
+            awaiting={target: set(keys) for target, keys in self.awaiting.items()},
+        )
 
     def _write(self, settlement: Settlement) -> None:
         for event in settlement.gone:
@@ -161,7 +192,9 @@ class EventTables(Struct, eq=False):
             self.awaiting.get(wait.target, set()).discard(key)
 
 
-class _Answers:
+class Answers:
+    """Answers the questions of matching from these tables."""
+
     def __init__(self, tables: EventTables, batch: Batch, statuses: dict[str, Status]) -> None:
         self._tables = tables
         self._batch = batch

@@ -12,7 +12,7 @@ from itertools import count
 from perdure.errors import Misuse, NotInStep
 from perdure.models.functions.context import current_step, from_datetime, to_datetime
 
-__all__ = ["Pilot", "VirtualClock", "VirtualTimer"]
+__all__ = ["Pilot", "VirtualClock", "VirtualTimer", "release"]
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -181,7 +181,7 @@ class Pilot:
         if self._later is not None:
             self._later.cancel()
         for waiting in (self._until_target, self._until_quiet, self._until_settled):
-            _release(waiting)
+            release(waiting)
 
     async def quiet(self) -> None:
         """Wait until only time or a caller can make something happen."""
@@ -223,7 +223,7 @@ class Pilot:
             return  # The end of it is a touch.
         is_quiet = self._is_quiet()
         if is_quiet and self._until_quiet:
-            _release(self._until_quiet)
+            release(self._until_quiet)
             self.touch()  # Who waited for this is to act before time goes on.
             return
         if is_quiet or waited:
@@ -236,16 +236,16 @@ class Pilot:
         if self._target is not None:
             if due is None or due > self._target:
                 self._clock.move_to(self._target)
-                _release(self._until_target)
+                release(self._until_target)
             else:
                 self._jump(due)
         elif due is not None and self._autojumps:
             self._jump(due)
             if self._until_settled and self.jumps >= self._jumps_max:
                 error = Misuse(f"nothing settled in {_JUMPS_MAX} jumps of the clock; it is {self._clock.time} now")
-                _release(self._until_settled, error)
+                release(self._until_settled, error)
         elif is_quiet:
-            _release(self._until_settled)
+            release(self._until_settled)
 
     def _jump(self, due: int) -> None:
         self.jumps += 1
@@ -253,7 +253,8 @@ class Pilot:
         self.touch()
 
 
-def _release(waiting: list[asyncio.Future[None]], error: Exception | None = None) -> None:
+def release(waiting: list[asyncio.Future[None]], error: Exception | None = None) -> None:
+    """Let all who wait go on, or have them raise; afterwards nobody waits."""
     for future in waiting:
         if future.done():
             continue

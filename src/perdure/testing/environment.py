@@ -15,7 +15,7 @@ from perdure.models.functions.define import Workflow
 from perdure.ports import Store
 from perdure.storage import open_store
 from perdure.storage.memory import MemoryDatabase, MemoryStore
-from perdure.testing.clock import Pilot, VirtualClock
+from perdure.testing.clock import Pilot, VirtualClock, release
 from perdure.testing.faults import Fault, FaultyStore
 from perdure.testing.invariants import check_store
 from perdure.testing.proxy import StoreProxy
@@ -33,6 +33,14 @@ class WatchedStore(StoreProxy):
         super().__init__(inner)
         self.in_flight = 0
         self._ended = ended
+        self._until_idle: list[asyncio.Future[None]] = []
+
+    async def idle(self) -> None:
+        """Wait until no request is under way; for ever, if one was killed with its engine."""
+        while self.in_flight:
+            future = asyncio.get_running_loop().create_future()
+            self._until_idle.append(future)
+            await future
 
     async def _through(self, request: Coroutine[Any, Any, T]) -> T:
         self.in_flight += 1
@@ -41,6 +49,8 @@ class WatchedStore(StoreProxy):
         finally:
             self.in_flight -= 1
             self._ended()
+            if self._until_idle and not self.in_flight:
+                release(self._until_idle)
 
 
 class Environment:

@@ -143,7 +143,8 @@ async def _problems_of_ends(store: Store, loaded: LoadedRun) -> AsyncIterator[st
     over = {one for one in targets if one not in known or known[one].run.status in FINISHED}
     retried = {one for one in targets if one in known and known[one].run.attempt > 1}
     given = {event.position for event in loaded.events}
-    for position, group in boxes.opened(loaded.waits, ()).waits.items():
+    for position in {wait.position for wait in loaded.waits if wait.kind in ("event", "run")}:
+        group = [wait for wait in loaded.waits if wait.position == position]
         is_marked = any(wait.due_at == 0 for wait in group)
         ended = [wait.target for wait in group if wait.target in over]
         if ended and not is_marked:

@@ -14,12 +14,15 @@ import time
 from pathlib import Path
 
 VERSIONS = (16, 18)
+_MEMORY = Path("/dev/shm")
+_ROOM_BYTES = 2**32
 _FOLDERS = {16: "pginstall", 18: "pginstall18"}
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "max_connections": "200",
     "shared_buffers": "32MB",
     "fsync": "on",
+    "max_wal_size": "128MB",
     "logging_collector": "off",
     "deadlock_timeout": "100ms",
 }
@@ -28,9 +31,11 @@ _SETTINGS = {
 class PostgresServer:
     """A server, running from the start. It does not outlive the process that made it."""
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: int, folder: Path | None = None) -> None:
         self.version = version
-        self._place = Path(tempfile.mkdtemp(prefix="perdure-pg-"))
+        if folder is not None and _is_root():
+            folder.chmod(0o755)
+        self._place = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir=folder or _quick_folder()))
         self._data = self._place / "data"
         self._bin = _installation(version, self._place)
         self._process: subprocess.Popen[bytes] | None = None
@@ -137,6 +142,12 @@ def _installation(version: int, place: Path) -> Path:
             shutil.chown(path, "nobody")
         folder = copy
     return folder / "bin"
+
+
+def _quick_folder() -> Path | None:
+    """A place in memory if the system has one with room. A server that is killed in a test takes no machine with it."""
+    has_room = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES
+    return _MEMORY if has_room else None
 
 
 def _is_open(folder: Path) -> bool:

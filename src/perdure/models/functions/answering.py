@@ -23,7 +23,7 @@ from perdure.models.functions.commands import Ask
 from perdure.models.functions.identity import check_same
 from perdure.models.functions.runner import LiveRun
 from perdure.models.functions.waiting import EventChoice, Won, child_failed, won_by_end, won_by_event
-from perdure.ports import Clock, Codec, Store
+from perdure.ports import Clock, Codec, Journal, Store
 
 log = logging.getLogger("perdure")
 
@@ -40,7 +40,7 @@ class Answering:
     _lookup: Callable[[str], Run | None]
     _live: dict[str, LiveRun]
     _live_runs_max: int
-    _waking: dict[str, asyncio.Task[None]]
+    _waking: dict[str, asyncio.Future[Journal]]
     _arrived: dict[str, list[Deliver]]
     _fetching: set[asyncio.Task[None]]
     _draining: bool

@@ -43,7 +43,6 @@ class AskingLoop(GeneratorLoop):
         "_new_asks",
         "_new_steps",
         "_new_timers",
-        "_now",
         "_number",
         "_posts",
         "_refusals",
@@ -52,6 +51,7 @@ class AskingLoop(GeneratorLoop):
         "_timers",
         "_timers_dropped",
         "_withdrawn",
+        "at",
         "has_compensations",
         "keys",
         "payload_max",
@@ -60,7 +60,7 @@ class AskingLoop(GeneratorLoop):
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
-        self._now = 0
+        self.at = 0  # Microseconds since the epoch: the time of the completion handed over last.
         # Tasks hash by number. asyncio keeps those of all loops in one set, so each run counts from a place of its own;
         # the low bits start at zero, and sets of a run's tasks are mostly iterated in the order of creation.
         self._number = zlib.crc32(run_id.encode()) << 16
@@ -106,11 +106,11 @@ class AskingLoop(GeneratorLoop):
         return Outstanding(self._asks)
 
     def now(self) -> int:
-        """Microseconds since the epoch: the time of the completion handed over last."""
-        return self._now
+        """The time of the completion handed over last, in microseconds since the epoch."""
+        return self.at
 
     def time(self) -> float:
-        return self._now / 1e6
+        return self.at / 1e6
 
     def request_step(self, name: str, call: object) -> asyncio.Future[Any]:
         """A future for the result of a step. Cancelling it withdraws the step."""
@@ -119,7 +119,7 @@ class AskingLoop(GeneratorLoop):
         position = self._next_position()
         future = StepFuture(loop=self)
         future.number = self._number = self._number + 1
-        future.request = request = StepRequest(position, name, call, self._now)
+        future.request = request = StepRequest(position, name, call, self.at)
         self._steps[position] = future
         if self._new_steps is None:
             self._new_steps = [request]
@@ -133,7 +133,7 @@ class AskingLoop(GeneratorLoop):
             return self._refused()
         future = TimerFuture(loop=self)
         future.number = self.next_number()
-        future.request = TimerRequest(self._next_position(), name, due_at, self._now)
+        future.request = TimerRequest(self._next_position(), name, due_at, self.at)
         self._keep_timer(future)
         return future
 
@@ -143,7 +143,7 @@ class AskingLoop(GeneratorLoop):
             return self._refused()
         future = AskFuture(loop=self)
         future.number = self.next_number()
-        future.request = request = Ask(self._next_position(), kind, name, what, self._now)
+        future.request = request = Ask(self._next_position(), kind, name, what, self.at)
         self._asks[request.position] = future
         if kind == "compensate":
             self.has_compensations = True
@@ -177,7 +177,7 @@ class AskingLoop(GeneratorLoop):
         *args: *Args,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self._call_at(self._now + _microseconds(delay), self.time() + delay, callback, args, context)
+        return self._call_at(self.at + _microseconds(delay), self.time() + delay, callback, args, context)
 
     def call_at(
         self,
@@ -272,7 +272,7 @@ class AskingLoop(GeneratorLoop):
     def _call_at(
         self, due_at: int, when: float, callback: Callable[..., object], args: Any, context: Context | None
     ) -> asyncio.TimerHandle:
-        if due_at <= self._now:
+        if due_at <= self.at:
             at_once = asyncio.TimerHandle(when, callback, args, self, context)
             self._make_ready(at_once)
             return at_once
@@ -280,9 +280,9 @@ class AskingLoop(GeneratorLoop):
         handle.number = self.next_number()
         if self._refusal is not None:
             self._raise_refusal()
-            handle.request = TimerRequest("", "timer", due_at, self._now)
+            handle.request = TimerRequest("", "timer", due_at, self.at)
             return handle
-        handle.request = TimerRequest(self._next_position(), "timer", due_at, self._now)
+        handle.request = TimerRequest(self._next_position(), "timer", due_at, self.at)
         if due_at < NEVER_US:
             self._keep_timer(handle)
         return handle

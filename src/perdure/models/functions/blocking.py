@@ -20,7 +20,7 @@ from perdure.models.functions.carriers import Carriers
 log = logging.getLogger("perdure")
 
 _ADVICE: Final = "make it a plain function, which runs in a thread, or await what takes long"
-_OF_STEPS: Final = Carriers._run.__code__
+_OF_STEPS: Final = Carriers.run.__code__  # the frame under every async step
 
 
 class BlockWatch:
@@ -59,7 +59,8 @@ class BlockWatch:
                 # Perhaps the whole process was stopped for a while: then the loop goes on now.
                 suspected_at = self._seen_at
                 continue
-            frame = sys._current_frames().get(self._loop_thread)
+            frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+            frame = frames.get(self._loop_thread)
             if frame is not None:
                 self._culprit = culprit(frame)
                 log.warning("%s has blocked the event loop for %.1f s so far; %s", self._culprit, blocked_s, _ADVICE)

@@ -77,11 +77,11 @@ class Carriers:
             cargo = waiting.popleft()
             if cargo.dropped:
                 self._discard(cargo)
-            elif await self._run(cargo):
+            elif await self.run(cargo):
                 return
 
     @types.coroutine
-    def _run(self, cargo: Cargo) -> Generator[Any, Any, bool]:
+    def run(self, cargo: Cargo) -> Generator[Any, Any, bool]:
         """Run a step to its end; whether it had to wait."""
         coroutine, context = cargo.coroutine, cargo.context
         assert coroutine is not None

@@ -31,7 +31,7 @@ from perdure.models.functions.loop import Commands, Livelock, TimerRequest
 from perdure.models.functions.runner import LiveRun, Mismatch
 from perdure.models.functions.speaking import Speaking
 from perdure.models.functions.steps import Execution, StepRunner
-from perdure.ports import Clock, Codec, Journal, Store
+from perdure.ports import Clock, Codec, Ids, Journal, Store
 
 log = logging.getLogger("perdure")
 
@@ -45,6 +45,7 @@ class FunctionHost(Answering):
         store: Store,
         clock: Clock,
         codec: Codec,
+        ids: Ids,
         timers: Timers,
         owe: Callable[[Op], None],
         submit: Callable[[Op], Awaitable[Any]],
@@ -67,6 +68,7 @@ class FunctionHost(Answering):
         self._store = store
         self._clock = clock
         self._codec = codec
+        self._ids = ids
         self._timers = timers
         self._owe = owe
         self._submit = submit
@@ -81,7 +83,7 @@ class FunctionHost(Answering):
         self._steps_max = steps_max
         self._loader = Loader(store)
         self._live: dict[str, LiveRun] = {}
-        self._waking: dict[str, asyncio.Task[None]] = {}
+        self._waking: dict[str, asyncio.Future[Journal]] = {}
         self._arrived: dict[str, list[Deliver]] = {}  # for runs that are being woken
         self._fetching: set[asyncio.Task[None]] = set()
         self._leaving: set[str] = set()
@@ -133,15 +135,14 @@ class FunctionHost(Answering):
 
     def perform(self, effect: Begin | Deliver | Drop | Finish) -> None:
         """Do what was decided and is now committed."""
-        match effect:
-            case Begin(run=run, input=input):
-                self._begin(run, input)
-            case Finish(run=run):
-                self._close(run.id)
-            case Drop(run_id=run_id):
-                self._drop(run_id)
-            case Deliver():
-                self._deliver(effect)
+        if isinstance(effect, Begin):
+            self._begin(effect.run, effect.input)
+        elif isinstance(effect, Finish):
+            self._close(effect.run.id)
+        elif isinstance(effect, Deliver):
+            self._deliver(effect)
+        else:
+            self._drop(effect.run_id)
 
     async def drain(self, grace_s: float) -> None:
         """Start nothing new; wait until the steps that run have ended, or for the grace period."""
@@ -184,7 +185,7 @@ class FunctionHost(Answering):
         if workflow is None:
             self._hold(run.id, run.claim, f"this engine has no workflow {run.workflow!r}")
             return None
-        live = LiveRun(run, workflow, self._codec, self._payload_bytes_max, self._callbacks_max)
+        live = LiveRun(run, workflow, self._codec, self._ids, self._payload_bytes_max, self._callbacks_max)
         self._live[run.id] = live
         if len(self._live) > self._live_runs_max:
             self._evict()
@@ -201,44 +202,45 @@ class FunctionHost(Answering):
         """Bring a run back to life from its journal."""
         if run.id in self._waking or run.id in self._live or self._draining:
             return
-        task = asyncio.get_running_loop().create_task(self._load(run), name=f"perdure-wake-{run.id}")
-        self._waking[run.id] = task
+        reading = self._loader.load(run.id)
+        if run.status is Status.ROLLING_BACK:
+            reading = asyncio.get_running_loop().create_task(self._with_cause(run, reading))
+        self._waking[run.id] = reading
+        reading.add_done_callback(partial(self._loaded, run))
 
-    async def _load(self, run: Run) -> None:
-        try:
-            stored = await self._loader.load(run.id)
-            failure = ""
-            if run.status is Status.ROLLING_BACK:
-                failure = (await self._store.get([run.id]))[run.id].outcome.failure or ""
-        except StoreError as error:
+    async def _with_cause(self, run: Run, reading: Awaitable[Journal]) -> Journal:
+        """What a run has done, and what it is undone for."""
+        journal = await reading
+        failure = (await self._store.get([run.id]))[run.id].outcome.failure or ""
+        return Journal(journal.input, journal.entries, journal.waits, failure)
+
+    def _loaded(self, run: Run, reading: asyncio.Future[Journal]) -> None:
+        error = None if reading.cancelled() else reading.exception()
+        if self._waking.get(run.id) is not reading:  # It was dropped, and perhaps claimed again, in the meantime.
+            return
+        del self._waking[run.id]
+        if isinstance(error, StoreError):
             log.warning("run %s could not be read and is tried again: %s", run.id, error)
             self._timers.arm(self._clock.now() + 1_000_000, lambda: self._wake_again(run))
-            self._waking.pop(run.id, None)
-            return
-        except PerdureError as error:
-            log.exception("run %s is held", run.id)
-            self._waking.pop(run.id, None)
+        elif error is not None:
+            log.error("run %s is held", run.id, exc_info=error)
             self._hold(run.id, run.claim, f"its journal cannot be read: {error}")
-            return
-        # Workflow code must not run inside this task.
-        asyncio.get_running_loop().call_soon(self._replay, asyncio.current_task(), run, stored, failure)
+        else:
+            self._replay(run, reading.result())
 
     def _wake_again(self, run: Run) -> None:
         now = self._lookup(run.id)
         if now is not None and now.claim == run.claim:
             self._wake(now)
 
-    def _replay(self, task: object, run: Run, stored: Journal, failure: str) -> None:
-        if self._waking.get(run.id) is not task:  # It was dropped, and perhaps claimed again, in the meantime.
-            return
-        del self._waking[run.id]
+    def _replay(self, run: Run, stored: Journal) -> None:
         arrived = self._arrived.pop(run.id, [])
         if self._draining:
             return
         live = self._new(run)
         if live is None:
             return
-        self._guarded(live, self._replayed, run, stored, failure)
+        self._guarded(live, self._replayed, run, stored)
         won = [event for event in self._box(run.id).events if event.position is not None]
         arrived += [Deliver(run.id, event.position or "", event.option, event) for event in won]
         ends = [wait for wait in stored.waits if wait.target is not None and wait.due_at == 0]
@@ -246,10 +248,10 @@ class FunctionHost(Answering):
         for effect in arrived:
             self._deliver(effect)
 
-    def _replayed(self, live: LiveRun, run: Run, journal: Journal, failure: str) -> None:
+    def _replayed(self, live: LiveRun, run: Run, journal: Journal) -> None:
         at = run.started_at or run.created_at
         if run.status is Status.ROLLING_BACK:
-            commands = live.undo(journal.input, journal.entries, at, failure)
+            commands = live.undo(journal.input, journal.entries, at, journal.failure)
         else:
             commands = live.replay(journal.input, journal.entries, at)
         stored = {wait.position: wait for wait in journal.waits}
@@ -550,8 +552,8 @@ class FunctionHost(Answering):
     def _close(self, run_id: str) -> None:
         self._leaving.discard(run_id)
         self._arrived.pop(run_id, None)
-        if (task := self._waking.pop(run_id, None)) is not None:
-            task.cancel()
+        if (reading := self._waking.pop(run_id, None)) is not None:
+            reading.cancel()
         live = self._live.pop(run_id, None)
         if live is None:
             return

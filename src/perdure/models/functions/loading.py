@@ -20,14 +20,14 @@ class Loader:
         self._asked: deque[tuple[str, asyncio.Future[Journal]]] = deque()
         self._reading: asyncio.Task[None] | None = None
 
-    async def load(self, run_id: str) -> Journal:
-        """Raises StoreError, RunNotFound, InvariantViolated."""
+    def load(self, run_id: str) -> asyncio.Future[Journal]:
+        """What a run has done. Raises, when awaited, StoreError, RunNotFound, InvariantViolated."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Journal] = loop.create_future()
         self._asked.append((run_id, future))
         if self._reading is None:
             self._reading = loop.create_task(self._read_all(), name="perdure-loader")
-        return await future
+        return future
 
     def close(self) -> None:
         """Read nothing more; who waits is cancelled by whoever made it wait."""

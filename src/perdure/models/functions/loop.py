@@ -16,7 +16,7 @@ from asyncio import (
 )
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextvars import Context
+from contextvars import Context, copy_context
 from itertools import repeat
 from sys import get_asyncgen_hooks, set_asyncgen_hooks
 from typing import Any, Final, Unpack
@@ -61,10 +61,6 @@ class Livelock(PerdureError):
     stack: str
 
 
-class _MainEnded(BaseException):
-    """Leaves the ready queue as it is when the main task has ended."""
-
-
 def running_loop() -> WorkflowLoop | None:
     """The loop that is now activating in this thread, if it is a workflow's."""
     loop = _get_running_loop()
@@ -95,21 +91,17 @@ class WorkflowLoop(AskingLoop):
         if self._main is not None:
             raise InvariantViolated(f"run {self.run_id}: its loop has begun before", run_id=self.run_id)
         forbidden.install()
-        self._prepare(at).append(ReadyHandle(self._start, (coroutine_function,), self, self._context))
-        return self._activate()
+        return self._activate(at, self._start, coroutine_function)
 
     def complete_step(self, position: str, at: int, value: Any = None, error: BaseException | None = None) -> Commands:
         """Hand over a step's result or error. LookupError if no step is outstanding at `position`."""
         future: asyncio.Future[Any] = self._steps.pop(position)
-        self._prepare(at)
         if error is None:
-            future.set_result(value)
-        else:
-            if isinstance(error, StopIteration):  # It cannot be thrown into a coroutine.
-                error, cause = RuntimeError("the step raised StopIteration"), error
-                error.__cause__ = cause
-            future.set_exception(error)
-        return self._activate()
+            return self._activate(at, future.set_result, value)
+        if isinstance(error, StopIteration):  # It cannot be thrown into a coroutine.
+            error, cause = RuntimeError("the step raised StopIteration"), error
+            error.__cause__ = cause
+        return self._activate(at, future.set_exception, error)
 
     def complete_ask(self, position: str, at: int, value: Any = None, error: BaseException | None = None) -> Commands:
         """Hand over what was asked for. LookupError if nothing is outstanding at `position`."""
@@ -119,12 +111,9 @@ class WorkflowLoop(AskingLoop):
     def fire_timer(self, position: str, at: int) -> Commands:
         """Hand over a due timer. LookupError if none is outstanding at `position`."""
         timer = self._timers.pop(position)
-        ready = self._prepare(at)
         if isinstance(timer, TimerFuture):
-            timer.set_result((timer.request.due_at, at))
-        else:
-            ready.append(timer)
-        return self._activate()
+            return self._activate(at, timer.set_result, (timer.request.due_at, at))
+        return self._activate(at, self._make_ready, timer)
 
     def continue_as(self, end: Continued) -> None:
         """End this activation and the run's code with it, from inside; whoever calls must then await for ever."""
@@ -177,12 +166,12 @@ class WorkflowLoop(AskingLoop):
     def call_soon(
         self, callback: Callable[[Unpack[Args]], object], *args: *Args, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = ReadyHandle(callback, args, self, context)
+        handle: Any = ReadyHandle(callback, args, copy_context() if context is None else context)
         if self._ready is not None:
             self._ready.append(handle)
         else:
             self._make_ready(handle)
-        return handle
+        return handle  # type: ignore[no-any-return]
 
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Args]], object], *args: *Args, context: Context | None = None
@@ -206,31 +195,28 @@ class WorkflowLoop(AskingLoop):
 
     def _start(self, coroutine_function: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         try:
-            coroutine = coroutine_function()
+            coroutine = self._context.run(coroutine_function)
             if not iscoroutine(coroutine):
                 raise TypeError(f"a workflow function must be async, but it gave {coroutine!r}")
         except BaseException as error:  # noqa: BLE001 - it is the workflow's, and ends the run
             self._fatal = error
-            raise _MainEnded from None
+            return
         self._main = WorkflowTask(coroutine, self, self.next_number(), self._branch, "main", self._context)
         self._main.add_done_callback(self._main_ended, context=self._context)
 
-    def _prepare(self, at: int) -> deque[asyncio.Handle]:
+    def _activate(self, at: int, hand_over: Callable[[Any], object], completion: Any) -> Commands:
         if self._ready is not None or self.closed:
             raise InvariantViolated(f"run {self.run_id}: its loop has ended or is activating", run_id=self.run_id)
-        self._now = at
-        self._fresh = self._number
-        ready: deque[asyncio.Handle] = deque()
-        self._ready = ready
-        return ready
-
-    def _activate(self) -> Commands:
         previous = _get_running_loop()
         if type(previous) is WorkflowLoop:
             raise InvariantViolated(f"run {self.run_id} was activated inside another's activation", run_id=self.run_id)
         wrapped = None if type(get_asyncgen_hooks()[0]) is StartHook else wrap_hooks()
+        self.at = at
+        self._fresh = self._number
+        self._ready = deque()
         _set_running_loop(self)
         try:
+            hand_over(completion)
             self._drain(self._callbacks_max)
         finally:
             _set_running_loop(previous)
@@ -255,8 +241,6 @@ class WorkflowLoop(AskingLoop):
                     if not handle._cancelled:
                         handle._context.run(handle._callback, *handle._args)
                 break
-            except _MainEnded:
-                return
             except (KeyboardInterrupt, SystemExit) as error:
                 self._fatal = error
                 return
@@ -300,8 +284,11 @@ class WorkflowLoop(AskingLoop):
         del self._tasks[task.number]
 
     def _main_ended(self, _task: WorkflowTask) -> None:
-        if not self.closed:
-            raise _MainEnded
+        if self._ready and not self.closed:
+            # What is left is for the closing: who goes through the queue now finds it empty.
+            queue = self._ready
+            self._ready = queue.copy()
+            queue.clear()
 
     def _make_ready(self, handle: asyncio.Handle) -> None:
         if self._ready is not None:

@@ -28,7 +28,7 @@ from perdure.models.functions.identity import identity
 from perdure.models.functions.loop import Commands, Completed, StepRequest, TimerRequest, WorkflowLoop
 from perdure.models.functions.values import to_text
 from perdure.models.functions.waiting import RunEnded, Won, read_won
-from perdure.ports import Codec, PlainCodec, new_id
+from perdure.ports import Codec, Ids, PlainCodec
 
 
 class Mismatch(PerdureError):
@@ -51,13 +51,13 @@ class LiveRun:
     that is not committed yet."""
 
     __slots__ = (
-        "_callbacks_max", "_codec", "_encode", "_input", "_is_retried", "_payload_max", "_starting", "_undone_for",
-        "asks", "children", "claim", "compensations", "ended", "fetching", "gate", "has_waited", "id", "loop",
-        "pausing", "requests", "retries", "running", "seq", "timers", "workflow",
+        "_callbacks_max", "_codec", "_encode", "_ids", "_input", "_is_retried", "_payload_max", "_starting",
+        "_undone_for", "asks", "children", "claim", "compensations", "ended", "fetching", "gate", "has_waited",
+        "id", "loop", "pausing", "requests", "retries", "running", "seq", "timers", "workflow",
     )  # fmt: skip
 
     def __init__(
-        self, run: Run, workflow: Workflow[Any, Any], codec: Codec, payload_max: int, callbacks_max: int
+        self, run: Run, workflow: Workflow[Any, Any], codec: Codec, ids: Ids, payload_max: int, callbacks_max: int
     ) -> None:
         self.id = run.id
         self.claim = run.claim
@@ -83,6 +83,7 @@ class LiveRun:
         self.has_waited = False
         self.fetching = 0  # ends of other runs that are being read for it
         self._codec = codec
+        self._ids = ids
         self._encode = None if type(codec) is PlainCodec else codec.encode
         self._payload_max = self.loop.payload_max = payload_max
         self._is_retried = run.attempt > 1
@@ -196,7 +197,7 @@ class LiveRun:
         consumed: tuple[str, ...] = (),
     ) -> Advance:  # fmt: skip
         """What was asked for is there, as JSON, or cannot be had: journal it, go on, and say what is to be written."""
-        at = max(at, self.loop.now())
+        at = max(self.loop.at, at)
         entry, value, error = self._ask_entry(ask, text, error, at)
         commands = self._took(self.loop.complete_ask(ask.position, at, value=value, error=error))
         dropped = () if ask.kind == "start" else (ask.position,)
@@ -239,7 +240,7 @@ class LiveRun:
     ) -> Advance:  # fmt: skip
         """A step came to its end: journal it, go on, and say what is to be written."""
         position, call = request.position, request.call
-        at = max(at, self.loop.now())
+        at = max(self.loop.at, at)
         self.seq += 1
         del self.requests[position]
         dropped = (position,) if self.retries.pop(position, None) is not None else ()
@@ -274,7 +275,7 @@ class LiveRun:
 
     def timer_fired(self, timer: TimerRequest, at: int) -> Advance:
         """A timer is due: journal it, go on, and say what is to be written."""
-        at = max(at, self.loop.now())
+        at = max(self.loop.at, at)
         self.seq += 1
         entry = Entry(
             run_id=self.id,
@@ -316,19 +317,20 @@ class LiveRun:
                 waits_dropped=dropped,
                 plain=not dropped and bool(entries),
             )
-        waits: tuple[Wait, ...] = ()
+        waits: list[Wait] = []
         if commands.timers:
             self.has_waited = True
-            waits = tuple(
+            waits += [
                 Wait(run_id=self.id, position=t.position, kind="timer", name=t.name, due_at=t.due_at, since=t.since)
                 for t in commands.timers
-            )
+            ]
         cancels: list[str] = []
+        children: list[Start] = []
         for ask in commands.asks:
             self.has_waited = True
             more, child = self._waits_of(ask, at)
             waits += more
-            starts += child
+            children += child
         for position in commands.asks_withdrawn:
             dropped += (position,)
             if (withdrawn := self.children.pop(position, None)) is not None:
@@ -354,11 +356,11 @@ class LiveRun:
             claim=self.claim,
             cause=cause if end is None else "ended",
             entries=entries,
-            waits=waits,
+            waits=tuple(waits),
             waits_dropped=dropped,
             events_read=read,
             consumed=consumed,
-            starts=starts,
+            starts=(*starts, *children),
             cancels=tuple(cancels),
             undo=undo,
             published=published,
@@ -391,7 +393,7 @@ class LiveRun:
         total.add(commands)
         while (ask := total.next_at_once()) is not None:
             if ask.kind == "start":
-                child_id = new_id(at)
+                child_id = self._ids(at)
                 starts += (self.start_of(ask, child_id, at),)
                 text = to_json(child_id).decode()
             else:
@@ -438,7 +440,7 @@ class LiveRun:
         starts: tuple[Start, ...] = ()
         child_id = self.children.get(ask.position)
         if child_id is None:
-            child_id = self.children[ask.position] = new_id(at)
+            child_id = self.children[ask.position] = self._ids(at)
             starts = (self.start_of(ask, child_id, at),)
         wait = Wait(
             run_id=self.id, position=ask.position, kind="run", name=ask.name, target=child_id, since=ask.since

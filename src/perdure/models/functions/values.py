@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import math
 import re
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 
 PAYLOAD_MAX_BYTES = 2 * 1024 * 1024
 _LONG_NUMBER_DIGITS = 300
-_LONG_NUMBER = re.compile(rb"[0-9]{300}")
+_LONG_NUMBER = re.compile("[0-9]{300}")
 UNSTORABLE_TEXT = re.compile("[\0\ud800-\udfff]")  # in keys and names: NUL and lone surrogates
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _IMMUTABLE = frozenset({str, int, float, bool, type(None), bytes})
@@ -39,17 +39,20 @@ def to_text(value: Any, what: str, payload_max: int = PAYLOAD_MAX_BYTES) -> str:
             f"{what} takes {len(data):,} bytes as JSON, more than the limit of {payload_max:,}; "
             "store it elsewhere and pass a reference, or raise payload_bytes_max"
         )
+    text = data.decode()
     # NaN and infinity become null without a word, so a null is looked at twice.
-    suspicious = (b"null" in data and not _is_finite(value)) or (
-        len(data) >= _LONG_NUMBER_DIGITS and _LONG_NUMBER.search(data) is not None
+    suspicious = ("null" in text and not _is_finite(value)) or (
+        len(text) >= _LONG_NUMBER_DIGITS and _LONG_NUMBER.search(text) is not None
     )
     if suspicious and (culprit := _culprit(value)):
         raise UnstorableValue(f"{what} cannot be stored: {culprit}")
-    return data.decode()
+    return text
 
 
 def _is_finite(value: Any) -> bool:
     """Whether no NaN or infinity is in the value: found by what is fast, told by what is not."""
+    import json  # Hardly ever needed, and not at once.
+
     try:
         json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=_python_hook), allow_nan=False)
     except ValueError:
@@ -185,9 +188,9 @@ class Signature:
                 return args, kwargs
         return self.read(to_text(self._bind(args, kwargs), f"an argument of {self.what}"))
 
-    @property
+    @cached_property
     def result(self) -> Reader:
-        return (self._readers or self._resolve())[0]
+        return self._resolve()[0]
 
     def _resolve(self) -> tuple[Reader, Reader]:
         """Annotations may name what is defined further down in the module, so they are looked up at first use."""

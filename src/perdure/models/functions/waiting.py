@@ -237,7 +237,7 @@ async def receive(
     within `timeout`."""
     chosen = event(kind, where=where)
     if timeout is None:
-        got = await _wait(chosen)
+        got = await require_loop("receive").ask("wait", chosen.name, Waits((chosen,), {}))
     else:
         got = await _wait(chosen, timer(timeout))
         if isinstance(got, TimeReached):

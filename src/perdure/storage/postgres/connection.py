@@ -68,7 +68,9 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
         "search_path": address.schema,
         "default_transaction_isolation": "read committed",
         "jit": "off",
-        # Every query here finds rows by an index. Plans made while tables were empty would read them whole when full.
+        # Every query here finds rows by an index, whatever its parameters are, so it is planned once. Left to itself,
+        # Postgres would plan it five times, and keep plans that read tables whole because these were empty once.
+        "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",
         "enable_hashjoin": "off",
         "enable_mergejoin": "off",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
@@ -42,4 +42,4 @@ def _query(sql: str) -> Query:
     return Query(_VARIABLE.sub(lambda match: f"${names.index(match[1]) + 1}", sql), tuple(names))
 
 
-QUERIES: Final = load_queries((resources.files("perdure.storage.postgres") / "queries.sql").read_text("utf-8"))
+QUERIES: Final = load_queries(Path(__file__).with_name("queries.sql").read_text("utf-8"))

@@ -1,4 +1,4 @@
--- Every query of the Postgres store. `-- name:` starts one; a name in braces stands for the text of that query, and one after
+-- Every query of the Postgres store. A comment with its name starts one; a name in braces stands for the text of that query, and one after
 -- a colon for a parameter. What a commit does is in functions: see migrations.
 
 -- name: run_columns
@@ -10,6 +10,10 @@ runs.attempt, runs.recoveries, runs.created_at, runs.started_at, runs.updated_at
 -- name: active
 -- The condition of the index runs_active.
 runs.status in ('created', 'running', 'suspended', 'cancelling', 'rolling_back')
+
+-- name: found_active
+-- The same of runs that were found otherwise: said so that no plan begins with all that are active.
+(runs.status || '') in ('created', 'running', 'suspended', 'cancelling', 'rolling_back')
 
 -- name: awake
 -- The condition of the index runs_awake.
@@ -227,14 +231,20 @@ select count(*) from gone
 -- name: children
 -- Active children that are not detached.
 select runs.id from runs
-where runs.parent_id = any(:ids::text[]) and {active} and runs.bond <> 'detached' order by runs.created_at, runs.id
+where runs.parent_id is not null and runs.parent_id = any(:ids::text[]) and {found_active} and runs.bond <> 'detached' order by runs.created_at, runs.id
+
+-- name: is_stray
+-- A wait's run only waits, fits what is offered, and nobody has it: looked at one by one, in the order of the waits.
+(
+    select (runs.status || '') = 'suspended' and runs.hold_kind is null and {offered} and {forsaken}
+    from runs where runs.id = waits.run_id
+)
 
 -- name: ripe_waits
 -- Waiting runs, fitting what is offered, that nobody has and that are due before a time, the earliest first. A run is there
 -- once for each of its waits.
-select waits.run_id, waits.due_at from waits join runs on runs.id = waits.run_id
-where waits.due_at is not null and waits.due_at < :before
-    and runs.status = 'suspended' and runs.hold_kind is null and {offered} and {forsaken}
+select waits.run_id, waits.due_at from waits
+where waits.due_at is not null and waits.due_at < :before and {is_stray}
 order by waits.due_at limit :limit offset :offset
 
 -- name: ripe_deadlines
@@ -267,14 +277,15 @@ select owner from owners where owner is not null and {is_dead}
 
 -- name: claimable
 -- The oldest runs that nobody has and that do not just wait, without those held: one short walk through the index for each
--- offer. Those that somebody else is just taking are passed over.
+-- offer, which is why all its columns are in the order. Those that somebody else is just taking are passed over.
 select found.created_at, found.id, false as is_orphaned
 from unnest(:workflows::text[], :versions::text[]) as offer (workflow, version)
 cross join lateral (
     select runs.created_at, runs.id from runs
     where {awake} and runs.owner is null and runs.workflow = offer.workflow and runs.workflow_version = offer.version
         and runs.hold_kind is null
-    order by runs.created_at, runs.id limit :limit for update skip locked
+    order by runs.owner, runs.workflow, runs.workflow_version, runs.created_at, runs.id
+    limit :limit for update skip locked
 ) as found
 
 -- name: claimable_orphans
@@ -291,7 +302,7 @@ cross join lateral (
 
 -- name: blocked
 -- Blocked with other code than what is offered, and nobody alive has it.
-runs.hold_kind is not null and runs.hold_kind = 'blocked' and {active} and {forsaken} and exists (
+runs.hold_kind is not null and runs.hold_kind = 'blocked' and {found_active} and {forsaken} and exists (
     select 1 from unnest(:workflows::text[], :versions::text[], :fingerprints::text[])
         as offer (workflow, version, fingerprint)
     where offer.workflow = runs.workflow and offer.version = runs.workflow_version
@@ -399,9 +410,7 @@ select
     )
     or exists (select 1 from runs where {blocked})
     or exists (
-        select 1 from waits join runs on runs.id = waits.run_id
-        where waits.due_at is not null and waits.due_at <= :at
-            and runs.status = 'suspended' and runs.hold_kind is null and {offered} and {forsaken}
+        select 1 from waits where waits.due_at is not null and waits.due_at <= :at and {is_stray}
     )
     or exists (
         select 1 from runs
@@ -452,7 +461,7 @@ runs.created_at >= :created_from and (runs.created_at, runs.id) < (:before_at, :
 order by runs.created_at desc, runs.id desc limit :limit
 
 -- name: list_by_parent
-select {run_columns} from runs where runs.parent_id is not null and {filters} and {newest}
+select {run_columns} from runs where runs.parent_id = :parent_id::text and {filters} and {newest}
 
 -- name: list_by_tag
 -- One of the tags finds the runs, the filters check the others.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from perdure.errors import SchemaTooNew, StoreBroken
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def _load_migrations() -> Mapping[int, str]:
-    files = resources.files("perdure.storage.postgres.migrations").iterdir()
-    return {int(file.name[:4]): file.read_text("utf-8") for file in files if file.name.endswith(".sql")}
+    files = (Path(__file__).parent / "migrations").glob("*.sql")
+    return {int(file.name[:4]): file.read_text("utf-8") for file in files}
 
 
 MIGRATIONS: Final = dict(sorted(_load_migrations().items()))

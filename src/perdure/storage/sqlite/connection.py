@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.errors import StoreBroken
-from perdure.storage.sqlite.schema import inspect, migrate
+from perdure.storage.sqlite.schema import SCHEMA_VERSION, inspect, migrate
 
 BUSY_TIMEOUT_S: Final = 5.0
 _SQLITE_MIN: Final = (3, 35, 0)  # delete … returning
@@ -25,11 +25,12 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     _check_place(path)
     connection = _connect(path)
     try:
-        inspect(connection, path)
+        version = inspect(connection, path)
         _switch_to_wal(connection)
         # A commit is on the disk before it is answered: that is what durable means.
         connection.execute("pragma synchronous = full")
-        migrate(connection, path)
+        if version < SCHEMA_VERSION:  # Else it takes no lock to find out that nothing is to be done.
+            migrate(connection, path)
     except BaseException:
         connection.close()
         raise

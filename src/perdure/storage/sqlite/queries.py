@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
+from itertools import chain
+from pathlib import Path
 from typing import Final
 
 from perdure.errors import InvariantViolated
@@ -32,7 +33,7 @@ def load_queries(text: str) -> Mapping[str, str]:
     return queries
 
 
-QUERIES: Final = load_queries((resources.files("perdure.storage.sqlite") / "queries.sql").read_text("utf-8"))
+QUERIES: Final = load_queries(Path(__file__).with_name("queries.sql").read_text("utf-8"))
 
 
 class WideStatement:
@@ -57,10 +58,7 @@ class WideStatement:
         start = 0
         for width in _WIDTHS:
             while len(rows) - start >= width:
-                variables: list[object] = []
-                for row in rows[start : start + width]:
-                    variables += row
-                found.append((self._sql[width], variables))
+                found.append((self._sql[width], list(chain.from_iterable(rows[start : start + width]))))
                 start += width
         return found
 

@@ -27,6 +27,7 @@ from perdure.kernel.records import (
 from perdure.ports import StoredRun
 
 INLINE_MAX_BYTES: Final = 8 * 1024
+_SURELY_INLINE_CHARS: Final = INLINE_MAX_BYTES // 4  # A character takes four bytes at most.
 
 SPILLED_INPUT: Final = 1
 SPILLED_OUTPUT: Final = 2
@@ -54,7 +55,7 @@ def json_text(value: object) -> str:
 
 def is_large(text: str | None) -> bool:
     """Whether a payload goes to a table of its own."""
-    if text is None or len(text) * 4 <= INLINE_MAX_BYTES:
+    if text is None or len(text) <= _SURELY_INLINE_CHARS:
         return False
     return len(text) > INLINE_MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > INLINE_MAX_BYTES
 
@@ -131,17 +132,21 @@ def _spill_outcome(run_id: str, outcome: Outcome | None, payloads: Payloads) -> 
 
 
 def entry_rows(entries: Iterable[Entry], payloads: Payloads) -> list[Row]:
-    rows: list[Row] = []
-    for entry in entries:
-        text = entry.failure if entry.value is None else entry.value
-        if text is not None and is_large(text):
-            payloads.append((entry.run_id, f"entry:{entry.seq}", text))
-            spilled = _ENTRY_FAILURE if entry.value is None else _ENTRY_VALUE
-            entry = msgspec.structs.replace(entry, value=None, failure=None)  # noqa: PLW2901
-            rows.append((*astuple(entry), spilled))
-        else:
-            rows.append((*astuple(entry), 0))
-    return rows
+    return [
+        (*astuple(entry), 0)
+        if len(entry.value or entry.failure or "") <= _SURELY_INLINE_CHARS
+        else _long_entry_row(entry, payloads)
+        for entry in entries
+    ]
+
+
+def _long_entry_row(entry: Entry, payloads: Payloads) -> Row:
+    text = entry.failure if entry.value is None else entry.value
+    if text is None or not is_large(text):
+        return (*astuple(entry), 0)
+    payloads.append((entry.run_id, f"entry:{entry.seq}", text))
+    spilled = _ENTRY_FAILURE if entry.value is None else _ENTRY_VALUE
+    return (*astuple(msgspec.structs.replace(entry, value=None, failure=None)), spilled)
 
 
 def audit_rows(rows: Iterable[Audit]) -> list[Row]:

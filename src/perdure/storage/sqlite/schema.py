@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +13,9 @@ from perdure.storage.sqlite.transaction import transaction
 
 
 def _load_migrations() -> Mapping[int, str]:
-    files = resources.files("perdure.storage.sqlite.migrations").iterdir()
-    return {int(file.name[:4]): file.read_text("utf-8") for file in files if file.name.endswith(".sql")}
+    # Not by importlib.resources, whose import takes as long as opening the file does.
+    files = Path(__file__).with_name("migrations").glob("*.sql")
+    return {int(file.name[:4]): file.read_text("utf-8") for file in files}
 
 
 MIGRATIONS: Final = dict(sorted(_load_migrations().items()))

@@ -154,6 +154,15 @@ class FleetRules(Rules):
             again = await one.commit(update(loaded.run, status=Status.RUNNING), insert(a_run("new", owner="e-1")))
             assert again.taken == []
 
+    async def test_a_batch_tells_the_same_of_a_run_that_it_gives_up_and_takes_again(self) -> None:
+        async with self.author("e-1") as one, self.author("e-2") as other:
+            run = a_run(status=Status.SUSPENDED, owner="e-1", claim=1)
+            await one.exchange(insert(run), waits=[waits_for()])
+            await other.exchange(events=[an_event()])
+            committed = await one.commit(update(run, claim=2))
+            ((run_id, _, events),) = committed.taken
+            assert (run_id, [event.position for event in events]) == ("r-1", ["1"])
+
     async def test_a_run_that_had_another_owner_in_between_is_not_as_expected(self) -> None:
         async with self.author() as author:
             run = a_run(status=Status.SUSPENDED)

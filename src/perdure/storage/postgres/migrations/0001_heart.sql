@@ -23,6 +23,7 @@ create table engines (
     workflows text not null,
     started_at bigint not null
 ) with (fillfactor = 50);
+create index engines_living on engines (id) where alive;
 
 -- Signs of life, apart from the rows that batches lock. Each says how long it lasts.
 create table heartbeats (

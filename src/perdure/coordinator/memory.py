@@ -1,0 +1,93 @@
+"""What an engine has of its runs: their state and their boxes, as last committed. Memory follows the store."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from perdure.coordinator.assembly import Assembly
+from perdure.errors import InvariantViolated
+from perdure.kernel import boxes
+from perdure.kernel.batch import Batch, Committed
+from perdure.kernel.boxes import EMPTY, Box
+from perdure.kernel.effects import Deliver
+from perdure.kernel.invariants import check_run
+from perdure.kernel.records import Outcome, Run
+from perdure.ports import LoadedRun
+
+log = logging.getLogger("perdure")
+
+
+class Memory:
+    """Runs of this engine, their boxes, those that are not empty, and which engines are dead."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+        self.boxes: dict[str, Box] = {}
+        self.dead: set[str] = set()
+
+    def box(self, run_id: str) -> Box:
+        return self.boxes.get(run_id, EMPTY)
+
+    def keep_box(self, run_id: str, box: Box) -> None:
+        if box.waits or box.events or box.won:
+            self.boxes[run_id] = box
+        else:
+            self.boxes.pop(run_id, None)
+
+    def adopt(self, loaded: Iterable[LoadedRun]) -> None:
+        """Runs that this engine has just claimed."""
+        for one in loaded:
+            try:
+                check_run(one.run)
+            except InvariantViolated:
+                log.exception("run %s is left alone", one.run.id)
+            else:
+                self.runs[one.run.id] = one.run
+                self.keep_box(one.run.id, boxes.opened(one.waits, one.events))
+
+    def forget(self, run_ids: Iterable[str]) -> list[str]:
+        """Drop what is known of runs; those of which something was."""
+        known = [run_id for run_id in run_ids if self.runs.pop(run_id, None) is not None]
+        for run_id in known:
+            self.boxes.pop(run_id, None)
+        return known
+
+    def follow(self, assembly: Assembly, committed: Committed) -> None:
+        """A batch is committed."""
+        runs, me = self.runs, assembly.batch.engine_id
+        if committed.awake:
+            for run_id in committed.awake:
+                assembly.runs[run_id] = assembly.batch.runs[run_id].awake or assembly.runs[run_id]
+        for run_id, run in assembly.runs.items():
+            if run.owner == me:
+                runs[run_id] = run
+            else:
+                runs.pop(run_id, None)
+                if run_id in self.boxes:
+                    del self.boxes[run_id]
+        for run_id, box in assembly.boxes.items():
+            if run_id in runs:
+                self.keep_box(run_id, box)
+        for run_id, waits, events in committed.taken:
+            self.keep_box(run_id, boxes.opened(waits, events))
+
+    def win(self, batch: Batch, committed: Committed) -> tuple[list[Deliver], list[str]]:
+        """What the transaction found out: what our own runs have won, and which winners nobody has."""
+        delivered: list[Deliver] = []
+        unowned: list[str] = []
+        for won in committed.won:
+            if won.run_id not in self.runs:
+                if won.run_id not in committed.told:
+                    unowned.append(won.run_id)
+                continue
+            box = self.box(won.run_id)
+            if won.event is not None:
+                self.keep_box(won.run_id, boxes.give(box, won.event))
+            elif won.position not in box.won:
+                self.keep_box(won.run_id, boxes.fire(box, won.position, won.option))
+            outcome: tuple[Run, Outcome] | None = None
+            if won.target is not None and (write := batch.runs.get(won.target)) is not None:
+                outcome = write.run, write.outcome or Outcome()
+            delivered.append(Deliver(won.run_id, won.position, won.option, won.event, won.target, outcome))
+        return delivered, unowned

@@ -1,0 +1,335 @@
+"""What is simulated: a seeded mix of runs, events and faults; then the faults stop, and everything must end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from random import Random
+from typing import Any, TypeVar
+
+from msgspec import Struct, field
+
+from perdure.engine import Engine
+from perdure.errors import EngineStopped, InvariantViolated, PerdureError, RunFinished, RunOwnedElsewhere, StoreError
+from perdure.testing.simulate.checks import Expected, check_rest
+from perdure.testing.simulate.database import Bug
+from perdure.testing.simulate.loop import Stuck, process_name
+from perdure.testing.simulate.network import FINE, Weather
+from perdure.testing.simulate.simulation import Member, Simulation
+from perdure.testing.simulate.workload import WORKFLOWS, Job, Ledger, News, Plan, Task, Told
+
+__all__ = ["Report", "simulate"]
+
+T = TypeVar("T")
+
+_CROWDED_S = 5.0  # how far apart crowded moments are
+_REST_S = 300.0  # after the faults have stopped, everything must have come to an end by then
+
+
+class Report(Struct, kw_only=True):
+    """What came of a seed. `problem` is empty if all is well."""
+
+    seed: int
+    problem: str
+    trace: list[str] = field(default_factory=list)
+    virtual_s: float = 0.0
+    turns: int = 0
+
+
+class Mix(Struct, frozen=True, kw_only=True):
+    """What a scenario is made of: how much of what, from which its lot is drawn."""
+
+    engines: tuple[int, int] = (2, 4)
+    runs: tuple[int, int] = (4, 10)
+    starters: int = 8  # runs are started on the first so many engines
+    tasks: tuple[int, int] = (1, 4)
+    pauses: tuple[int, int] = (0, 2)
+    kills: tuple[int, int] = (0, 2)
+    pauses_s: tuple[tuple[float, float], ...] = ((0.0, 2.0), (10.0, 12.5), (0.0, 25.0))  # the lease is 10
+    within_s: float = 25.0
+    crowded: float = 0.5  # the chance that all things happen at a few moments
+    weights: dict[str, int] = field(
+        default_factory=lambda: {
+            "work": 5,
+            "nap": 2,
+            "hear": 4,
+            "hear_in_time": 2,
+            "take": 4,
+            "news": 2,
+            "child": 2,
+            "started": 1,
+            "await": 2,
+            "both": 2,
+        }
+    )
+    weather: Callable[[Random], Weather] = lambda lot: Weather(
+        slow=lot.choice((0, 0.02, 0.1)),
+        slow_s=lot.choice((0.05, 0.5, 4.0)),
+        busy=lot.choice((0, 0.02, 0.1)),
+        unknown=lot.choice((0, 0.02, 0.1)),
+        hints_lost=lot.choice((0, 0.2, 1.0)),
+        latency_s=lot.choice((0.002, 0.02)),
+    )
+
+
+MIX = Mix()
+
+
+def simulate(seed: int, *, bugs: Iterable[Bug] = (), mix: Mix = MIX) -> Report:
+    """Run the scenario of a seed. The same seed gives the same trace."""
+    scenario = _Scenario(seed, frozenset(bugs), mix)
+    simulation = scenario.simulation
+    problem = ""
+    try:
+        simulation.run(scenario.run())
+    except (InvariantViolated, PerdureError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    loop = simulation.loop
+    simulation.note(f"ends after {loop.turns} turns, schedule {loop.schedule:08x}")
+    return Report(
+        seed=seed, problem=problem, trace=simulation.trace, virtual_s=loop.now_us / 1_000_000, turns=loop.turns
+    )
+
+
+class _Scenario:
+    def __init__(self, seed: int, bugs: frozenset[Bug], mix: Mix) -> None:
+        self.mix = mix
+        self.lot = lot = Random(f"{seed}/mix")
+        self.simulation = Simulation(
+            seed,
+            weather=mix.weather(lot),
+            bugs=bugs,
+            live_runs_max=lot.choice((1, 3, 1000)),
+            resources={Ledger: lambda: Ledger(self._step_started)},
+        )
+        self.expected = Expected()
+        self.wrong: list[str] = []
+        self._numbers = iter(range(10**6))
+        self._is_crowded = lot.random() < mix.crowded
+
+    async def run(self) -> None:
+        simulation, lot = self.simulation, self.lot
+        for index in range(lot.randint(*self.mix.engines)):
+            names = ["clerk", "baker"] if index == 0 or lot.random() < 0.5 else ["clerk"]
+            simulation.member("abcdefgh"[index], [WORKFLOWS[name] for name in names])
+        members = list(simulation.members.values())
+        await asyncio.gather(*[self._tasked(member.open()) for member in members])
+        tasks = [self._tasked(client) for client in self._clients()]
+        tasks += [self._tasked(self._pause()) for _ in range(lot.randint(*self.mix.pauses))]
+        tasks += [self._tasked(self._kill()) for _ in range(lot.randint(*self.mix.kills))]
+        await asyncio.sleep(self.mix.within_s)
+        simulation.note("the faults stop")
+        simulation.network.weather = FINE
+        await self._rest(tasks)
+        for member in members:
+            member.kill()
+        await asyncio.sleep(5)  # What is left of them ends.
+        if problems := [*self.wrong, *(f"an engine logged: {text}" for text in simulation.errors)]:
+            raise InvariantViolated("\n".join(problems))
+        await check_rest(simulation.database.memory, self.expected, simulation.clock.now())
+
+    @staticmethod
+    def _tasked(coroutine: Any) -> asyncio.Task[Any]:
+        return asyncio.get_running_loop().create_task(coroutine)
+
+    async def _rest(self, tasks: list[asyncio.Task[Any]]) -> None:
+        memory = self.simulation.database.memory
+        until = self.simulation.loop.time() + _REST_S
+        while memory.active or memory.mail or not all(task.done() for task in tasks):
+            if self.simulation.loop.time() > until:
+                raise Stuck("\n".join(["these are stuck:", *self._stuck(tasks)]))
+            await asyncio.sleep(1)
+        for task in tasks:
+            task.result()
+
+    def _stuck(self, tasks: list[asyncio.Task[Any]]) -> list[str]:
+        memory = self.simulation.database.memory
+        runs = [memory.runs[run_id].run for run_id in sorted(memory.active)]
+        names = self.simulation.database.processes
+        return [
+            *(
+                f"run {run.id} ({run.workflow}), {run.status}, of {names.get(run.owner or '')}, {run.hold}"
+                for run in runs
+            ),
+            *(f"mail {mail.id} for run {mail.run_id}: {mail.op}" for mail in memory.mail.values()),
+            *(f"{task.get_coro()}" for task in tasks if not task.done()),
+            *self.wrong,
+            *self.simulation.errors,
+        ]
+
+    # Who asks for what.
+
+    def _clients(self) -> list[Any]:
+        lot = self.lot
+        clients: list[Any] = []
+        started: dict[str, asyncio.Event] = {}
+        for index in range(lot.randint(*self.mix.runs)):
+            run_id = f"r{index}"
+            plan = self._plan(list(started), depth=0)
+            self.expected.plans[run_id] = plan
+            if lot.random() < 0.15:
+                self.expected.victims.add(run_id)
+                clients.append(self._cancel(run_id))
+            kind = lot.choice(("clerk", "baker"))
+            before = [started[target] for target in _targets(plan)]
+            started[run_id] = asyncio.Event()
+            clients.append(self._start(run_id, kind, plan, before, started[run_id]))
+            told = sum(task[0] in ("hear", "hear_in_time") for task in plan)
+            if told:
+                self.expected.told[run_id] = told
+                clients.append(self._tell(run_id, told, started[run_id]))
+        for lane in _lanes(list(self.expected.plans.values())):
+            number = next(self._numbers)
+            self.expected.jobs.add(number)
+            clients.append(self._broadcast(Job(number=number, lane=lane), f"job {number}"))
+        for number in range(max(_news(plan) for plan in self.expected.plans.values())):
+            self.expected.news.add(number)
+            clients.append(self._broadcast(News(number=number), f"news {number}"))
+        return clients
+
+    def _plan(self, targets: list[str], depth: int) -> Plan:
+        length = self.lot.randint(*self.mix.tasks) if depth == 0 else self.lot.randint(1, 2)
+        return [self._task(targets, depth) for _ in range(length)]
+
+    def _task(self, targets: list[str], depth: int) -> Task:
+        lot = self.lot
+        kind = lot.choices(list(self.mix.weights), list(self.mix.weights.values()))[0]
+        if kind in ("hear", "hear_in_time") and depth:
+            kind = "take"
+        if (kind == "await" and not targets) or (kind in ("child", "started", "both") and depth > 1):
+            kind = "work"
+        match kind:
+            case "work":
+                return ["work", lot.randint(1, 99), lot.choice((0, 0, 0, 1, 2)), self._seconds(2)]
+            case "nap":
+                return ["nap", self._seconds(lot.choice((1, 20)))]
+            case "hear_in_time":
+                return ["hear_in_time", self._seconds(20)]
+            case "take":
+                return ["take", lot.randint(0, 1)]
+            case "child" | "started":
+                return [kind, lot.choice(("clerk", "baker")), self._plan([], depth + 1)]
+            case "await":
+                return ["await", lot.choice(targets)]
+            case "both":
+                return ["both", self._plan([], depth + 1), self._plan([], depth + 1)]
+            case _:
+                return [kind]
+
+    async def _start(
+        self, run_id: str, kind: str, plan: Plan, before: list[asyncio.Event], started: asyncio.Event
+    ) -> None:
+        await self._moment(0.5)
+        for other in before:
+            await other.wait()
+        workflow = WORKFLOWS[kind]
+        starters = list(self.simulation.members.values())[: self.mix.starters]
+        await self._insist(
+            lambda engine: engine.start(workflow(plan), id=run_id),
+            lambda one: one in starters and workflow in one.workflows,
+        )
+        started.set()
+
+    async def _tell(self, run_id: str, times: int, started: asyncio.Event) -> None:
+        await started.wait()
+        for number in range(times):
+            await self._moment(1 / times)
+            key = f"{run_id}/{number}"
+            # It may have heard all, of which the answer was lost; what it came to is checked in the end.
+            with suppress(RunFinished):
+                await self._insist(partial(_send, Told(number=number), run_id, key))
+
+    async def _broadcast(self, event: Job | News, key: str) -> None:
+        await self._moment()
+        await self._insist(partial(_send, event, None, key))
+
+    async def _cancel(self, run_id: str) -> None:
+        await self._moment()
+        await self._insist(lambda engine: engine.cancel(run_id))
+
+    async def _moment(self, part: float = 1.0) -> None:
+        """Wait for some time, at most this part of the time in which things go wrong."""
+        after_s = self.lot.random() * self.mix.within_s * part
+        if self._is_crowded:
+            now = self.simulation.loop.time()
+            after_s = max(0.0, round((now + after_s) / _CROWDED_S) * _CROWDED_S - now)
+        await asyncio.sleep(after_s)
+
+    def _seconds(self, most: float) -> float:
+        seconds = self.lot.random() * most
+        return round(seconds / _CROWDED_S) * _CROWDED_S if self._is_crowded else round(seconds, 3)
+
+    async def _insist(
+        self, request: Callable[[Engine], Awaitable[T]], fits: Callable[[Member], bool] = lambda _: True
+    ) -> T:
+        """Ask one engine after the other until one answers, as a client would."""
+        while True:
+            able = [member for member in self.simulation.members.values() if member.is_open and fits(member)]
+            if able:
+                try:
+                    return await self.lot.choice(able).call(request)
+                except (EngineStopped, StoreError, RunOwnedElsewhere):
+                    pass
+            await asyncio.sleep(0.1 + self.lot.random())
+
+    # What goes wrong.
+
+    async def _pause(self) -> None:
+        lot = self.lot
+        await asyncio.sleep(lot.random() * self.mix.within_s)
+        member = lot.choice(list(self.simulation.members.values()))
+        if member.is_open and not member.is_paused:
+            life = member.lives
+            member.pause()
+            await asyncio.sleep(lot.uniform(*lot.choice(self.mix.pauses_s)))
+            if member.lives == life and member.is_open:
+                member.wake()
+
+    async def _kill(self) -> None:
+        lot = self.lot
+        await asyncio.sleep(lot.random() * self.mix.within_s)
+        member = lot.choice(list(self.simulation.members.values()))
+        if member.is_open:
+            member.kill()
+            await asyncio.sleep(lot.random() * lot.choice((0.1, 15)))
+            await member.open()
+
+    def _step_started(self, run_id: str, position: str, attempt: int) -> None:
+        """An engine that is alive and owns a run starts no step of it whose entry is there."""
+        database = self.simulation.database
+        self.simulation.note(f"step {run_id}/{position} starts, attempt {attempt}")
+        run = database.memory.runs[run_id].run
+        owner = database.memory.engines.get(run.owner or "")
+        done = any(entry.position == position for entry in database.memory.journal.get(run_id, {}).values())
+        if done and owner is not None and owner.alive and database.processes.get(owner.id) == process_name.get():
+            self.wrong.append(f"step {position} of run {run_id!r} was started after its entry was committed")
+
+
+async def _send(event: Any, to: str | None, key: str, engine: Engine) -> object:
+    return await engine.send(event, to=to, key=key)
+
+
+def _tasks(plan: Plan) -> list[Task]:
+    """All tasks of a plan, and those in them."""
+    found: list[Task] = []
+    for task in plan:
+        found.append(task)
+        for part in task[1:]:
+            if isinstance(part, list):
+                found += _tasks(part)
+    return found
+
+
+def _targets(plan: Plan) -> list[str]:
+    return [task[1] for task in _tasks(plan) if task[0] == "await"]
+
+
+def _lanes(plans: list[Plan]) -> list[int]:
+    return [task[1] for plan in plans for task in _tasks(plan) if task[0] == "take"]
+
+
+def _news(plan: Plan) -> int:
+    """How much news a run of this plan reads at most; its children read on their own."""
+    return sum(task[0] == "news" for task in _tasks(plan))

@@ -1,0 +1,210 @@
+"""A simulation: engines as processes of one loop, on one simulated database, that can be paused, killed and restarted.
+
+Everything that happens is drawn from the seed: the same seed gives the same history, to the byte of its trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
+from contextvars import copy_context
+from random import Random
+from typing import Any, TypeVar
+
+from perdure.engine import Engine
+from perdure.errors import EngineStopped, StoreError
+from perdure.models.functions.define import Workflow
+from perdure.testing.simulate.database import Bug, SimulatedDatabase
+from perdure.testing.simulate.loop import SimulatedClock, SimulatedLoop, Stuck, process_name
+from perdure.testing.simulate.network import Network, Weather
+from perdure.testing.simulate.store import SimulatedStore
+
+__all__ = ["Member", "Simulation"]
+
+T = TypeVar("T")
+
+_OPENED_AGAIN_AFTER_S = 0.5
+
+
+class Simulation:
+    """Holds the loop, the database and the fleet. `lot` is for the scenario to draw from; `trace` is what happened."""
+
+    def __init__(
+        self,
+        seed: int | str,
+        *,
+        weather: Weather | None = None,
+        lease_s: float = 10.0,
+        bugs: Iterable[Bug] = (),
+        **options: Any,
+    ) -> None:
+        self.seed = seed
+        self.trace: list[str] = []
+        self.loop = SimulatedLoop(seed)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
+        self.clock = SimulatedClock(self.loop)
+        self.lot = Random(f"{seed}/scenario")
+        self.network = Network(Random(f"{seed}/network"), weather or Weather())
+        self.database = SimulatedDatabase(self.network, lease_s=lease_s, bugs=frozenset(bugs), note=self.note)
+        self.errors: list[str] = []  # what engines that were not killed have logged as such
+        self.ended: set[str] = set()  # processes that were killed
+        self.members: dict[str, Member] = {}
+        self.options = options
+        self._ids = Random(f"{seed}/ids")
+
+    def run(self, scenario: Coroutine[Any, Any, T]) -> T:
+        """Run a scenario to its end. Raises what it raises, and Stuck."""
+        journalist = _Journalist(self)
+        log = logging.getLogger("perdure")
+        was = log.propagate
+        log.addHandler(journalist)
+        log.propagate = False
+        try:
+            result: T = self.loop.run_until_complete(self.loop.spawn("driver", scenario))
+            return result
+        finally:
+            self._end()
+            log.propagate = was
+            log.removeHandler(journalist)
+            self.loop.close()
+
+    def _end(self) -> None:
+        """Let go of everything, so that nothing is left to the garbage collector, which comes when it wants."""
+        with suppress(Stuck):
+            for member in self.members.values():
+                member.kill()
+            self.loop.run_out()
+
+    def member(self, name: str, workflows: Iterable[Workflow[Any, Any]], **options: Any) -> Member:
+        """A new engine of the fleet, not open yet."""
+        member = self.members[name] = Member(self, name, list(workflows), {**self.options, **options})
+        return member
+
+    def note(self, what: str) -> None:
+        """Write a line of the trace."""
+        name = process_name.get() or "-"
+        self.trace.append(f"{self.loop.now_us / 1_000_000:11.6f} {name:9} {what}")
+
+    def new_id(self, now: int, /) -> str:
+        """An id drawn from the seed."""
+        return f"{now // 1000:012x}-{self._ids.getrandbits(48):012x}"
+
+
+class Member:
+    """One engine of the fleet, in one life after the other. Calls run in its process, and end with it."""
+
+    def __init__(
+        self, simulation: Simulation, name: str, workflows: list[Workflow[Any, Any]], options: dict[str, Any]
+    ) -> None:
+        self.name = name
+        self.workflows = workflows
+        self.lives = 0
+        self.engine: Engine
+        self._simulation = simulation
+        self._options = options
+        self._opening: asyncio.Task[None] | None = None
+        self._is_open = False
+        self._calls: dict[asyncio.Future[Any], None] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is there to be called: opened, and not killed since."""
+        return self._is_open
+
+    @property
+    def is_paused(self) -> bool:
+        return self._simulation.loop.process(self.process).paused
+
+    @property
+    def process(self) -> str:
+        """The name of its process, which is another one in each life."""
+        return f"{self.name}.{self.lives}"
+
+    async def open(self) -> None:
+        """Begin a life. While the database cannot be reached it is tried again."""
+        simulation = self._simulation
+        while True:
+            self.lives += 1
+            self.engine = Engine(
+                SimulatedStore(simulation.database),
+                workflows=self.workflows,
+                clock=simulation.clock,
+                ids=simulation.new_id,
+                **self._options,
+            )
+            simulation.note(f"opens {self.process}")
+            self._opening = simulation.loop.spawn(self.process, self.engine.open())
+            try:
+                await asyncio.shield(self._opening)
+            except (StoreError, EngineStopped):
+                await asyncio.sleep(_OPENED_AGAIN_AFTER_S)
+            else:
+                self._is_open = True
+                return
+
+    async def call(self, request: Callable[[Engine], Awaitable[T]]) -> T:
+        """Ask its engine for something. Raises EngineStopped if it is killed meanwhile."""
+        if not self._is_open:
+            raise EngineStopped(f"{self.name} is not open")
+        loop = self._simulation.loop
+        answer: asyncio.Future[T] = loop.create_future()
+        self._calls[answer] = None
+
+        async def ask() -> T:
+            return await request(self.engine)
+
+        def hand_over(task: asyncio.Task[T]) -> None:
+            error = task.exception() if not task.cancelled() else EngineStopped("the call was cancelled")
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(task.result())
+            else:
+                answer.set_exception(error)
+
+        task = loop.spawn(self.process, ask())
+        task.add_done_callback(hand_over)
+        try:
+            return await answer
+        finally:
+            self._calls.pop(answer, None)
+
+    def pause(self) -> None:
+        """Let its process stand still: no code of it runs, its heartbeats stop."""
+        self._simulation.note(f"pauses {self.process}")
+        self._simulation.loop.process(self.process).paused = True
+
+    def wake(self) -> None:
+        self._simulation.note(f"wakes {self.process}")
+        self._simulation.loop.process(self.process).paused = False
+
+    def kill(self) -> None:
+        """End its process at once. What the database has been asked for, it still does."""
+        if not self._is_open:
+            return
+        self._simulation.note(f"kills {self.process}")
+        self._is_open = False
+        self._simulation.ended.add(self.process)
+        context = copy_context()
+        context.run(process_name.set, self.process)
+        context.run(self.engine.kill)
+        self._simulation.loop.process(self.process).paused = False  # What is left of it only ends.
+        for answer in self._calls:
+            if not answer.done():
+                answer.set_exception(EngineStopped(f"{self.name} was killed"))
+        self._calls.clear()
+
+
+class _Journalist(logging.Handler):
+    """Writes what the engines log into the trace."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(logging.WARNING)
+        self._simulation = simulation
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.ERROR and process_name.get() not in self._simulation.ended:
+            self._simulation.errors.append(record.getMessage())
+        error = f": {record.exc_info[1]!r}" if record.exc_info and record.exc_info[1] else ""
+        self._simulation.note(f"{record.levelname} {record.getMessage()}{error}")

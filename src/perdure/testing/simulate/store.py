@@ -1,0 +1,134 @@
+"""A store on a simulated database: one engine's way to it."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import copy_context
+from functools import partial
+from typing import Any, TypeVar
+
+from perdure.errors import CommitConflict, OutcomeUnknown, PerdureError
+from perdure.kernel.batch import Batch, Committed
+from perdure.kernel.records import Engine, Mail
+from perdure.ports import LoadedRun, Offer
+from perdure.storage.memory import MemoryStore
+from perdure.testing.proxy import StoreProxy
+from perdure.testing.simulate.database import Bug, SimulatedDatabase
+from perdure.testing.simulate.loop import process_name
+
+__all__ = ["SimulatedStore"]
+
+T = TypeVar("T")
+
+
+class SimulatedStore(StoreProxy):
+    """Reads are one statement each: what they answer was true when they were made, and may be old when it arrives."""
+
+    def __init__(self, database: SimulatedDatabase) -> None:
+        self._database = database
+        self._memory = MemoryStore(database.memory)
+        self._is_over = False
+        super().__init__(self._memory)
+
+    async def _through(self, request: Coroutine[Any, Any, T]) -> T:
+        try:
+            await self._database.network.arrive()
+        except BaseException:
+            request.close()
+            raise
+        self._database.look_for_life()
+        answer = await request
+        await self._database.network.pass_by()
+        return answer
+
+    async def open(self) -> None:
+        await self.inner.open()
+
+    async def close(self) -> None:
+        self.abandon()
+
+    def abandon(self) -> None:
+        self._is_over = True
+        self._database.listeners.pop(self, None)
+        self._memory.abandon()
+
+    def listen(self, heard: Callable[[], object]) -> None:
+        self._database.listeners[self] = (heard, copy_context())
+
+    # Writing.
+
+    async def enroll(
+        self, *, engine_id: str, host: str, pid: int, workflows: Sequence[tuple[str, str]], at: int
+    ) -> Engine:
+        engine = await super().enroll(engine_id=engine_id, host=host, pid=pid, workflows=workflows, at=at)
+        self._database.processes[engine_id] = process_name.get()
+        self._beat(engine_id)
+        return engine
+
+    def _beat(self, engine_id: str) -> None:
+        """As a thread of the engine's process would: not while that stands still."""
+        lease_s = self._database.lease_s
+        if lease_s is not None and not self._is_over:
+            self._database.beat(engine_id)
+            asyncio.get_running_loop().call_later(lease_s / 4, self._beat, engine_id)
+
+    async def retire(self, engine_id: str) -> None:
+        await self._write(lambda: self._database.retire(engine_id, self._memory.retire))
+        self._database.tell_others(self)
+
+    async def bury(self) -> builtins.list[str]:
+        return await self._write(self._database.bury)
+
+    async def commit(self, batch: Batch) -> Committed:
+        database = self._database
+        fate = database.network.fate()
+        if not fate.startswith("unknown"):
+            await self._arrive()
+            committed = await database.serve(database.commit(batch, fate))
+            database.tell_others(self)
+            await database.network.pass_by()
+            return committed
+        await self._arrive()
+        try:
+            if fate == "unknown_late":
+                _ = database.start(database.commit(batch, fate))
+            else:
+                await database.serve(database.commit(batch, fate))
+        except PerdureError:
+            pass  # Nobody hears of it.
+        await database.network.pass_by()
+        if Bug.UNKNOWN_IS_FAILURE in database.bugs:
+            raise CommitConflict(frozenset(batch.runs))
+        raise OutcomeUnknown("the connection was lost, as drawn by lot")
+
+    async def claim(
+        self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int
+    ) -> builtins.list[LoadedRun]:
+        claim = partial(self._memory.claim, engine_id=engine_id, epoch=epoch, offers=offers, limit=limit)
+        return await self._write(lambda: self._database.claim(engine_id, claim))
+
+    async def post(self, mail: Mail) -> int:
+        mail_id = await self._write(lambda: self._database.post(mail))
+        self._database.tell_others(self)
+        return mail_id
+
+    async def collect(self, slots: Sequence[str]) -> dict[str, str]:
+        return await self._write(lambda: self._memory.collect(slots))
+
+    async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
+        return await self._write(lambda: self._memory.purge(at=at, keys_before=keys_before, limit=limit))
+
+    async def _write(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Have the database do something, and hear of it."""
+        await self._arrive()
+        answer = await self._database.serve(work())
+        await self._database.network.pass_by()
+        if self._database.network.loses_answer():
+            raise OutcomeUnknown("the answer was lost, as drawn by lot")
+        return answer
+
+    async def _arrive(self) -> None:
+        await self._database.network.arrive()
+        await self._memory.engines()  # Raises unless this store is open.
