@@ -225,7 +225,7 @@ async def test_what_can_never_be_opened_is_broken(postgres_servers: Servers, bad
 
 
 async def test_a_lock_that_is_not_to_be_had_in_time_is_busy_and_nothing_is_written(url: str) -> None:
-    async with author_on(f"{url}&lease=1") as author, meddler(url) as other:
+    async with author_on(f"{url}&lease=4") as author, meddler(url) as other:
         await author.commit(insert(a_run(owner=author.id)))
         async with other.transaction():
             await other.execute("select 1 from runs for update")
@@ -236,7 +236,7 @@ async def test_a_lock_that_is_not_to_be_had_in_time_is_busy_and_nothing_is_writt
 
 
 async def test_a_statement_that_takes_too_long_is_ended_before_the_lease_is(url: str) -> None:
-    async with author_on(f"{url}&lease=1") as author:
+    async with author_on(f"{url}&lease=4") as author:
         store = cast(PostgresStore, author.store)
         with pytest.raises(StoreBusy):
             async with store._lanes.use() as connection:
@@ -245,7 +245,7 @@ async def test_a_statement_that_takes_too_long_is_ended_before_the_lease_is(url:
 
 
 async def test_who_rests_inside_a_transaction_is_cut_off_before_the_lease_is(url: str) -> None:
-    async with author_on(f"{url}&lease=1") as author, meddler(url) as other:
+    async with author_on(f"{url}&lease=4") as author, meddler(url) as other:
         store = cast(PostgresStore, author.store)
 
         async def rest() -> None:
