@@ -80,6 +80,22 @@ class PostgresServer:
         """Stop at once, as if the machine had lost its power; what was committed is recovered by the next start."""
         self._stop(signal.SIGQUIT)
 
+    def kill(self) -> None:
+        """Kill its first process, as a system without memory does. The others notice, and end by themselves soon."""
+        self._stop(signal.SIGKILL)
+
+    def revive(self) -> None:
+        """Start again after a kill: that is refused while processes of the one before are left."""
+        give_up_at = time.monotonic() + 60
+        while True:
+            try:
+                return self.start()
+            except RuntimeError:
+                self._stop(signal.SIGQUIT)
+                if time.monotonic() > give_up_at:
+                    raise
+                time.sleep(0.05)
+
     def _stop(self, number: signal.Signals) -> None:
         if self._watch is not None:
             self._watch.kill()
