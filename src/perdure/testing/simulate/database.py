@@ -48,7 +48,7 @@ class Bug(StrEnum):
     EARLY_SNAPSHOT = "early-snapshot"  # the tables are read as they were before that lock was got
     NO_FENCE = "no-fence"  # an engine that was marked dead may write
     LATE_BURIAL = "late-burial"  # a takeover claims and reads, and marks the engine dead afterwards
-    UNLOCKED_OWNERS = "unlocked-owners"  # who is told that a run has won is read without a lock on the run
+    UNLOCKED_OWNERS = "unlocked-owners"  # who is told that a run has won is read early, without a lock on the run
     MAIL_CURSOR = "mail-cursor"  # mail is deleted up to the greatest id that was read
     UNKNOWN_IS_FAILURE = "unknown-is-failure"  # a commit of which nothing is heard counts as not done
 
@@ -239,11 +239,14 @@ class SimulatedDatabase:
             await transaction.lock([("batch", batch.engine_id)], exclusive=True)
             if self._has_landed(batch):
                 return Committed(landed=True)
+            early = {run_id: stored.run.owner for run_id, stored in self.memory.runs.items()}
             snapshot = await self._lock_names(transaction, batch)
             await self._lock_rows(transaction, batch)
             self._check(batch)
             base, settlement = await self._match(transaction, batch, snapshot)
             mail_base, owners = await self._lock_winners(transaction, batch, settlement)
+            if Bug.UNLOCKED_OWNERS in self.bugs:
+                owners = early
             await transaction.statement()
             check_rows(self.memory, batch)
             if fate in ("busy", "unknown_lost"):

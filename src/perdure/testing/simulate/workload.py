@@ -1,8 +1,8 @@
 """What simulated engines do: workflows that interpret plans, whose results their plans determine.
 
-A plan is a list of tasks, plain JSON: ["work", n], ["flaky", n, failures], ["nap", seconds], ["hear", n],
-["hear_in_time", n, seconds], ["take", lane], ["meet", lane], ["news"], ["child", workflow, plan], ["started", workflow, plan],
-["await", run id, plan], ["both", plan, plan].
+A plan is a list of tasks, plain JSON: ["work", n, failures, seconds], ["nap", seconds], ["hear"], ["hear_in_time",
+seconds], ["take", lane], ["meet", lane], ["news"], ["child", workflow, plan], ["started", workflow, plan], ["await",
+run id], ["both", plan, plan].
 """
 
 from __future__ import annotations
