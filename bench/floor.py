@@ -62,7 +62,12 @@ class Floor(Group):
 
 async def measure(folder: Path, *, runs: int, steps: int, in_flight: int, singles: int) -> Figures:
     floor = Floor(folder / "floor.db")
+    figures = await measure_floor(floor, runs=runs, steps=steps, in_flight=in_flight, singles=singles)
+    floor.close()
+    return figures
 
+
+async def measure_floor(floor: Floor, *, runs: int, steps: int, in_flight: int, singles: int) -> Figures:
     async def lane(numbers: Iterator[int]) -> None:
         for _ in numbers:
             await floor.run(steps)
@@ -77,7 +82,6 @@ async def measure(folder: Path, *, runs: int, steps: int, in_flight: int, single
         began = time.perf_counter()
         await floor.run(1)
         latencies.append((time.perf_counter() - began) * 1000)
-    floor.close()
     return {
         "steps_per_s": runs * steps / took,
         "latency_p50_ms": percentile(latencies, 50),

@@ -32,12 +32,15 @@ class Group:
     statements: Sequence[str] = ()
 
     def __init__(self, path: Path) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._begin()
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = full")
         migrate(self._db, path)
         self._db.execute(f"insert into engines values ('{OWNER}', 1, 1, 0, '', 0, '[]', 0)")
+
+    def _begin(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self.rows = Rows(self.statements)
         self._arrival = asyncio.Event()
         self._committer = self._loop.create_task(self._commit_forever())
@@ -58,10 +61,14 @@ class Group:
             await self._arrival.wait()
             self._arrival.clear()
             rows, self.rows = self.rows, Rows(self.statements)
-            await self._loop.run_in_executor(None, self._commit, rows)
+            await self.write(rows)
             for future in rows.waiting:
                 future.set_result(None)
             await asyncio.sleep(0)  # Those who waited give their next rows first.
+
+    async def write(self, rows: Rows) -> None:
+        """Commit all of them."""
+        await self._loop.run_in_executor(None, self._commit, rows)
 
     def _commit(self, rows: Rows) -> None:
         db = self._db

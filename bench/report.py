@@ -60,6 +60,9 @@ ROWS = [
     Row("W8 idle, 1,000 waiting, of a core", "idle", "cpu_percent", "{:.2f} %", target=Target(0.5)),
     Row("W9 launch to first result", "startup", "first_result_s", "{:.2f} s"),
     Row("W9 import perdure", "startup", "import_s", "{:.2f} s"),
+    Row("Postgres: W1 steps/s", "postgres_steps", "steps_per_s", "{:,.0f}", "postgres_floor", Target(0.4, least=True)),
+    Row("Postgres: W2 one step, p50", "postgres_steps", "latency_p50_ms", "{:.2f} ms", "postgres_floor", Target(2.5)),
+    Row("Postgres: W2 one step, p99", "postgres_steps", "latency_p99_ms", "{:.2f} ms", "postgres_floor"),
 ]
 
 

@@ -24,7 +24,12 @@ async def sequence(steps: int) -> int:
 
 
 async def measure(folder: Path, *, runs: int, steps: int, in_flight: int, singles: int) -> Figures:
-    async with Engine(f"sqlite:///{folder / 'steps.db'}", workflows=[sequence]) as engine:
+    url = f"sqlite:///{folder / 'steps.db'}"
+    return await measure_on(url, runs=runs, steps=steps, in_flight=in_flight, singles=singles)
+
+
+async def measure_on(url: str, *, runs: int, steps: int, in_flight: int, singles: int) -> Figures:
+    async with Engine(url, workflows=[sequence]) as engine:
 
         async def lane(numbers: Iterator[int]) -> None:
             for _ in numbers:

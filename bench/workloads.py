@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from bench import events, events_floor, fanout, fanout_floor, floor, idle, recovery, scale, startup, steps, timers
+from bench import (
+    events,
+    events_floor,
+    fanout,
+    fanout_floor,
+    floor,
+    idle,
+    postgres,
+    recovery,
+    scale,
+    startup,
+    steps,
+    timers,
+)
 from bench.figures import Figures
 
 Sizes = dict[str, int]
@@ -20,6 +33,8 @@ MEASURES: Final[dict[str, Callable[..., Coroutine[Any, Any, Figures]]]] = {
     "many_events": events.measure,
     "fanout_floor": fanout_floor.measure,
     "fanout": fanout.measure,
+    "postgres_floor": postgres.measure_floor,
+    "postgres_steps": postgres.measure,
     "timers": timers.measure,
     "recovery": recovery.measure,
     "idle": idle.measure,
@@ -39,6 +54,8 @@ def _sizes(steps: Sizes, few: int, many: int, senders: int, timers: int, idle_ms
         "many_events": many_events,
         "fanout_floor": {"children": children},
         "fanout": {"children": children},
+        "postgres_floor": steps,
+        "postgres_steps": steps,
         "timers": {"timers": timers},
         "recovery": events,
         "idle": {"waiters": few, "milliseconds": idle_ms},

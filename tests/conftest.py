@@ -1,6 +1,7 @@
 """`async def` tests run in an event loop of their own, without a plugin, and fail instead of hanging for ever.
 
-Tests of what is the same for every store ask for a `source`, or for `fresh` if they need many.
+Tests of what is the same for every store ask for a `source`, or for `fresh` if they need many: they run on memory and
+on SQLite, some of them on Postgres.
 """
 
 from __future__ import annotations
@@ -18,11 +19,25 @@ from typing import Any
 
 import pytest
 
+from perdure.ports import Store
+from perdure.storage import open_store
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.storage.sqlite.connection import connect_writer
 from perdure.testing.environment import StoreSource
+from tests.storage.postgres.server import Servers
 
 LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
+# Tables of its own take a test on Postgres a while, so only those run there too that do most with a store.
+ON_POSTGRES = {
+    "test_children",
+    "test_client",
+    "test_continue_as",
+    "test_control",
+    "test_events",
+    "test_recovery",
+    "test_sending",
+    "test_together",
+}
 MEMORY = Path("/dev/shm")
 MEMORY_MIN_BYTES = 2**29  # a container often has less, which might not do
 
@@ -39,6 +54,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 async def _within_limit(test: Any) -> None:
     async with asyncio.timeout(LIMIT_S):
         await test
+
+
+@pytest.fixture(scope="session")
+def postgres_servers() -> Iterator[Servers]:
+    """Postgres servers, started when first asked for, and ended with the session whatever happens in it."""
+    servers = Servers()
+    yield servers
+    servers.end()
 
 
 @pytest.fixture(scope="session")
@@ -60,16 +83,32 @@ def quick_path() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "fresh" in metafunc.fixturenames:
+        is_telling = metafunc.module.__name__.rpartition(".")[2] in ON_POSTGRES
+        backends = ["memory", "sqlite", "postgres"] if is_telling else ["memory", "sqlite"]
+        metafunc.parametrize("fresh", backends, indirect=True)
+
+
+@pytest.fixture
 def fresh(request: pytest.FixtureRequest, empty_file: Path, quick_path: Path) -> Callable[[], StoreSource]:
-    """Gives new data, of which there is none yet, at each call. Every test that asks for it runs on both backends."""
+    """Gives new data, of which there is none yet, at each call. Every test that asks for it runs on several stores."""
     if request.param == "memory":
         return lambda: partial(MemoryStore, MemoryDatabase())
+    if request.param == "postgres":
+        servers: Servers = request.getfixturevalue("postgres_servers")
+        return servers.fresh
     numbers = count()
     return lambda: f"sqlite:///{shutil.copyfile(empty_file, quick_path / f'{next(numbers)}.db')}"
 
 
 @pytest.fixture
 def source(fresh: Callable[[], StoreSource]) -> StoreSource:
-    """Stores made from it see the same data. Every test that asks for it runs on memory and on SQLite."""
+    """Stores made from it see the same data. Every test that asks for it runs on several backends."""
     return fresh()
+
+
+@pytest.fixture
+def make_store(source: StoreSource) -> Callable[[], Store]:
+    """Makes stores, not opened, that see the same data."""
+    return (lambda: open_store(source)) if isinstance(source, str) else source or MemoryStore

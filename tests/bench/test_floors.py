@@ -9,10 +9,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from bench import events_floor, fanout, fanout_floor, floor, steps
+from bench import events_floor, fanout, fanout_floor, floor, postgres, steps
 from bench.events import send_all, start_waiters, waiter
 from bench.events_floor import EventsFloor
 from perdure import Engine
+from tests.storage.postgres.meddling import meddler
+from tests.storage.postgres.server import Servers
 
 # What no two runs of anything have in common: ids, times and numbers of a count.
 OWN = {
@@ -44,6 +46,23 @@ async def test_for_steps(tmp_path: Path) -> None:
     await floor.measure(tmp_path, **sizes)
     await steps.measure(tmp_path, **sizes)
     assert_alike(tmp_path / "floor.db", tmp_path / "steps.db")
+
+
+async def test_for_steps_on_postgres(postgres_servers: Servers) -> None:
+    sizes = {"runs": 6, "steps": 3, "in_flight": 2, "singles": 2}
+    url = postgres_servers.running(18).url
+    await postgres.measure_floor_on(url, "bench_floor", **sizes)
+    await steps.measure_on(f"{url}?schema=bench_steps", **sizes)
+    for table in ("runs", "journal", "audit", "waits", "events"):
+        found = [await postgres_columns(url, schema, table) for schema in ("bench_floor", "bench_steps")]
+        assert found[0] == found[1], table
+
+
+async def postgres_columns(url: str, schema: str, table: str) -> dict[str, Counter[Any]]:
+    async with meddler(f"{url}?schema={schema}") as connection:
+        rows = [dict(row) for row in await connection.fetch(f"select * from {table}")]
+    names = [name for name in (rows[0] if rows else ()) if name not in OWN]
+    return {name: Counter(row[name] for row in rows) for name in names}
 
 
 async def test_for_events_while_runs_wait_and_when_they_have_ended(tmp_path: Path) -> None:

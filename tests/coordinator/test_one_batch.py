@@ -13,19 +13,26 @@ from perdure.kernel import boxes, matching
 from perdure.kernel.delivery import Queued
 from perdure.kernel.ops import Send
 from perdure.ports import Store
+from perdure.storage import open_store
 from perdure.storage.memory import MemoryStore
 from perdure.storage.sqlite import SqliteStore
 from tests.coordinator.post_office import PostOffice, contents, for_event, post_office
+from tests.storage.postgres.server import Servers
 
 Opened = Callable[[], AbstractAsyncContextManager[PostOffice]]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    def make_store() -> Store:
+        if request.param == "postgres":
+            servers: Servers = request.getfixturevalue("postgres_servers")
+            return open_store(servers.fresh())
+        return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "runs.db")
+
     @asynccontextmanager
     async def with_runs() -> AsyncGenerator[PostOffice]:
-        store: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "runs.db")
-        async with post_office(store) as office:
+        async with post_office(make_store()) as office:
             await office.do(*[office.start(run_id) for run_id in ("r", "s", "t")])
             yield office
 

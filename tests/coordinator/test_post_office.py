@@ -13,17 +13,20 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perdure.kernel.ops import Op
 from perdure.kernel.records import Event, Wait
+from perdure.ports import Store
+from perdure.storage import open_store
 from perdure.storage.memory import MemoryStore
 from perdure.storage.sqlite import SqliteStore
 from perdure.testing.invariants import _overlooked, _problems_of_events
 from tests.coordinator.post_office import PostOffice, contents, for_event, post_office
+from tests.storage.postgres.server import Servers
 
 RUNS = ("r-1", "r-2", "r-3")
 NAMES = ("a", "b")
@@ -146,22 +149,30 @@ def check_counters(path: Path) -> None:
 def test_whatever_shares_a_batch_nothing_is_lost_or_given_twice_and_all_stores_agree(
     groups: list[list[Action]],
 ) -> None:
-    async def scenario(path: Path) -> None:
-        async with post_office(MemoryStore()) as one, post_office(SqliteStore(path / "runs.db")) as other:
-            script = Script(one)
-            for office in (one, other):
-                await office.do(*[office.start(run_id) for run_id in RUNS])
-            for group in groups:
-                ops = script.ops(group)
-                replies = [await office.do(*ops) for office in (one, other)]
-                assert [repr(reply) for reply in replies[0]] == [repr(reply) for reply in replies[1]]
-                assert one.delivered.keys() == other.delivered.keys()
-                assert await contents(one.store, RUNS, NAMES) == await contents(other.store, RUNS, NAMES)
-                await check(one, script)
-        check_counters(path / "runs.db")
-
     with tempfile.TemporaryDirectory() as path:
-        asyncio.run(scenario(Path(path)))
+        asyncio.run(compare(groups, SqliteStore(Path(path, "runs.db"))))
+        check_counters(Path(path, "runs.db"))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(actions, min_size=1, max_size=6), max_size=12))
+def test_postgres_agrees_too(postgres_servers: Servers, groups: list[list[Action]]) -> None:
+    asyncio.run(compare(groups, open_store(postgres_servers.fresh())))
+
+
+async def compare(groups: list[list[Action]], store: Store) -> None:
+    """Do the same in memory and in a store."""
+    async with post_office(MemoryStore()) as one, post_office(store) as other:
+        script = Script(one)
+        for office in (one, other):
+            await office.do(*[office.start(run_id) for run_id in RUNS])
+        for group in groups:
+            ops = script.ops(group)
+            replies = [await office.do(*ops) for office in (one, other)]
+            assert [repr(reply) for reply in replies[0]] == [repr(reply) for reply in replies[1]]
+            assert one.delivered.keys() == other.delivered.keys()
+            assert await contents(one.store, RUNS, NAMES) == await contents(other.store, RUNS, NAMES)
+            await check(one, script)
 
 
 class Model(Struct):

@@ -25,6 +25,7 @@ from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import CRASH_POINTS, Environment, Fault, Point, VirtualClock, run_with_crashes
 from perdure.testing.environment import StoreSource
 from tests.crash.ledger import Ledger, step_started
+from tests.storage.postgres.server import Servers
 
 DAY = timedelta(days=1)
 
@@ -238,7 +239,16 @@ CASES = {
 @pytest.mark.parametrize("point", CRASH_POINTS)
 @pytest.mark.parametrize("name", CASES)
 async def test_a_crash_around_a_commit_changes_nothing(name: str, point: Point, source: StoreSource) -> None:
-    case = CASES[name]
+    await survive(CASES[name], point, source)
+
+
+@pytest.mark.parametrize("point", ["before_effects", "unknown"])
+@pytest.mark.parametrize("name", CASES)
+async def test_nor_does_it_in_postgres(name: str, point: Point, postgres_servers: Servers) -> None:
+    await survive(CASES[name], point, postgres_servers.fresh())
+
+
+async def survive(case: Case, point: Point, source: StoreSource) -> None:
     ledger, lives = Ledger(), Lives()
     fault = Fault(point, when=case.is_its_commit)
     resources = {Ledger: lambda: ledger, Lives: lambda: lives}

@@ -92,7 +92,6 @@ async def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     ("url", "hint"),
     [
         ("mysql://host/db", "no store has the scheme 'mysql'"),
-        ("postgresql://me:secret@host/db", "not available"),
         ("runs.db", "is not a store's URL"),
         ("", "is not a store's URL"),
         ("sqlite://runs.db", "lacks a slash"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import pytest
@@ -12,6 +13,8 @@ from perdure.errors import ConcurrentModification, QueueFull, RunCancelled, RunF
 from perdure.kernel.delivery import Delivered, Queued
 from perdure.kernel.status import Status
 from perdure.models.functions.define import Workflow
+from perdure.ports import Store
+from perdure.testing.proxy import StoreProxy
 from tests.fleet.conftest import Sailing, until
 
 
@@ -280,3 +283,31 @@ async def test_a_run_goes_on_with_the_version_that_it_was_started_as(fleet: Sail
         three = await ships.engine([old, new])
         assert await three.handle("r").result() == "version 1"
         assert ((await two.get("r")) or view).stranded is None
+
+
+async def test_a_caller_who_gives_up_as_the_answer_comes_does_not_make_the_engine_deaf(
+    fleet: Sailing, make_store: Callable[[], Store]
+) -> None:
+    class GivesUp(StoreProxy):
+        asking: asyncio.Future[object] | None = None
+
+        async def collect(self, slots: Sequence[str]) -> dict[str, str]:
+            found = await super().collect(slots)
+            if found and self.asking is not None:
+                self.asking.cancel()
+                await asyncio.wait([self.asking])
+            return found
+
+    async with fleet() as ships:
+        one = await ships.engine([waits], resources={Diary: Diary})
+        store = GivesUp(make_store())
+        async with Engine(store, workflows=[], poll_s=0.2) as two:
+            for name in ("r-1", "r-2"):
+                await one.start(waits(), id=name)
+            await suspended(one, "r-1", "r-2")
+            store.asking = asyncio.ensure_future(two.send(Paid(amount=1), to="r-1"))
+            with pytest.raises(asyncio.CancelledError):
+                await store.asking
+            store.asking = None
+            assert await two.send(Paid(amount=2), to="r-2") == Delivered(("r-2",))
+            assert [await one.handle(name).result() for name in ("r-1", "r-2")] == [1, 2]

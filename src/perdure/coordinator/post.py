@@ -50,9 +50,9 @@ class PostOffice:
     async def collect(self) -> None:
         """Hand the answers that have come to those who wait for them. Raises StoreError."""
         for slot, text in (await self._store.collect(list(self._awaited))).items():
-            reply = self._awaited[slot]
-            if reply.done():
-                continue
+            reply = self._awaited.get(slot)
+            if reply is None or reply.done():
+                continue  # Whoever asked has given up meanwhile.
             try:
                 reply.set_result(mail.reply_of(text))
             except PerdureError as error:

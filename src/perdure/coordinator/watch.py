@@ -60,6 +60,9 @@ class Watch:
                 log.warning("looking for what others left is tried again: %s", error)
 
     async def _look(self) -> None:
+        if not self._store.is_surely_alive():
+            # An engine that was marked dead and has nothing to commit would never hear of it.
+            await self._coordinator.prove()
         now = self._clock.now()
         news = await self._store.look(engine_id=self._coordinator.engine.id, offers=self._offers(), at=now)
         if self._post.is_awaiting:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from perdure.errors import Misuse
 
@@ -11,7 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["open_store"]
 
-_FORMS = "use memory://, sqlite:///relative.db or sqlite:////absolute/path.db"
+_FORMS = "use memory://, sqlite:///relative.db, sqlite:////absolute/path.db or postgresql://user@host/database"
+_LEASE_MIN_S = 0.5
 
 
 def open_store(url: str) -> Store:
@@ -31,8 +34,8 @@ def open_store(url: str) -> Store:
         from perdure.storage.sqlite import SqliteStore
 
         return SqliteStore(path)
-    if scheme.partition("+")[0] in ("postgresql", "postgres"):
-        raise Misuse(f"Postgres is not available in this version of Perdure; {_FORMS}", url=_without_password(url))
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url)
     raise Misuse(f"no store has the scheme {scheme!r}; {_FORMS}", url=_without_password(url))
 
 
@@ -45,6 +48,30 @@ def _sqlite_path(url: str, rest: str) -> str:
     if "?" in path:
         raise Misuse(f"a sqlite URL takes no options, but {url!r} has some", url=url)
     return path
+
+
+def _postgres(url: str) -> Store:
+    """Of the options, `schema` and `lease` are ours; the others are asyncpg's, or settings of the server."""
+    name = _without_password(url).partition("?")[0]
+    options = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+    schema = options.pop("schema", "perdure")
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema) or schema.startswith("pg_"):
+        raise Misuse(f"{schema!r} cannot be the schema: up to 50 of a-z, 0-9 and _, no digit first, not pg_…", url=name)
+    try:
+        lease_s = float(options.pop("lease", "10"))
+    except ValueError:
+        lease_s = 0.0
+    if not _LEASE_MIN_S <= lease_s < float("inf"):
+        raise Misuse(f"lease= is a number of seconds, {_LEASE_MIN_S} or more", url=name)
+    try:
+        from perdure.storage.postgres import Address, PostgresStore
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise Misuse("Postgres needs asyncpg: pip install 'perdure[postgres]'", url=name) from error
+    query = "&".join(f"{quote(key, safe='')}={quote(value, safe='')}" for key, value in options.items())
+    own_url = url.partition("?")[0] + (f"?{query}" if query else "")
+    return PostgresStore(Address(url=own_url, name=name, schema=schema, lease_s=lease_s))
 
 
 def _without_password(url: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from perdure.kernel.batch import Batch
@@ -16,6 +16,18 @@ def settled(batch: Batch, base: int, answer: Callable[[Question], Any]) -> Settl
         question = next(matching)
         while True:
             question = matching.send(answer(question))
+    except StopIteration as stop:
+        settlement: Settlement = stop.value
+        return settlement
+
+
+async def settled_by(batch: Batch, base: int, answer: Callable[[Question], Awaitable[Any]]) -> Settlement:
+    """The same for a backend whose answers take time."""
+    matching = settle(batch, base)
+    try:
+        question = next(matching)
+        while True:
+            question = matching.send(await answer(question))
     except StopIteration as stop:
         settlement: Settlement = stop.value
         return settlement

@@ -59,7 +59,7 @@ class BlockWatch:
                 # Perhaps the whole process was stopped for a while: then the loop goes on now.
                 suspected_at = self._seen_at
                 continue
-            frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
             frame = frames.get(self._loop_thread)
             if frame is not None:
                 self._culprit = culprit(frame)

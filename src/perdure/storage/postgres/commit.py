@@ -1,0 +1,194 @@
+"""One batch, one transaction: where it can be, one statement, so that it crosses the network once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import asyncpg
+from msgspec.structs import astuple
+
+from perdure.errors import CommitConflict, CommitRefused, Fenced, OutcomeUnknown, StoreBusy
+from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
+from perdure.kernel.mail import knock
+from perdure.kernel.records import Audit
+from perdure.kernel.status import FINISHED
+from perdure.storage.postgres.connection import Connection
+from perdure.storage.postgres.events import match, prepared
+from perdure.storage.postgres.faults import CONFLICT, LETTERS_GONE, NEEDS_MATCHING, is_lost, sqlstate
+from perdure.storage.postgres.queries import QUERIES
+from perdure.storage.postgres.reading import load_now
+from perdure.storage.postgres.rows import (
+    Row,
+    changed_run,
+    mail_row,
+    new_run,
+    published_row,
+    stream_item_rows,
+    wait_rows,
+)
+
+BLOCK: Final = 2**20  # the numbers that a commit takes at once
+
+_LANDED = 1
+_FENCED = 2
+
+
+async def commit(connection: Connection, batch: Batch) -> Committed:
+    """Apply a batch, or find that it had landed before.
+
+    Raises Fenced, CommitConflict, CommitRefused, StoreBusy, OutcomeUnknown, and asyncpg's errors where nothing was
+    written.
+    """
+    try:
+        if not _brings_events(batch):
+            try:
+                return await _commit_at_once(connection, batch)
+            except asyncpg.PostgresError as error:
+                if sqlstate(error) != NEEDS_MATCHING:
+                    raise
+        return await _commit_matched(connection, batch)
+    except asyncpg.PostgresError as error:
+        if sqlstate(error) == LETTERS_GONE:
+            raise CommitConflict(frozenset()) from error
+        if sqlstate(error) != CONFLICT:
+            raise
+    raise await _conflict(connection, batch)
+
+
+def _brings_events(batch: Batch) -> bool:
+    """Whether the batch is sure to need matching. For what it cannot know, the statement itself looks."""
+    if batch.numbered or batch.events_given or batch.events_read or batch.spread or batch.letters_gone:
+        return True
+    if batch.guards or batch.keys or taken_in(batch):
+        return True
+    return any(wait.target is not None for wait in batch.waits.values()) if batch.waits else False
+
+
+async def _commit_at_once(connection: Connection, batch: Batch) -> Committed:
+    variables = {
+        "engine": batch.engine_id,
+        "epoch": batch.epoch,
+        "number": batch.number,
+        "ended": [run_id for run_id, write in batch.runs.items() if write.run.status in FINISHED],
+        "cleared": [*batch.waits_cleared, *batch.hops],
+        "dropped": batch.waits_dropped,
+        "put": wait_rows(batch.waits.values()),
+        **_writes(batch, batch.runs.values(), batch.audit, None),
+    }
+    query = QUERIES["commit"]
+    try:
+        state: int = await connection.fetchval(query.sql, *query.arguments(variables))
+    except Exception as error:
+        if is_lost(error):
+            raise OutcomeUnknown(f"the connection broke during batch {batch.number}: {error}") from error
+        raise
+    return await _committed(connection, batch, state)
+
+
+async def _commit_matched(connection: Connection, batch: Batch) -> Committed:
+    if batch.numbered >= BLOCK:
+        raise CommitRefused(f"a batch with {batch.numbered} events and waits; there may be {BLOCK - 1} in one")
+    await connection.execute("begin")
+    try:
+        state, base = await prepared(connection, batch)
+        if state:
+            await connection.execute("rollback")
+            return await _committed(connection, batch, state)
+        settled, variables = await match(connection, batch, base)
+        runs, audit = awakened(batch, settled.awake)
+        variables |= _writes(batch, runs.values(), audit, base if batch.numbered else None)
+        knocks = [knock(run_id, batch.engine_id, batch.at) for run_id in winners_elsewhere(batch, settled)]
+        variables |= {"engine": batch.engine_id, "knocks": [mail_row(mail) for mail in knocks]}
+        query = QUERIES["finish"]
+        settled.told = set(await connection.fetchval(query.sql, *query.arguments(variables)))
+        if taken := taken_in(batch):
+            settled.taken = [(one.run.id, one.waits, one.events) for one in await load_now(connection, taken)]
+    except Exception as error:
+        if not is_lost(error):
+            await connection.execute("rollback")
+        raise
+    try:
+        await connection.execute("commit")
+    except Exception as error:
+        if is_lost(error):
+            raise OutcomeUnknown(f"the connection broke at the end of batch {batch.number}: {error}") from error
+        raise
+    return settled
+
+
+def _writes(batch: Batch, runs: Iterable[RunWrite], audit: Sequence[Audit], base: int | None) -> dict[str, Any]:
+    """The parts of the type writes_v1."""
+    new: list[Row] = []
+    changed: list[Row] = []
+    for write in runs:
+        if write.expected_version is None:
+            new.append(new_run(write, base))
+        else:
+            changed.append(changed_run(write))
+    return {
+        "new_runs": new,
+        "changed_runs": changed,
+        "archive": batch.archive,
+        "hops": batch.hops,
+        "journal": [astuple(entry) for entry in batch.journal],
+        "consumed": batch.consumed,
+        "audit": [astuple(row) for row in audit],
+        "mail": [mail_row(mail) for mail in batch.mail],
+        "mail_done": [(mail_id, reply, batch.at) for mail_id, reply in batch.mail_done.items()],
+        "published": [published_row(value) for value in batch.published.values()],
+        "stream_items": stream_item_rows(batch.stream_items),
+    }
+
+
+async def _committed(connection: Connection, batch: Batch, state: int) -> Committed:
+    if state == _FENCED:
+        raise await _fence(connection, batch)
+    return Committed(landed=state == _LANDED)
+
+
+async def _fence(connection: Connection, batch: Batch) -> Fenced:
+    query = QUERIES["engine"]
+    row = await connection.fetchrow(query.sql, batch.engine_id)
+    try:
+        check_fence(batch.engine_id, batch.epoch, row)
+    except Fenced as fenced:
+        return fenced
+    last = row[3] if row is not None else None
+    return Fenced(
+        f"engine {batch.engine_id!r} sends batch {batch.number}, but the store has {last} as its last: the store went"
+        " back to an earlier state, or somebody else writes in the engine's name",
+        engine_id=batch.engine_id,
+        batch=last,
+    )
+
+
+def check_fence(engine_id: str, epoch: int, row: Sequence[Any] | None) -> None:
+    """Raise Fenced unless the engine with this row may write."""
+    if row is None:
+        raise Fenced(f"the store does not know engine {engine_id!r} any more", engine_id=engine_id)
+    if row[1] != epoch:
+        raise Fenced(f"engine {engine_id!r} has epoch {row[1]} in the store, not {epoch}", engine_id=engine_id)
+    if not row[2]:
+        raise Fenced(f"engine {engine_id!r} was marked dead", engine_id=engine_id)
+
+
+async def _conflict(connection: Connection, batch: Batch) -> CommitConflict | StoreBusy:
+    """Which runs were not as expected, found after the roll back."""
+    rows = await connection.fetch(QUERIES["expectations"].sql, [*batch.runs, *batch.guards])
+    found = {run_id: tuple(rest) for run_id, *rest in rows}
+    there = await connection.fetch(QUERIES["mail_there"].sql, list(batch.mail_done)) if batch.mail_done else []
+    gone = batch.mail_done.keys() - {mail_id for (mail_id,) in there}
+    used = await connection.fetch(QUERIES["sent"].sql, list(batch.keys)) if batch.keys else []
+    wrong = {run_id for run_id, write in batch.runs.items() if found.get(run_id) != _expected(write)}
+    wrong |= {run_id for run_id, expected in batch.guards.items() if found.get(run_id) != expected}
+    if wrong or used or gone:
+        return CommitConflict(frozenset(wrong), frozenset(gone))
+    # Somebody wrote between the roll back and this look, and now all is as expected.
+    return StoreBusy("runs of the batch were being changed by another process; nothing was written")
+
+
+def _expected(write: RunWrite) -> tuple[str | None, int, int] | None:
+    if write.expected_version is None:
+        return None
+    return write.expected_owner, write.expected_version, write.expected_claim

@@ -1,0 +1,90 @@
+"""What the errors of Postgres, and of the way to it, mean to a caller of the store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import asyncpg
+
+from perdure.errors import CommitRefused, StoreBroken, StoreBusy, StoreError
+
+CONFLICT: Final = "PD001"
+NEEDS_MATCHING: Final = "PD002"
+LETTERS_GONE: Final = "PD003"
+
+# By class (two letters) or code. What is not here is a bug of ours, or somebody else's tables.
+_PASSING: Final = frozenset(
+    {
+        "08",  # connection exceptions
+        "25P03",  # idle in transaction for too long
+        "25P04",  # the transaction took too long
+        "25006",  # read-only: a standby, or one that is being switched over
+        "40",  # serialization failures and deadlocks
+        "53",  # out of disk, memory or connections
+        "55P03",  # a lock was not to be had in time
+        "57014",  # cancelled: a statement took too long
+        "57P01",  # the server shuts down,
+        "57P02",  # has crashed,
+        "57P03",  # starts up
+        "57P05",  # or closes idle sessions
+        "58",  # the server's own I/O
+    }
+)
+_REFUSED: Final = frozenset({"22", "23", "54"})  # data, constraints, limits
+_CLOSED: Final = frozenset({"28", "3D", "42501"})  # passwords, databases, privileges
+
+LOST: Final = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection broke, so that what was sent last may have been done or not."""
+    if isinstance(error, asyncpg.DataError) or _is_about_values(error):
+        return False
+    if isinstance(error, LOST):
+        return True
+    # A server that ends a session may do so after the commit, and before it says so.
+    return isinstance(error, asyncpg.PostgresError) and _code(error) in ("57P01", "57P02", "57P05")
+
+
+def is_definite(error: BaseException) -> bool:
+    """Whether the server itself said no, on a connection that goes on."""
+    if _is_about_values(error):
+        return True
+    severity = getattr(error, "severity", None)
+    return isinstance(error, asyncpg.PostgresError) and severity not in ("FATAL", "PANIC") and not is_lost(error)
+
+
+def sqlstate(error: BaseException) -> str:
+    return _code(error) if isinstance(error, asyncpg.PostgresError) else ""
+
+
+def store_fault(error: Exception, name: str) -> StoreError:
+    """The error to raise instead, where nothing was written. `name` is the database's, without a password."""
+    if _is_about_values(error):
+        return CommitRefused(f"Postgres cannot hold a value: {error}", database=name)
+    code = sqlstate(error)
+    if code in _REFUSED or code[:2] in _REFUSED:
+        return CommitRefused(f"{name} refused what was to be written: {error}", database=name)
+    if code in _CLOSED or code[:2] in _CLOSED:
+        return StoreBroken(
+            f"{name} does not let this user in, or not do what Perdure needs ({error}); check the URL, the password and"
+            " the user's rights on the schema",
+            database=name,
+        )
+    if not code or code in _PASSING or code[:2] in _PASSING:
+        what = f"{error}" or type(error).__name__
+        return StoreBusy(f"{name} could not be reached, or was too busy; nothing was written ({what})", database=name)
+    return StoreBroken(
+        f"{name} has not the tables that Perdure made ({error}); restore them from a backup, or give Perdure a schema"
+        " of its own",
+        database=name,
+    )
+
+
+def _is_about_values(error: BaseException) -> bool:
+    """What asyncpg raises for values that it cannot encode: lone surrogates, integers beyond 64 bits."""
+    return isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)
+
+
+def _code(error: asyncpg.PostgresError) -> str:
+    return getattr(error, "sqlstate", None) or ""

@@ -1,0 +1,110 @@
+"""An engine's sign of life: a row that a thread of its own, on a connection of its own, renews by the server's clock.
+
+A busy or stuck event loop does not stop it; a stopped or dead process, a cut network or a silent server does, and then
+the lease runs out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from contextlib import suppress
+from typing import Final
+
+import asyncpg
+
+from perdure.storage.postgres.connection import Address, Connection, connect
+from perdure.storage.postgres.queries import QUERIES
+
+log = logging.getLogger("perdure")
+
+_BEATS_PER_LEASE: Final = 4
+_TRIES_PER_LEASE: Final = 20
+_LAST_WORDS_S: Final = 2.0  # so long, at most, is waited for the signs to be taken back
+_FAULTS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+
+
+def now() -> float:
+    """Seconds that have passed, those that the machine slept among them."""
+    clock: int | None = getattr(time, "CLOCK_BOOTTIME", None)  # Linux has it; elsewhere the ordinary clock counts them.
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+class SignsOfLife:
+    """The signs that one store holds. The thread is a daemon, so that a program that forgets its store still ends."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self._ids: list[str] = []  # never changed, but replaced
+        self._renewed_at: dict[str, float] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._call = asyncio.Event()  # something is new: an engine, or the end
+        self._ended = False
+        self._thread: threading.Thread | None = None
+
+    def give(self, engine_id: str, asked_at: float) -> None:
+        """Renew an engine's sign of life from now on. Its row is there already; it was asked for at a time of `now`."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ids = [*self._ids, engine_id]
+            self._renewed_at[engine_id] = asked_at
+            if self._thread is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._main, name="perdure-heartbeat", daemon=True)
+                self._thread.start()
+
+    def is_lasting(self) -> bool:
+        """Whether the sign of the engine that came last cannot have run out: the server has renewed it after it was
+        asked to, and that is less than the lease ago."""
+        ids = self._ids
+        return bool(ids) and now() < self._renewed_at.get(ids[-1], -1.0) + self._address.lease_s
+
+    def end(self) -> None:
+        """Take all signs back, for good, if the server can be reached; if not, the lease runs out."""
+        with self._lock:
+            self._ended = True
+            thread, loop = self._thread, self._loop
+        if thread is not None and loop is not None:
+            with suppress(RuntimeError):  # The thread has ended.
+                loop.call_soon_threadsafe(self._call.set)
+            thread.join(_LAST_WORDS_S)
+
+    def _main(self) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.run_until_complete(self._live())
+        finally:
+            self._loop.close()
+
+    async def _live(self) -> None:
+        connection: Connection | None = None
+        is_well = True
+        while not self._ended:
+            try:
+                if connection is None or connection.is_closed():
+                    connection = await connect(self._address, "heartbeat")
+                ids, asked_at = self._ids, now()
+                rows = await connection.fetch(QUERIES["beat"].sql, ids)
+                found = {engine_id for (engine_id,) in rows}
+                for engine_id in ids:
+                    self._renewed_at[engine_id] = asked_at if engine_id in found else -1.0
+                is_well = True
+            except _FAULTS as error:
+                if is_well:
+                    log.warning("a sign of life could not be given to %s: %s", self._address.name, error)
+                is_well = False
+                if connection is not None:
+                    connection.terminate()
+                    connection = None
+            pause = self._address.lease_s / (_BEATS_PER_LEASE if is_well else _TRIES_PER_LEASE)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._call.wait(), pause)
+        if connection is not None:
+            with suppress(*_FAULTS):
+                await connection.execute(QUERIES["end_beats"].sql, self._ids)
+            with suppress(*_FAULTS):
+                await connection.close(timeout=_LAST_WORDS_S)

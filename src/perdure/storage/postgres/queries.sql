@@ -1,0 +1,492 @@
+-- Every query of the Postgres store. A comment with its name starts one; a name in braces stands for the text of that query, and one after
+-- a colon for a parameter. What a commit does is in functions: see migrations.
+
+-- name: run_columns
+-- A run without payloads, in the order of the fields of kernel.records.Run.
+runs.id, runs.workflow, runs.workflow_version, runs.model, runs.status, runs.version, runs.revision, runs.owner,
+runs.claim, runs.parent_id, runs.bond, runs.consumed, runs.undo, runs.origin, runs.tags, runs.hold, runs.deadline,
+runs.attempt, runs.recoveries, runs.created_at, runs.started_at, runs.updated_at, runs.completed_at
+
+-- name: active
+-- The condition of the index runs_active.
+runs.status in ('created', 'running', 'suspended', 'cancelling', 'rolling_back')
+
+-- name: found_active
+-- The same of runs that were found otherwise: said so that no plan begins with all that are active.
+(runs.status || '') in ('created', 'running', 'suspended', 'cancelling', 'rolling_back')
+
+-- name: awake
+-- The condition of the index runs_awake.
+runs.status in ('created', 'running', 'cancelling', 'rolling_back')
+
+-- name: unsuccessful
+-- The condition of the index runs_unsuccessful.
+runs.status in ('failed', 'cancelled', 'rolled_back', 'rollback_failed')
+
+-- name: forsaken
+-- Nobody alive has the run.
+(runs.owner is null or not exists (select 1 from engines where engines.id = runs.owner and engines.alive))
+
+-- name: offered
+-- Runs that fit what an engine offers.
+exists (
+    select 1 from unnest(:workflows::text[], :versions::text[]) as offer (workflow, version)
+    where offer.workflow = runs.workflow and offer.version = runs.workflow_version
+)
+
+-- name: event_columns
+-- An event, in the order of the fields of kernel.records.Event.
+events.id, events.name, events.value, events.fields, events.run_id, events.shared, events.consumed, events.position,
+events.option, events.number, events.expires_at, events.fallback, events.key, events.actor, events.at
+
+-- name: wait_columns
+-- A wait, in the order of the fields of kernel.records.Wait; its filter has the shape in it.
+waits.run_id, waits.position, waits.option, waits.kind, waits.name, waits.filter, waits.mode, waits.target,
+waits.number, waits.due_at, waits.attempts, waits.failure, waits.since, waits.details
+
+-- name: engine_columns
+engines.id, engines.epoch, engines.alive, engines.batch, engines.host, engines.pid, engines.workflows, engines.started_at
+
+-- name: enroll
+-- Register an engine with the next epoch, and its first sign of life with it: it is never seen without.
+with enrolled as (
+    insert into engines (id, epoch, alive, batch, host, pid, workflows, started_at)
+    values (:id, nextval('epochs'), true, 0, :host, :pid, :workflows, :started_at)
+    returning *
+), sign as (
+    insert into heartbeats (engine_id, beat_at, lease) values (:id, clock_timestamp(), :lease)
+    on conflict (engine_id) do update set beat_at = excluded.beat_at, lease = excluded.lease
+)
+select {engine_columns} from enrolled as engines
+
+-- name: beat
+-- Signs of life of this store's engines. One that was buried has none to renew.
+update heartbeats set beat_at = clock_timestamp() where engine_id = any(:ids::text[]) returning engine_id
+
+-- name: end_beats
+-- No sign of life any more.
+delete from heartbeats where engine_id = any(:ids::text[])
+
+-- name: engines
+select {engine_columns} from engines order by epoch
+
+-- name: engine
+select {engine_columns} from engines where id = :id
+
+-- name: fence
+-- Holds the engine's row until the end of the transaction, so that whoever marks it dead waits for it.
+select {engine_columns} from engines where id = :id for key share
+
+-- name: retire
+-- The end of an engine, whose runs become nobody's; only active ones have an owner.
+with gone as (update engines set alive = false where id = :id), sign as (delete from heartbeats where engine_id = :id)
+update runs set owner = null where {active} and owner = :id
+
+-- name: bury
+select bury_v1()
+
+-- name: commit
+select commit_v1(
+    :engine, :epoch, :number, :ended, :cleared, :dropped, :put,
+    row(
+        :new_runs::new_run_v1[], :changed_runs::changed_run_v1[], :archive::archive_v1[], :hops::text[],
+        :journal::entry_v1[], :consumed::text[], :audit::audit_v1[], :mail::mail_v1[], :mail_done::reply_v1[],
+        :published::published_v1[], :stream_items::stream_item_v1[]
+    )::writes_v1
+)
+
+-- name: prepare
+select state, base from prepare_v1(
+    :engine, :epoch, :number, :at, :numbered, :names_sent, :names_awaited, :spread, :changed, :guards, :keys, :targets,
+    :cleared, :forgotten, :dropped, :read, :put
+)
+
+-- name: finish
+select finish_v1(
+    :engine, :knocks, :keys_refused, :letters_gone, :given, :gone, :freed, :moved, :placed, :dead, :far, :marks, :won,
+    row(
+        :new_runs::new_run_v1[], :changed_runs::changed_run_v1[], :archive::archive_v1[], :hops::text[],
+        :journal::entry_v1[], :consumed::text[], :audit::audit_v1[], :mail::mail_v1[], :mail_done::reply_v1[],
+        :published::published_v1[], :stream_items::stream_item_v1[]
+    )::writes_v1
+)
+
+-- name: expectations
+-- What tells whether runs are as a batch expects them.
+select id, owner, version, claim from runs where id = any(:ids::text[])
+
+-- name: freed
+-- What has won a position of these runs, and all that those of them still have that are cleared.
+select {event_columns} from events
+where run_id is not null and run_id = any(:ids::text[]) and (position is not null or run_id = any(:cleared::text[]))
+order by number
+
+-- name: queue
+-- What waits in the queue of a name.
+select {event_columns} from events
+where run_id is null and name = :name and number > :after and expires_at > :at order by number limit :limit
+
+-- name: shapes
+-- By which fields waits for a name choose. Steps from shape to shape through the index.
+with recursive shapes as (
+    (
+        select shape from waits where name = :name and kind = 'event' and due_at is null order by shape limit 1
+    )
+    union all
+    select (
+        select waits.shape from waits
+        where name = :name and kind = 'event' and due_at is null and waits.shape > shapes.shape
+        order by waits.shape limit 1
+    )
+    from shapes where shapes.shape is not null
+)
+select shape from shapes where shape is not null
+
+-- name: waiting
+-- Who waits for a name and chooses by exactly this, the longest waiting first.
+select {wait_columns} from waits
+where kind = 'event' and due_at is null and name = :name and shape = :shape
+    and hashtextextended(filter, 0) = hashtextextended(:filter::text collate "C", 0) and filter = :filter::text
+    and number > :after and number < :before
+order by number limit :limit
+
+-- name: pending
+-- How many wait in the queue of a name and have not expired, up to a number.
+select count(*) from (
+    select 1 from events where run_id is null and name = :name and consumed and expires_at > :at limit :limit
+) as pending
+
+-- name: has_read
+-- Which of these retained events a run has read or was given.
+select event_id from event_reads where run_id = :run_id and event_id = any(:ids::text[])
+union select id from events where run_id is not null and run_id = :run_id and not consumed and id = any(:ids::text[])
+
+-- name: readers
+-- Which of these runs have read a retained event or were given it.
+select run_id from event_reads where event_id = :event_id and run_id = any(:ids::text[])
+union select run_id from events where run_id is not null and run_id = any(:ids::text[]) and id = :event_id
+
+-- name: born
+-- The count when a run was created.
+select born from runs where id = :run_id
+
+-- name: still_active
+-- Which of these runs have not ended.
+select runs.id from runs where runs.id = any(:ids::text[]) and {active}
+
+-- name: awaiting
+-- Who waits for the end of a run.
+select {wait_columns} from waits where target is not null and due_at is null and target = any(:ids::text[])
+order by run_id, position, option
+
+-- name: kept
+-- A retained event on its way, and how far it has come.
+select {event_columns}, events.reached from events where reached is not null and id = :id
+
+-- name: spreading
+select id from events where reached is not null order by number
+
+-- name: events
+-- What was sent to runs and given to them.
+select {event_columns} from events
+where run_id is not null and run_id = any(:ids::text[]) order by run_id, number
+
+-- name: queued_events
+-- What waits for anybody.
+select {event_columns} from events
+where run_id is null and (:name::text is null or name = :name::text) order by number limit :limit
+
+-- name: letters
+select id, name, value, fields, run_id, status, ended_at, consumed, at from dead_letters
+where (:name::text is null or name = :name::text) and (:after::text is null or id > :after::text) order by id limit :limit
+
+-- name: letter
+select id, name, value, fields, run_id, status, ended_at, consumed, at from dead_letters where id = :id
+
+-- name: sent
+select key, event_id from event_keys where key = any(:ids::text[])
+
+-- name: purge_events
+-- What has expired, but for what has won a wait and what is on its way; who read the retained ones is forgotten with them.
+with gone as (
+    delete from events where ctid = any(array(
+        select ctid from events where position is null and expires_at <= :at and reached is null
+        limit :limit for update skip locked
+    ))
+    returning id, run_id is null and not consumed as is_retained
+), reads as (
+    delete from event_reads using gone where gone.is_retained and event_reads.event_id = gone.id
+)
+select count(*) from gone
+
+-- name: purge_keys
+with gone as (
+    delete from event_keys where key in (
+        select key from event_keys where at < :before limit :limit for update skip locked
+    )
+    returning 1
+)
+select count(*) from gone
+
+-- name: children
+-- Active children that are not detached.
+select runs.id from runs
+where runs.parent_id is not null and runs.parent_id = any(:ids::text[]) and {found_active} and runs.bond <> 'detached' order by runs.created_at, runs.id
+
+-- name: is_stray
+-- A wait's run only waits, fits what is offered, and nobody has it: looked at one by one, in the order of the waits.
+(
+    select (runs.status || '') = 'suspended' and runs.hold_kind is null and {offered} and {forsaken}
+    from runs where runs.id = waits.run_id
+)
+
+-- name: ripe_waits
+-- Waiting runs, fitting what is offered, that nobody has and that are due before a time, the earliest first. A run is there
+-- once for each of its waits.
+select waits.run_id, waits.due_at from waits
+where waits.due_at is not null and waits.due_at < :before and {is_stray}
+order by waits.due_at limit :limit offset :offset
+
+-- name: ripe_deadlines
+-- The same by their deadlines.
+select runs.id, runs.deadline from runs
+where runs.deadline is not null and {active} and runs.deadline < :before
+    and runs.hold_kind is null and {offered} and {forsaken}
+order by runs.deadline limit :limit
+
+-- name: all_owners
+-- Everybody who owns an active run. Steps from owner to owner through the index instead of reading every run.
+recursive owners as (
+    (
+        select runs.owner from runs where {active} and runs.owner is not null order by runs.owner limit 1
+    )
+    union all
+    select (
+        select runs.owner from runs where {active} and runs.owner > owners.owner order by runs.owner limit 1
+    )
+    from owners where owners.owner is not null
+)
+
+-- name: is_dead
+-- Whoever owns something and is not a living engine.
+not exists (select 1 from engines where engines.id = owners.owner and engines.alive)
+
+-- name: owners
+with {all_owners}
+select owner from owners where owner is not null and {is_dead}
+
+-- name: claimable
+-- The oldest runs that nobody has and that do not just wait, without those held: one short walk through the index for each
+-- offer, which is why all its columns are in the order. Those that somebody else is just taking are passed over.
+select found.created_at, found.id, false as is_orphaned
+from unnest(:workflows::text[], :versions::text[]) as offer (workflow, version)
+cross join lateral (
+    select runs.created_at, runs.id from runs
+    where {awake} and runs.owner is null and runs.workflow = offer.workflow and runs.workflow_version = offer.version
+        and runs.hold_kind is null
+    order by runs.owner, runs.workflow, runs.workflow_version, runs.created_at, runs.id
+    limit :limit for update skip locked
+) as found
+
+-- name: claimable_orphans
+-- The same of those that these owners have.
+select found.created_at, found.id, true as is_orphaned
+from unnest(:owners::text[]) as dead (owner)
+cross join unnest(:workflows::text[], :versions::text[]) as offer (workflow, version)
+cross join lateral (
+    select runs.created_at, runs.id from runs
+    where {awake} and runs.owner = dead.owner and runs.workflow = offer.workflow and runs.workflow_version = offer.version
+        and runs.hold_kind is null
+    order by runs.created_at, runs.id limit :limit for update skip locked
+) as found
+
+-- name: blocked
+-- Blocked with other code than what is offered, and nobody alive has it.
+runs.hold_kind is not null and runs.hold_kind = 'blocked' and {found_active} and {forsaken} and exists (
+    select 1 from unnest(:workflows::text[], :versions::text[], :fingerprints::text[])
+        as offer (workflow, version, fingerprint)
+    where offer.workflow = runs.workflow and offer.version = runs.workflow_version
+        and runs.hold_fingerprint not in ('', offer.fingerprint)
+)
+
+-- name: claimable_blocked
+-- Blocked runs that other code may fit.
+select runs.created_at, runs.id, runs.owner is not null as is_orphaned from runs where {blocked}
+order by runs.created_at, runs.id limit :limit for update of runs skip locked
+
+-- name: take_over
+-- Give runs to an engine.
+update runs set owner = :owner, claim = claim + 1 where id = any(:ids::text[])
+
+-- name: runs
+-- Runs by id.
+select {run_columns} from runs where runs.id = any(:ids::text[])
+
+-- name: waits
+-- What runs wait for.
+select {wait_columns} from waits where run_id = any(:ids::text[]) order by run_id, position, option
+
+-- name: stored_runs
+-- Runs by id, with payloads.
+select {run_columns}, runs.input, runs.output, runs.failure from runs where runs.id = any(:ids::text[])
+
+-- name: inputs
+-- Runs' inputs.
+select id, input from runs where id = any(:ids::text[])
+
+-- name: journals
+-- Runs' entries in completion order.
+select run_id, seq, position, kind, name, value, failure, attempts, started_at, at
+from journal where run_id = any(:ids::text[]) order by run_id, seq
+
+-- name: archived
+-- Entries set aside by retries, with their attempt first.
+select attempt, run_id, seq, position, kind, name, value, failure, attempts, started_at, at
+from journal_archive where run_id = :run_id order by attempt, seq
+
+-- name: audit
+-- A run's audit rows, oldest first.
+select run_id, seq, version, was, became, cause, actor, details, at from audit where run_id = :run_id order by seq
+
+-- name: status
+select status from runs where id = :run_id
+
+-- name: published
+-- What a run shows, under one key or all, in the order of the fields of kernel.records.PublishedValue.
+select run_id, key, value, at from published
+where run_id = :run_id and (:key::text is null or key = :key::text) order by key
+
+-- name: stream
+-- Items of a stream, in the order of the fields of kernel.records.StreamItem; a page ends with the item that makes it too
+-- large.
+select run_id, stream, "offset", value, at, position, attempt from (
+    select *, sum(length(value)) over (order by "offset" rows between unbounded preceding and 1 preceding) as before from (
+        select * from stream_items
+        where run_id = :run_id and stream = :stream and "offset" > :after order by "offset" limit :limit
+    ) as page
+) as measured
+where before is null or before < :chars_max order by "offset"
+
+-- name: post
+-- Leave mail, unless its slot shows that it was left before: then 0.
+select post_v1(array[row(:run_id, :sender, :slot, :op, :at)::mail_v1])
+
+-- name: addressed
+-- Mail that an engine may answer, beside its run, if that is there. Mail is consumed soon, so it is the mail that is gone
+-- through, not the runs.
+from mail left join runs on runs.id = mail.run_id where (runs.owner = :engine_id or {forsaken})
+
+-- name: mail
+-- Mail that an engine may answer, oldest first.
+select mail.id, mail.run_id, mail.sender, coalesce(mail.slot, ''), mail.op, mail.at {addressed} order by mail.id limit :limit
+
+-- name: look
+-- Whether there is mail for an engine, an engine without a sign of life, a run that could go on.
+select
+    exists (select 1 {addressed}),
+    exists (
+        select 1 from engines left join heartbeats on heartbeats.engine_id = engines.id
+        where engines.alive and (beat_at is null or beat_at + lease < clock_timestamp())
+    ),
+    exists (
+        select 1 from unnest(:workflows::text[], :versions::text[]) as offer (workflow, version)
+        cross join lateral (
+            select 1 from runs
+            where {awake} and runs.owner is null and runs.workflow = offer.workflow
+                and runs.workflow_version = offer.version and runs.hold_kind is null
+            limit 1
+        ) as found
+    )
+    or exists (
+        with {all_owners}
+        select 1 from owners cross join unnest(:workflows::text[], :versions::text[]) as offer (workflow, version)
+        cross join lateral (
+            select 1 from runs
+            where {awake} and runs.owner = owners.owner and runs.workflow = offer.workflow
+                and runs.workflow_version = offer.version and runs.hold_kind is null
+            limit 1
+        ) as found
+        where owners.owner is not null and {is_dead}
+    )
+    or exists (select 1 from runs where {blocked})
+    or exists (
+        select 1 from waits where waits.due_at is not null and waits.due_at <= :at and {is_stray}
+    )
+    or exists (
+        select 1 from runs
+        where runs.deadline is not null and {active} and runs.deadline <= :at and runs.hold_kind is null
+            and {offered} and {forsaken}
+    )
+
+-- name: replies
+-- The answers in these slots.
+select slot, reply from mail_replies where slot = any(:slots::text[])
+
+-- name: delete_replies
+-- Empty the slots.
+delete from mail_replies where slot = any(:slots::text[])
+
+-- name: purge_replies
+-- Forget answers that nobody came for.
+with gone as (
+    delete from mail_replies where slot in (
+        select slot from mail_replies where at < :before limit :limit for update skip locked
+    )
+    returning 1
+)
+select count(*) from gone
+
+-- name: mail_there
+-- Of these mails, those that are still there.
+select id from mail where id = any(:ids::bigint[])
+
+-- name: filters
+-- The conditions of a RunFilter but for the cursor; null stands for a condition that was not given.
+(:workflow::text is null or runs.workflow = :workflow::text)
+and (:statuses::text[] is null or runs.status = any(:statuses::text[]))
+and (:hold::text is null or runs.hold_kind = :hold::text)
+and (:parent_id::text is null or runs.parent_id = :parent_id::text)
+and not exists (
+    select 1 from unnest(:tag_keys::text[], :tag_values::text[]) as wanted (key, value)
+    where not exists (
+        select 1 from run_tags
+        where run_tags.key = wanted.key and run_tags.value = wanted.value
+            and run_tags.created_at = runs.created_at and run_tags.run_id = runs.id
+    )
+)
+
+-- name: newest
+-- From the cursor on, newest first, in the order that every index on created_at has.
+runs.created_at >= :created_from and (runs.created_at, runs.id) < (:before_at, :before_id)
+order by runs.created_at desc, runs.id desc limit :limit
+
+-- name: list_by_parent
+select {run_columns} from runs where runs.parent_id = :parent_id::text and {filters} and {newest}
+
+-- name: list_by_tag
+-- One of the tags finds the runs, the filters check the others.
+select {run_columns} from run_tags as found join runs on runs.id = found.run_id
+where found.key = :tag_key and found.value = :tag_value and found.created_at >= :created_from
+    and (found.created_at, found.run_id) < (:before_at, :before_id) and {filters}
+order by found.created_at desc, found.run_id desc limit :limit
+
+-- name: list_held
+select {run_columns} from runs where runs.hold_kind is not null and {filters} and {newest}
+
+-- name: list_active
+-- Sorts the active runs, of which there are few beside the finished ones.
+select {run_columns} from runs where {active} and {filters} and {newest}
+
+-- name: list_unsuccessful
+select {run_columns} from runs where {unsuccessful} and {filters} and {newest}
+
+-- name: list_all
+select {run_columns} from runs where {filters} and {newest}
+
+-- name: hint
+-- Tell these engines, those that own these runs, and all engines if nobody does, that there may be news.
+select pg_notify(:channel, who) from (
+    select case when octet_length(runs.owner) < 4000 then runs.owner else '*' end as who
+    from unnest(:run_ids::text[]) as wanted (id) left join runs on runs.id = wanted.id
+    union select unnest(:engine_ids::text[])
+) as addressed

@@ -1,0 +1,102 @@
+"""Runs read from the tables: in a snapshot, or inside a transaction that writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from perdure.errors import CommitRefused, RunNotFound, UnstorableValue
+from perdure.kernel.records import Entry, Event, Wait
+from perdure.ports import Journal, LoadedRun
+from perdure.storage.postgres.connection import Connection
+from perdure.storage.postgres.faults import is_lost
+from perdure.storage.postgres.queries import QUERIES
+from perdure.storage.postgres.rows import entry_of, event_of, run_of, wait_of
+
+
+async def fetch(connection: Connection, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
+    """The rows of a named query."""
+    named = QUERIES[query]
+    return await connection.fetch(named.sql, *named.arguments(variables))
+
+
+async def ripe_waits(connection: Connection, wanted: Mapping[str, Any], limit: int) -> list[tuple[int, str, bool]]:
+    """Page by page, since a run can have many waits and is told once."""
+    found: dict[str, int] = {}
+    offset = 0
+    while limit:
+        rows = await fetch(connection, "ripe_waits", **wanted, offset=offset)
+        for run_id, due_at in rows:
+            found.setdefault(run_id, due_at)
+        offset += len(rows)
+        if len(rows) < limit or len(found) >= limit:
+            break
+    return [(due_at, run_id, False) for run_id, due_at in found.items()]
+
+
+async def load_now(connection: Connection, ids: Sequence[str]) -> list[LoadedRun]:
+    waits = await _waits(connection, ids)
+    events: dict[str, list[Event]] = {}
+    for row in await fetch(connection, "events", ids=[*ids]):
+        event = event_of(row)
+        events.setdefault(event.run_id or "", []).append(event)
+    runs = [run_of(row) for row in await fetch(connection, "runs", ids=[*ids])]
+    return [
+        LoadedRun(run=run, waits=tuple(waits.get(run.id, ())), events=tuple(events.get(run.id, ()))) for run in runs
+    ]
+
+
+async def journals(connection: Connection, ids: Sequence[str]) -> dict[str, Journal]:
+    inputs = await fetch(connection, "inputs", ids=[*ids])
+    entry_rows = await fetch(connection, "journals", ids=[*ids])
+    waits = await _waits(connection, ids)
+    entries: dict[str, list[Entry]] = {}
+    for row in entry_rows:
+        entries.setdefault(row[0], []).append(entry_of(row))
+    return {id: Journal(text, entries.get(id, []), tuple(waits.get(id, ()))) for id, text in inputs}
+
+
+async def _waits(connection: Connection, ids: Sequence[str]) -> dict[str, list[Wait]]:
+    waits: dict[str, list[Wait]] = {}
+    for row in await fetch(connection, "waits", ids=[*ids]):
+        waits.setdefault(row[0], []).append(wait_of(row))
+    return waits
+
+
+async def status(connection: Connection, run_id: str) -> str:
+    rows = await fetch(connection, "status", run_id=run_id)
+    if not rows:
+        raise RunNotFound(run_id)
+    found: str = rows[0][0]
+    return found
+
+
+class Snapshot:
+    """Several reads of one state of the database, on a connection that is taken for them."""
+
+    def __init__(self, lane: AbstractAsyncContextManager[Connection]) -> None:
+        self._lane = lane
+        self._connection: Connection
+
+    async def __aenter__(self) -> Connection:
+        connection = await self._lane.__aenter__()
+        try:
+            await connection.execute("begin isolation level repeatable read read only")
+        except BaseException as error:
+            await self._lane.__aexit__(type(error), error, error.__traceback__)
+            raise
+        self._connection = connection
+        return connection
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        try:
+            if error is None or (isinstance(error, Exception) and not is_lost(error)):
+                await self._connection.execute("rollback")
+        except BaseException as fault:
+            await self._lane.__aexit__(type(fault), fault, fault.__traceback__)
+            raise
+        try:
+            await self._lane.__aexit__(kind, error, traceback)
+        except CommitRefused as refused:
+            raise UnstorableValue(f"nothing in a store can match this: {refused}") from refused

@@ -1,0 +1,246 @@
+"""Records as rows and rows as records. What comes out of a table is checked: InvariantViolated if it is no record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec.structs import astuple
+
+from perdure.errors import InvariantViolated
+from perdure.kernel.batch import RunWrite
+from perdure.kernel.records import (
+    Audit,
+    DeadLetter,
+    Engine,
+    Entry,
+    Event,
+    Hold,
+    Mail,
+    Outcome,
+    PublishedValue,
+    Run,
+    StreamItem,
+    Wait,
+)
+from perdure.ports import StoredRun
+
+Row = tuple[Any, ...]
+
+_RUN_FIELDS: Final = Run.__struct_fields__
+_TAGS_AT: Final = _RUN_FIELDS.index("tags")
+_HOLD_AT: Final = _RUN_FIELDS.index("hold")
+_decode_tags: Final = msgspec.json.Decoder(dict[str, str]).decode
+_decode_where: Final = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
+_decode_hold: Final = msgspec.json.Decoder(Hold).decode
+_decode_names: Final = msgspec.json.Decoder(list[tuple[str, str]]).decode
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def json_text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Into the tables; each row has the order of a composite type in migrations
+
+
+def new_run(write: RunWrite, base: int | None) -> Row:
+    """`base` is what the batch's numbers are counted from; None: it has none."""
+    run = write.run
+    outcome = write.outcome or Outcome()
+    fixed = (run.id, run.workflow, run.model, run.parent_id, run.bond, run.created_at)
+    born = None if base is None else base + write.born
+    return (*fixed, *_changing(run), write.input, outcome.output, outcome.failure, born)
+
+
+def changed_run(write: RunWrite) -> Row:
+    outcome = write.outcome
+    payloads = (False, None, None) if outcome is None else (True, outcome.output, outcome.failure)
+    beginning = (False, None, None) if write.input is None else (True, write.run.workflow, write.input)
+    expected = (write.expected_owner, write.expected_version, write.expected_claim)
+    return (write.run.id, *expected, *_changing(write.run), *payloads, *beginning)
+
+
+def _changing(run: Run) -> Row:
+    """The columns that an update writes; a run's model, parent and time of creation never change."""
+    hold = run.hold
+    return (
+        run.workflow_version,
+        run.status._value_,
+        run.version,
+        run.revision,
+        run.owner,
+        run.claim,
+        json_text(run.tags) if run.tags else "{}",
+        hold.kind if hold else None,
+        hold.fingerprint if hold else None,
+        json_text(hold) if hold else None,
+        run.deadline,
+        run.attempt,
+        run.recoveries,
+        run.undo,
+        run.origin,
+        run.started_at,
+        run.updated_at,
+        run.completed_at,
+    )
+
+
+def wait_rows(waits: Iterable[Wait]) -> list[Row]:
+    rows: list[Row] = []
+    for wait in waits:
+        run_id, position, option, kind, name, where, *rest = astuple(wait)
+        chosen = (shape_of(where), json_text(where)) if where else ("", "")
+        rows.append((run_id, position, option, kind, name, *chosen, *rest))
+    return rows
+
+
+def shape_of(where: tuple[tuple[str, str], ...]) -> str:
+    return json_text([name for name, _ in where]) if where else ""
+
+
+def event_rows(events: Iterable[Event]) -> list[Row]:
+    return [
+        (
+            event.number,
+            event.id,
+            event.run_id,
+            event.position,
+            event.option,
+            event.shared,
+            event.consumed,
+            event.name,
+            event.expires_at,
+            event.fallback,
+            event.key,
+            event.actor,
+            event.at,
+            None,
+            json_text(event.fields) if event.fields else "{}",
+            event.value,
+        )
+        for event in events
+    ]
+
+
+def letter_row(letter: DeadLetter) -> Row:
+    return (
+        letter.id,
+        letter.name,
+        json_text(letter.fields),
+        letter.run_id,
+        letter.status,
+        letter.ended_at,
+        letter.consumed,
+        letter.at,
+        letter.value,
+    )
+
+
+def published_row(value: PublishedValue) -> Row:
+    return (value.run_id, value.key, value.at, *(value.mark or (0, 0)), value.value)
+
+
+def stream_item_rows(items: Iterable[StreamItem]) -> list[Row]:
+    """Of what has a mark and comes twice in a batch, the first counts."""
+    said: set[tuple[str, tuple[int, int]]] = set()
+    rows: list[Row] = []
+    for item in items:
+        if item.mark is not None:
+            if (item.run_id, item.mark) in said:
+                continue
+            said.add((item.run_id, item.mark))
+        mark = item.mark or (None, None)
+        rows.append((item.run_id, item.stream, item.at, item.position, item.attempt, *mark, item.value))
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Out of the tables
+
+
+def run_of(row: Sequence[Any]) -> Run:
+    values = dict(zip(_RUN_FIELDS, row, strict=False))
+    try:
+        values["tags"] = _decode_tags(row[_TAGS_AT])
+        values["hold"] = None if row[_HOLD_AT] is None else _decode_hold(row[_HOLD_AT])
+    except (msgspec.DecodeError, TypeError) as error:
+        raise _not_a_record(Run, row, error) from error
+    return _record(Run, values, row)
+
+
+def stored_run_of(row: Sequence[Any]) -> StoredRun:
+    text, output, failure = row[len(_RUN_FIELDS) :]
+    return StoredRun(run=run_of(row), input=text, outcome=Outcome(output=output, failure=failure))
+
+
+def entry_of(row: Sequence[Any]) -> Entry:
+    return _record(Entry, dict(zip(Entry.__struct_fields__, row, strict=True)), row)
+
+
+def wait_of(row: Sequence[Any]) -> Wait:
+    values = dict(zip(Wait.__struct_fields__, row, strict=True))
+    try:
+        values["where"] = _decode_where(values["where"]) if values["where"] else ()
+    except (msgspec.DecodeError, TypeError) as error:
+        raise _not_a_record(Wait, row, error) from error
+    return _record(Wait, values, row)
+
+
+def event_of(row: Sequence[Any]) -> Event:
+    return _with_fields(Event, dict(zip(Event.__struct_fields__, row, strict=False)), row)
+
+
+def letter_of(row: Sequence[Any]) -> DeadLetter:
+    return _with_fields(DeadLetter, dict(zip(DeadLetter.__struct_fields__, row, strict=True)), row)
+
+
+def _with_fields(kind: type[T], values: dict[str, Any], row: Sequence[Any]) -> T:
+    try:
+        values["fields"] = _decode_tags(values["fields"]) if values["fields"] != "{}" else {}
+    except (msgspec.DecodeError, TypeError) as error:
+        raise _not_a_record(kind, row, error) from error
+    return _record(kind, values, row)
+
+
+def audit_of(row: Sequence[Any]) -> Audit:
+    return _record(Audit, dict(zip(Audit.__struct_fields__, row, strict=True)), row)
+
+
+def published_of(row: Sequence[Any]) -> PublishedValue:
+    return _record(PublishedValue, dict(zip(PublishedValue.__struct_fields__, row, strict=False)), row)
+
+
+def stream_item_of(row: Sequence[Any]) -> StreamItem:
+    return _record(StreamItem, dict(zip(StreamItem.__struct_fields__, row, strict=False)), row)
+
+
+def mail_of(row: Sequence[Any]) -> Mail:
+    return _record(Mail, dict(zip(Mail.__struct_fields__, row, strict=True)), row)
+
+
+def mail_row(mail: Mail) -> Row:
+    return (mail.run_id, mail.sender, mail.slot or None, mail.op, mail.at)
+
+
+def engine_of(row: Sequence[Any]) -> Engine:
+    values = dict(zip(Engine.__struct_fields__, row, strict=True))
+    try:
+        values["workflows"] = _decode_names(values["workflows"])
+    except (msgspec.DecodeError, TypeError) as error:
+        raise _not_a_record(Engine, row, error) from error
+    return _record(Engine, values, row)
+
+
+def _record(kind: type[T], values: Mapping[str, object], row: Sequence[Any]) -> T:
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise _not_a_record(kind, row, error) from error
+
+
+def _not_a_record(kind: type[msgspec.Struct], row: Sequence[Any], error: Exception) -> InvariantViolated:
+    return InvariantViolated(f"the store holds no valid {kind.__name__.lower()} at {row[0]!r}: {error}", key=row[0])

@@ -1,0 +1,68 @@
+"""The tables: which version a schema has, and bringing it up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from perdure.errors import SchemaTooNew, StoreBroken
+
+if TYPE_CHECKING:
+    from perdure.storage.postgres.connection import Connection
+
+
+def _load_migrations() -> Mapping[int, str]:
+    files = (Path(__file__).parent / "migrations").glob("*.sql")
+    return {int(file.name[:4]): file.read_text("utf-8") for file in files}
+
+
+MIGRATIONS: Final = dict(sorted(_load_migrations().items()))
+SCHEMA_VERSION: Final = max(MIGRATIONS)
+
+
+async def migrate(connection: Connection, schema: str) -> None:
+    """Make the schema if there is none, and apply the migrations that it lacks, each in a transaction of its own.
+
+    Safe with other processes: whoever gets the lock second finds the work done. A crash leaves whole migrations.
+    Raises SchemaTooNew, and StoreBroken if somebody else's tables are there.
+    """
+    if await _inspect(connection, schema) == SCHEMA_VERSION:
+        return
+    for number, text in MIGRATIONS.items():
+        async with connection.transaction():
+            await connection.execute("select pg_advisory_xact_lock(hashtextextended('perdure:' || $1, 0))", schema)
+            version = await _inspect(connection, schema)
+            if version is None:
+                await connection.execute(f'create schema "{schema}"')
+            if (version or 0) < number:
+                await connection.execute(text)
+                await connection.execute("delete from perdure_schema")
+                await connection.execute("insert into perdure_schema (version) values ($1)", number)
+
+
+async def _inspect(connection: Connection, schema: str) -> int | None:
+    """The version of what is there; 0 for an empty schema, None for none at all."""
+    if not await connection.fetchval("select exists (select 1 from pg_namespace where nspname = $1)", schema):
+        return None
+    tables = await connection.fetch("select tablename from pg_tables where schemaname = $1", schema)
+    if "perdure_schema" not in {table[0] for table in tables}:
+        if tables:
+            raise StoreBroken(
+                f"the schema {schema!r} has tables that Perdure did not make; give Perdure a schema of its own with"
+                " ?schema=… in the URL",
+                schema=schema,
+            )
+        return 0
+    version: int | None = await connection.fetchval("select max(version) from perdure_schema")
+    if version is None:
+        raise StoreBroken(f"the schema {schema!r} has lost its version; restore it from a backup", schema=schema)
+    if version > SCHEMA_VERSION:
+        raise SchemaTooNew(
+            f"the schema {schema!r} has version {version}, and this Perdure knows versions up to {SCHEMA_VERSION};"
+            " upgrade Perdure, or restore a backup from before the upgrade",
+            schema=schema,
+            version=version,
+            known=SCHEMA_VERSION,
+        )
+    return version

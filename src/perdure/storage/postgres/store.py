@@ -1,0 +1,294 @@
+"""The store in a Postgres database. What the methods promise stands in perdure.ports."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import asyncpg
+
+from perdure.errors import CommitRefused, Misuse, RunNotFound, StoreBroken, UnstorableValue
+from perdure.kernel.batch import Batch, Committed, winners_elsewhere
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run
+from perdure.kernel.status import ACTIVE, FINISHED, Status
+from perdure.ports import STREAM_PAGE_CHARS_MAX, Journal, LoadedRun, News, Offer, Ripe, RunFilter, StoredRun, StreamPage
+from perdure.storage.postgres.commit import commit
+from perdure.storage.postgres.connection import Address, Lane, Lanes, connect
+from perdure.storage.postgres.faults import store_fault
+from perdure.storage.postgres.fleet import Claims, look, offered
+from perdure.storage.postgres.hints import ANYBODY, Listener, Notifier
+from perdure.storage.postgres.listing import listing
+from perdure.storage.postgres.liveness import SignsOfLife, now
+from perdure.storage.postgres.reading import Snapshot, fetch, journals, load_now, ripe_waits, status
+from perdure.storage.postgres.rows import (
+    audit_of,
+    engine_of,
+    entry_of,
+    event_of,
+    json_text,
+    letter_of,
+    mail_of,
+    published_of,
+    run_of,
+    stored_run_of,
+    stream_item_of,
+)
+from perdure.storage.postgres.schema import migrate
+
+_LANES: Final = 4  # connections for all but commits, opened as they are needed
+
+
+class PostgresStore:
+    """A store in the schema of a database, which is made if there is none.
+
+    Commits have a connection of their own; so have hints to others, hints from them, and the heartbeat in its thread.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._writer = Lane(address, "writer")
+        self._lanes = Lanes(address, "reader", _LANES)
+        self._signs = SignsOfLife(address)
+        self._notifier = Notifier(address)
+        self._listener = Listener(address)
+        self._state = "new"
+        self._claims = Claims()
+        self._senders: dict[int, str] = {}  # of mail that is to be answered
+
+    async def open(self) -> None:
+        if self._state != "new":
+            raise Misuse(f"the store on {self.address.name} was opened before; make another one")
+        self._state = "open"
+        try:
+            connection = await connect(self.address, "migration", patient=True)
+            try:
+                await migrate(connection, self.address.schema)
+            finally:
+                await connection.close()
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
+            self.abandon()
+            raise store_fault(error, self.address.name) from error
+        except BaseException:
+            self.abandon()
+            raise
+
+    async def close(self) -> None:
+        if self._state == "open":
+            self._state = "closed"
+            await self._listener.close()
+            await self._notifier.close()
+            await self._writer.close()
+            await self._lanes.close()
+            await asyncio.to_thread(self._signs.end)
+
+    def abandon(self) -> None:
+        if self._state == "open":
+            self._state = "closed"
+            # What is being written at this moment lands, or meets the fence of whoever finds the sign gone.
+            self._listener.abandon()
+            self._notifier.abandon()
+            self._writer.abandon()
+            self._lanes.abandon()
+            self._signs.end()
+
+    @property
+    def poll_s(self) -> float:
+        return min(1.0, self.address.lease_s / 4)
+
+    def is_surely_alive(self) -> bool:
+        return self._signs.is_lasting()
+
+    def listen(self, heard: Callable[[], object]) -> None:
+        self._listener.listen(heard)
+
+    async def look(self, *, engine_id: str, offers: Sequence[Offer], at: int) -> News:
+        self._check_open()
+        async with self._lanes.use() as connection:
+            return await look(connection, engine_id=engine_id, offers=offers, at=at)
+
+    async def enroll(
+        self, *, engine_id: str, host: str, pid: int, workflows: Sequence[tuple[str, str]], at: int
+    ) -> Engine:
+        row = {"id": engine_id, "host": host, "pid": pid, "workflows": json_text([*workflows]), "started_at": at}
+        asked_at = now()
+        rows = await self._write("enroll", **row, lease=timedelta(seconds=self.address.lease_s))
+        self._signs.give(engine_id, asked_at)
+        self._listener.answer_to(engine_id)
+        return engine_of(rows[0])
+
+    async def retire(self, engine_id: str) -> None:
+        await self._write("retire", id=engine_id)
+        self._notifier.tell([], [ANYBODY])  # Its runs are nobody's now.
+
+    async def bury(self) -> builtins.list[str]:
+        rows = await self._write("bury")
+        return builtins.list(rows[0][0])
+
+    async def engines(self) -> builtins.list[Engine]:
+        return [engine_of(row) for row in await self._read("engines")]
+
+    async def commit(self, batch: Batch) -> Committed:
+        self._check_open()
+        async with self._writer.use() as connection:
+            committed = await commit(connection, batch)
+        self._notifier.tell(*self._addressees(batch, committed))
+        return committed
+
+    def _addressees(self, batch: Batch, committed: Committed) -> tuple[set[str], set[str]]:
+        """Runs whose owners, or whoever could be one, may have something to do after a batch; engines with answers."""
+        runs = {mail.run_id for mail in batch.mail}
+        if committed.won:
+            runs.update(winners_elsewhere(batch, committed))
+        for run_id, write in batch.runs.items():
+            if write.run.owner is None and write.run.status in ACTIVE and write.run.status is not Status.SUSPENDED:
+                runs.add(run_id)
+        engines = {self._senders[mail_id] for mail_id in batch.mail_done if mail_id in self._senders}
+        return runs, engines
+
+    async def claim(
+        self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int
+    ) -> builtins.list[LoadedRun]:
+        self._check_open()
+        async with self._lanes.use() as connection:
+            return await self._claims.claim(connection, engine_id=engine_id, epoch=epoch, offers=offers, limit=limit)
+
+    async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
+        if not ids:
+            return {}
+        async with self._snapshot() as connection:
+            return {loaded.run.id: loaded for loaded in await load_now(connection, ids)}
+
+    async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
+        if not ids:
+            return []
+        async with self._snapshot() as connection:
+            rows = await fetch(connection, "children", ids=[*ids])
+            return await load_now(connection, [row[0] for row in rows])
+
+    async def ripe(self, *, offers: Sequence[Offer], before: int, limit: int) -> builtins.list[Ripe]:
+        limit = max(0, limit)
+        wanted = {**offered(offers), "before": before, "limit": limit}
+        async with self._snapshot() as connection:
+            waits = await ripe_waits(connection, wanted, limit)
+            rows = await fetch(connection, "ripe_deadlines", **wanted)
+        found = sorted([*waits, *((due, run_id, True) for run_id, due in rows)])[:limit]
+        return [Ripe(run_id=run_id, due_at=due, deadline=deadline) for due, run_id, deadline in found]
+
+    async def sent(self, keys: Sequence[str]) -> dict[str, str]:
+        return dict(map(_pair, await self._read("sent", ids=[*keys]))) if keys else {}
+
+    async def spreading(self) -> builtins.list[str]:
+        return [event_id for (event_id,) in await self._read("spreading")]
+
+    async def events(
+        self, *, name: str | None = None, run_id: str | None = None, limit: int = 100
+    ) -> builtins.list[Event]:
+        if run_id is None:
+            return [event_of(row) for row in await self._read("queued_events", name=name, limit=max(0, limit))]
+        found = [event_of(row) for row in await self._read("events", ids=[run_id])]
+        return [event for event in found if name in (None, event.name)][: max(0, limit)]
+
+    async def letters(
+        self, *, name: str | None = None, after: str | None = None, limit: int = 100
+    ) -> builtins.list[DeadLetter]:
+        rows = await self._read("letters", name=name, after=after, limit=max(0, limit))
+        return [letter_of(row) for row in rows]
+
+    async def letter(self, letter_id: str) -> DeadLetter | None:
+        rows = await self._read("letter", id=letter_id)
+        return letter_of(rows[0]) if rows else None
+
+    async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
+        events = await self._write("purge_events", at=at, limit=max(0, limit))
+        keys = await self._write("purge_keys", before=keys_before, limit=max(0, limit))
+        replies = await self._write("purge_replies", before=keys_before, limit=max(0, limit))
+        forgotten: int = events[0][0] + keys[0][0] + replies[0][0]
+        return forgotten
+
+    async def journal(self, run_id: str) -> tuple[str, builtins.list[Entry]]:
+        found = await self.journals([run_id])
+        if run_id not in found:
+            raise RunNotFound(run_id)
+        return found[run_id].input, found[run_id].entries
+
+    async def journals(self, ids: Sequence[str]) -> dict[str, Journal]:
+        if not ids:
+            return {}
+        async with self._snapshot() as connection:
+            return await journals(connection, ids)
+
+    async def archived(self, run_id: str) -> builtins.list[tuple[int, Entry]]:
+        return [(row[0], entry_of(row[1:])) for row in await self._read("archived", run_id=run_id)]
+
+    async def get(self, ids: Sequence[str]) -> dict[str, StoredRun]:
+        if not ids:
+            return {}
+        return {row[0]: stored_run_of(row) for row in await self._read("stored_runs", ids=[*ids])}
+
+    async def list(self, wanted: RunFilter) -> builtins.list[Run]:
+        query, variables = listing(wanted)
+        return [run_of(row) for row in await self._read(query, **variables)]
+
+    async def audit(self, run_id: str) -> builtins.list[Audit]:
+        return [audit_of(row) for row in await self._read("audit", run_id=run_id)]
+
+    async def published(self, run_id: str, key: str | None = None) -> builtins.list[PublishedValue]:
+        async with self._snapshot() as connection:
+            await status(connection, run_id)
+            rows = await fetch(connection, "published", run_id=run_id, key=key)
+            return [published_of(row) for row in rows]
+
+    async def stream(self, run_id: str, name: str, *, after: int, limit: int) -> StreamPage:
+        async with self._snapshot() as connection:
+            has_ended = await status(connection, run_id) in FINISHED
+            wanted = {"run_id": run_id, "stream": name, "after": after, "limit": max(0, limit)}
+            rows = await fetch(connection, "stream", **wanted, chars_max=STREAM_PAGE_CHARS_MAX)
+            return StreamPage(items=tuple(stream_item_of(row) for row in rows), has_ended=has_ended)
+
+    async def post(self, mail: Mail) -> int:
+        """If the connection breaks, mail with a slot may be posted again; other mail may then be there twice."""
+        left = {"run_id": mail.run_id, "sender": mail.sender, "slot": mail.slot or None, "op": mail.op, "at": mail.at}
+        rows = await self._write("post", **left)
+        self._notifier.tell([mail.run_id])
+        mail_id: int = rows[0][0]
+        return mail_id
+
+    async def mail(self, engine_id: str, limit: int) -> builtins.list[Mail]:
+        found = [mail_of(row) for row in await self._read("mail", engine_id=engine_id, limit=max(0, limit))]
+        self._senders = {mail.id: mail.sender for mail in found if mail.slot}
+        return found
+
+    async def collect(self, slots: Sequence[str]) -> dict[str, str]:
+        # Read first: answers that are deleted by a statement whose own answer is lost would be lost with it.
+        found = dict(map(_pair, await self._read("replies", slots=[*slots]))) if slots else {}
+        if found:
+            await self._write("delete_replies", slots=[*found])
+        return found
+
+    async def _write(self, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
+        """A statement that is a transaction of its own, and may be done again."""
+        self._check_open()
+        async with self._lanes.use() as connection:
+            return await fetch(connection, query, **variables)
+
+    async def _read(self, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
+        try:
+            return await self._write(query, **variables)
+        except CommitRefused as error:
+            raise UnstorableValue(f"nothing in a store can match this: {error}") from error
+
+    def _snapshot(self) -> Snapshot:
+        self._check_open()
+        return Snapshot(self._lanes.use())
+
+    def _check_open(self) -> None:
+        if self._state != "open":
+            raise StoreBroken(f"the store on {self.address.name} is {self._state}, not open")
+
+
+def _pair(row: Sequence[Any]) -> tuple[str, str]:
+    key, value = row
+    return key, value

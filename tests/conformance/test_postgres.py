@@ -1,0 +1,29 @@
+"""The store in a Postgres database keeps the port's promises, on the oldest and the newest version that tests bring."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.ports import Store
+from perdure.storage import open_store
+from perdure.testing.conformance import StoreConformance
+from tests.storage.postgres.server import Servers
+
+
+class _PostgresStore(StoreConformance):
+    version: int
+
+    @pytest.fixture(autouse=True)
+    def database(self, postgres_servers: Servers) -> None:
+        self.url = postgres_servers.fresh(self.version)
+
+    def make_store(self) -> Store:
+        return open_store(self.url)
+
+
+class TestPostgres16(_PostgresStore):
+    version = 16
+
+
+class TestPostgres18(_PostgresStore):
+    version = 18

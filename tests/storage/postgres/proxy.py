@@ -1,0 +1,89 @@
+"""A way to the database that a test can cut: a proxy on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Literal
+
+Moment = Literal["before", "after"]
+
+
+class Proxy:
+    """Passes everything on, until a test says where the line is cut: when a client of some purpose next says a word,
+    before the server hears it, or after the server has answered, and before the client hears that."""
+
+    def __init__(self, port: int) -> None:
+        self._server_port = port
+        self.port = 0
+        self.cuts = 0
+        self._cut: tuple[str, bytes, Moment] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def cut(self, purpose: str, word: str, moment: Moment) -> None:
+        self._cut = (f"perdure {purpose}", word.encode(), moment)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+        line = _Line(self)
+        ways = [
+            asyncio.ensure_future(line.requests(reader, there_writer)),
+            asyncio.ensure_future(line.answers(there_reader, writer)),
+        ]
+        self._tasks.update(ways)
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for way in ways:
+            way.cancel()
+        await asyncio.wait(ways)
+        for end in (writer, there_writer):
+            end.transport.abort()
+
+    def falls_due(self, purpose: bytes, data: bytes) -> Moment | None:
+        if self._cut is not None and self._cut[0].encode() in purpose and self._cut[1] in data:
+            moment = self._cut[2]
+            self._cut = None
+            self.cuts += 1
+            return moment
+        return None
+
+
+class _Line:
+    """One connection."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self._purpose = b""  # the first words of a client, which have its application_name
+        self._is_deaf = False
+
+    async def requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                if b"application_name" in data:
+                    self._purpose = data
+                moment = self._proxy.falls_due(self._purpose, data)
+                if moment == "before":
+                    return
+                self._is_deaf = moment == "after"
+                writer.write(data)
+                await writer.drain()
+
+    async def answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                if self._is_deaf:
+                    return
+                writer.write(data)
+                await writer.drain()
+
+
+@asynccontextmanager
+async def proxy_to(url: str, port: int) -> AsyncGenerator[tuple[Proxy, str]]:
+    """A proxy to the server at a port, and the URL that leads through it."""
+    proxy = Proxy(port)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    proxy.port = server.sockets[0].getsockname()[1]
+    try:
+        yield proxy, url.replace(f":{port}/", f":{proxy.port}/")
+    finally:
+        server.close()

