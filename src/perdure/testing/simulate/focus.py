@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from perdure.testing.simulate.database import Bug
 from perdure.testing.simulate.mixing import Mix
 from perdure.testing.simulate.network import Weather
+from perdure.testing.simulate.transactions import Bug
 
 __all__ = ["FOCUS"]
 

@@ -111,8 +111,8 @@ async def _do(task: Task) -> Any:
         case ["take", lane]:
             return (await receive(Job, where={"lane": lane})).number
         case ["meet", lane]:
-            told, job = await asyncio.gather(receive(Told), receive(Job, where={"lane": lane}))
-            return [told.number, job.number]
+            word, job = await asyncio.gather(receive(Told), receive(Job, where={"lane": lane}))
+            return [word.number, job.number]
         case ["news"]:
             return (await receive(News)).number
         case ["child", kind, plan]:
