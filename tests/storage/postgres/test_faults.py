@@ -118,6 +118,17 @@ async def test_mail_with_a_slot_can_be_posted_again_when_the_answer_was_lost(url
         assert [one.slot for one in await author.store.mail(author.id, 10)] == ["", "slot"]
 
 
+async def test_answers_are_not_lost_when_the_one_to_their_removal_is(url: str) -> None:
+    async with through_proxy(url) as (proxy, author):
+        mail = [Mail(run_id="known", sender="s", slot=slot, op="{}", at=1) for slot in ("first", "slot")]
+        ids = [await author.store.post(one) for one in mail]
+        await author.commit(mail_done=dict(zip(ids, ("1", "2"), strict=True)))
+        assert await author.store.collect(["first"]) == {"first": "1"}
+        proxy.cut("reader", "\0\0\0\1\0\0\0\1\0\0\0\4slot", "after")  # an array of this slot alone
+        assert await author.store.collect(["slot", "none"]) == {"slot": "2"}
+        assert proxy.cuts == 1
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The server
 
