@@ -97,6 +97,20 @@ async def test_runs_of_a_claim_whose_answer_was_lost_are_not_lost(url: str) -> N
         assert await author.claim() == []
 
 
+async def test_runs_of_a_claim_whose_answer_was_lost_come_as_they_are_by_then(url: str) -> None:
+    async with through_proxy(url) as (proxy, author):
+        await author.claim()
+        await author.commit(insert(a_run("a")))
+        proxy.cut("reader", "commit\0", "after")
+        with pytest.raises(StoreBusy):
+            await author.claim()
+        await author.exchange(events=[an_event("late", run_id="a")])
+        (claimed,) = await author.store.claim(
+            engine_id=author.id, epoch=author.engine.epoch, offers=offers(checkout="f"), limit=9
+        )
+        assert [event.id for event in claimed.events] == ["late"]
+
+
 async def test_runs_of_a_claim_that_never_came_about_are_claimed_by_the_next(url: str) -> None:
     async with through_proxy(url) as (proxy, author):
         await author.commit(insert(a_run("a")))

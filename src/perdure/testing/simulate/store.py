@@ -10,6 +10,8 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from perdure.errors import CommitConflict, OutcomeUnknown, PerdureError, StoreBusy
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Engine, Mail
@@ -110,21 +112,22 @@ class SimulatedStore(StoreProxy):
         self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int
     ) -> builtins.list[LoadedRun]:
         claim = partial(self._memory.claim, engine_id=engine_id, epoch=epoch, offers=offers, limit=limit)
-        if self._doubtful and (landed := self._landed(engine_id)):
-            await self._database.network.pass_by()
+        if self._doubtful and (landed := await self._landed(engine_id)):
             return landed
         return await self._write(lambda: self._database.claim(engine_id, claim), self._doubt)
 
     def _doubt(self, claimed: builtins.list[LoadedRun]) -> None:
         self._doubtful = claimed
 
-    def _landed(self, engine_id: str) -> builtins.list[LoadedRun]:
-        """What a claim got whose answer was lost: it is found out before the next one."""
+    async def _landed(self, engine_id: str) -> builtins.list[LoadedRun]:
+        """What a claim got whose answer was lost, as it is by now: it is found out before the next one."""
+        found = await self.load([one.run.id for one in self._doubtful])
         doubtful, self._doubtful = self._doubtful, []
-        runs = self._database.memory.runs
-        now = {one.run.id: runs[one.run.id].run for one in doubtful}
+        now = [(one, found[one.run.id]) for one in doubtful if one.run.id in found]
         return [
-            one for one in doubtful if now[one.run.id].owner == engine_id and now[one.run.id].claim == one.run.claim
+            replace(there, orphaned=one.orphaned)
+            for one, there in now
+            if (there.run.owner, there.run.claim) == (engine_id, one.run.claim)
         ]
 
     async def post(self, mail: Mail) -> int:
