@@ -99,6 +99,20 @@ async def test_runs_of_a_claim_whose_answer_was_lost_are_not_lost(url: str) -> N
         assert await author.claim() == []
 
 
+async def test_runs_of_a_claim_whose_answer_was_lost_come_as_they_are_by_then(url: str) -> None:
+    async with through_proxy(url) as (proxy, author):
+        await author.claim()
+        await author.commit(insert(a_run("a")))
+        proxy.cut("reader", "commit\0", "after")
+        with pytest.raises(StoreBusy):
+            await author.claim()
+        await author.exchange(events=[an_event("late", run_id="a")])
+        (claimed,) = await author.store.claim(
+            engine_id=author.id, epoch=author.engine.epoch, offers=offers(checkout="f"), limit=9
+        )
+        assert [event.id for event in claimed.events] == ["late"]
+
+
 async def test_runs_of_a_claim_that_never_came_about_are_claimed_by_the_next(url: str) -> None:
     async with through_proxy(url) as (proxy, author):
         await author.commit(insert(a_run("a")))
@@ -118,6 +132,17 @@ async def test_mail_with_a_slot_can_be_posted_again_when_the_answer_was_lost(url
             await author.store.post(mail)
         assert await author.store.post(mail) == 0
         assert [one.slot for one in await author.store.mail(author.id, 10)] == ["", "slot"]
+
+
+async def test_answers_are_not_lost_when_the_one_to_their_removal_is(url: str) -> None:
+    async with through_proxy(url) as (proxy, author):
+        mail = [Mail(run_id="known", sender="s", slot=slot, op="{}", at=1) for slot in ("first", "slot")]
+        ids = [await author.store.post(one) for one in mail]
+        await author.commit(mail_done=dict(zip(ids, ("1", "2"), strict=True)))
+        assert await author.store.collect(["first"]) == {"first": "1"}
+        proxy.cut("reader", "\0\0\0\1\0\0\0\1\0\0\0\4slot", "after")  # an array of this slot alone
+        assert await author.store.collect(["slot", "none"]) == {"slot": "2"}
+        assert proxy.cuts == 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------
