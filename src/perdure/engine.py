@@ -22,6 +22,7 @@ from perdure.coordinator.watch import Watch
 from perdure.errors import (
     DeadlineExceeded,
     EngineStopped,
+    Fenced,
     InvalidArguments,
     Misuse,
     RunNotFound,
@@ -144,7 +145,8 @@ class Engine(Inspecting, Sending, Reading):
         await self.shutdown()
 
     async def open(self) -> None:
-        """Open the store, register, recover what is there to go on with. Raises StoreBroken, DuplicateWorkflow."""
+        """Open the store, register, recover what is there to go on with. Raises StoreBusy if the store cannot be had
+        now, StoreBroken, DuplicateWorkflow."""
         if self._state != "new":
             raise Misuse("an Engine is opened once; make a new one")
         self._workflows.load()
@@ -561,8 +563,12 @@ class Engine(Inspecting, Sending, Reading):
 
     async def recover(self) -> RecoveryReport:
         """Go on with every run that no live engine has and whose workflow this one has. Done at start and regularly."""
-        self._check_open(to_start=True)
-        return await self._recovery.run()
+        while True:
+            self._check_open(to_start=True)
+            try:
+                return await self._recovery.run()
+            except Fenced:
+                await self._coordinator.prove()  # Then it is registered anew.
 
     async def _purge_regularly(self) -> None:
         while True:
