@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from perdure.ports import Store
+from perdure.storage import open_store
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.storage.sqlite.connection import connect_writer
 from perdure.testing.environment import StoreSource
@@ -26,7 +28,16 @@ from tests.storage.postgres.server import Servers
 
 LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
 # Tables of its own take a test on Postgres a while, so only those run there too that do most with a store.
-ON_POSTGRES = {"test_children", "test_continue_as", "test_control", "test_events", "test_recovery", "test_sending"}
+ON_POSTGRES = {
+    "test_children",
+    "test_client",
+    "test_continue_as",
+    "test_control",
+    "test_events",
+    "test_recovery",
+    "test_sending",
+    "test_together",
+}
 MEMORY = Path("/dev/shm")
 MEMORY_MIN_BYTES = 2**29  # a container often has less, which might not do
 
@@ -74,7 +85,8 @@ def quick_path() -> Iterator[Path]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "fresh" in metafunc.fixturenames:
-        is_telling = metafunc.module.__name__.rpartition(".")[2] in ON_POSTGRES
+        # Who asks for `source` needs one set of tables, who asks for `fresh` itself may need a hundred.
+        is_telling = metafunc.module.__name__.rpartition(".")[2] in ON_POSTGRES and "source" in metafunc.fixturenames
         backends = ["memory", "sqlite", "postgres"] if is_telling else ["memory", "sqlite"]
         metafunc.parametrize("fresh", backends, indirect=True)
 
@@ -95,3 +107,9 @@ def fresh(request: pytest.FixtureRequest, empty_file: Path, quick_path: Path) ->
 def source(fresh: Callable[[], StoreSource]) -> StoreSource:
     """Stores made from it see the same data. Every test that asks for it runs on several backends."""
     return fresh()
+
+
+@pytest.fixture
+def make_store(source: StoreSource) -> Callable[[], Store]:
+    """Makes stores, not opened, that see the same data."""
+    return (lambda: open_store(source)) if isinstance(source, str) else source or MemoryStore

@@ -24,7 +24,18 @@ LINES_MAX = 700
 ROWS = (
     ("http", "dashboard", "cli"),
     ("facade",),
-    ("engine", "client", "handles", "inspecting", "reading", "registry", "resources", "sending", "views"),
+    (
+        "engine",
+        "client",
+        "controlling",
+        "handles",
+        "inspecting",
+        "reading",
+        "registry",
+        "resources",
+        "sending",
+        "views",
+    ),
     ("models",),
     ("coordinator",),
     ("ports",),
@@ -35,7 +46,7 @@ HEIGHT = {room: -number for number, row in enumerate(ROWS) for room in row}
 
 # Beside the rows: the stores see only these; only the composition root sees the stores; testing sees everything.
 STORAGE_MAY_IMPORT = {"storage", "ports", "kernel", "errors"}
-MAY_IMPORT_STORAGE = {"storage", "engine", "testing"}
+MAY_IMPORT_STORAGE = {"storage", "client", "testing"}
 
 # Three equal rooms. What they share stands beside them, directly below models/.
 MODELS = {"functions", "graphs", "cooperation"}
@@ -125,7 +136,7 @@ def refusal(importer: str, imported: str) -> str | None:
     if here == "storage":
         return None if there in STORAGE_MAY_IMPORT else "storage imports only ports, kernel and errors"
     if there == "storage":
-        return None if here in MAY_IMPORT_STORAGE else "only the engine, the composition root, imports storage"
+        return None if here in MAY_IMPORT_STORAGE else "only the client, which the engine is built on, imports storage"
     if HEIGHT[here] < HEIGHT[there]:
         return f"{here} is below {there}"
     one, other = model_of(importer), model_of(imported)
@@ -187,7 +198,7 @@ def test_errors_import_the_rest_for_types_only_and_only_the_kernel() -> None:
         (
             "perdure.coordinator.inbox",
             "perdure.storage.memory",
-            "only the engine, the composition root, imports storage",
+            "only the client, which the engine is built on, imports storage",
         ),
         ("perdure.storage.memory", "perdure.coordinator.inbox", "storage imports only ports, kernel and errors"),
         ("perdure.models.graphs.runner", "perdure.models.functions", "models never import each other"),
@@ -203,7 +214,7 @@ def test_an_import_against_the_plan_is_refused(importer: str, imported: str, why
     ("importer", "imported"),
     [
         ("perdure.cli.main", "perdure.kernel.status"),  # not only the next row: every row below
-        ("perdure.engine", "perdure.storage.sqlite.store"),
+        ("perdure.client", "perdure.storage.sqlite.store"),
         ("perdure.engine", "perdure.views"),
         ("perdure.models.graphs.runner", "perdure.models.graphs.define"),
         ("perdure.models.graphs.runner", "perdure.models.calls"),

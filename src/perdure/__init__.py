@@ -1,5 +1,6 @@
 """Perdure: durable workflows for Python. One SQLite file, no server."""
 
+from perdure.client import Client
 from perdure.coordinator.coordinator import Limits
 from perdure.engine import Engine
 from perdure.handles import RunHandle
@@ -17,7 +18,7 @@ from perdure.models.functions.context import (
     sleep,
     sleep_until,
 )
-from perdure.models.functions.define import RunCall, Step, StepCall, Workflow, step, workflow
+from perdure.models.functions.define import RunCall, Step, StepCall, Stub, Workflow, step, stub, workflow
 from perdure.models.functions.events import Event, NamedEvent
 from perdure.models.functions.publishing import Stream, publish, stream
 from perdure.models.functions.waiting import RunEnded, event, first, receive, timer, timer_at
@@ -26,6 +27,7 @@ from perdure.views import StreamItemView
 
 __all__ = [
     "ChildHandle",
+    "Client",
     "CurrentRun",
     "CurrentStep",
     "Delivered",
@@ -42,6 +44,7 @@ __all__ = [
     "StepCall",
     "Stream",
     "StreamItemView",
+    "Stub",
     "TargetFinished",
     "TargetNotFound",
     "TimeReached",
@@ -62,6 +65,7 @@ __all__ = [
     "start",
     "step",
     "stream",
+    "stub",
     "timer",
     "timer_at",
     "workflow",

@@ -6,13 +6,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from perdure.errors import DuplicateWorkflow, Misuse, UnknownWorkflow
-from perdure.models.functions.define import RunCall, StepCall, Workflow, decorated_workflows
+from perdure.models.functions.define import RunCall, StepCall, Stub, Workflow, decorated_workflows
 from perdure.ports import Offer
 
 
 def named(workflow: str, version: str) -> str:
     """A workflow and its version, for people."""
     return f"workflow {workflow!r} version {version!r}" if version else f"workflow {workflow!r}"
+
+
+def called(call: RunCall[Any]) -> Workflow[Any, Any]:
+    """The workflow that was called. Raises Misuse."""
+    if type(call) is RunCall:
+        return call.workflow
+    if isinstance(call, StepCall):
+        raise Misuse(f"{call!r} cannot be started: only workflows can; await the step inside one")
+    raise Misuse(f"start() takes a called workflow, as in start(checkout('o-17')), not {call!r}")
 
 
 class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
@@ -46,11 +55,9 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
 
     def of(self, call: RunCall[Any]) -> Workflow[Any, Any]:
         """The workflow of a call that is to be started. Raises Misuse, UnknownWorkflow, DuplicateWorkflow."""
-        if type(call) is not RunCall:
-            if isinstance(call, StepCall):
-                raise Misuse(f"{call!r} cannot be started: only workflows can; await the step inside one")
-            raise Misuse(f"start() takes a called workflow, as in start(checkout('o-17')), not {call!r}")
-        workflow = call.workflow
+        workflow = called(call)
+        if isinstance(workflow, Stub):
+            return workflow
         if self._known.get((workflow.name, workflow.version)) is not workflow:
             if self._given is not None:
                 known = ", ".join(sorted(f"{name} {version}".rstrip() for name, version in self._known)) or "none"

@@ -22,6 +22,7 @@ from perdure.views import DeadLetterView, EventView, dead_letter_view, event_vie
 
 RETENTION = timedelta(days=7)
 PENDING_MAX = 10_000
+_MICROSECOND = timedelta(microseconds=1)
 _EXPIRED_FOR_US = 60 * 1_000_000
 _PURGED_AT_ONCE = 1_000
 _PURGES_MAX = 20
@@ -108,7 +109,7 @@ class Sending:
             fields=fields,
             run_id=None if to is None else checked_text(to, "a run's id"),
             consumed=options.consume_on_read or to is not None,
-            expires_at=now + kept // timedelta(microseconds=1),
+            expires_at=now + kept // _MICROSECOND,
             fallback=options.on_target_terminated,
             key=None if key is None else checked_text(key, "a key"),
             actor=actor,
@@ -132,7 +133,7 @@ class Sending:
         """
         self._check_open()
         now = self._clock.now()
-        kept = self._event_retention // timedelta(microseconds=1)
+        kept = self._event_retention // _MICROSECOND
         total = 0
         for _ in range(_PURGES_MAX):
             # What is being decided now may still be given what expires now.
@@ -167,7 +168,7 @@ class Sending:
             fields=letter.fields,
             run_id=None if to is None else checked_text(to, "a run's id"),
             consumed=letter.consumed or to is not None,
-            expires_at=now + self._event_retention // timedelta(microseconds=1),
+            expires_at=now + self._event_retention // _MICROSECOND,
             fallback="dead_letter",
             actor=actor,
             at=letter.at,

@@ -168,12 +168,12 @@ async def test_what_is_not_a_called_workflow_cannot_be_started(source: StoreSour
     async with unharmed(source) as engine:
         call = work()
         with pytest.raises(Misuse, match=r"cannot be started: only workflows can; await the step inside one"):
-            await engine.start(call)  # type: ignore[arg-type]
+            await engine.start(call)  # type: ignore[call-overload]
         call.close()
         coroutine = plain()
-        for wrong in (steps, coroutine, "steps", None):
+        for wrong in (steps, coroutine, 5, None):
             with pytest.raises(Misuse, match="takes a called workflow, as in start"):
-                await engine.start(wrong)  # type: ignore[arg-type]
+                await engine.start(wrong)  # type: ignore[call-overload]
         coroutine.close()
         with pytest.raises(
             UnknownWorkflow, match=r"unknown', only: steps, waiting; add it to Engine\(workflows=\[…\]\)"
@@ -342,7 +342,7 @@ async def test_an_engine_that_was_shut_down_says_so(source: StoreSource) -> None
                 await request(engine)
         with pytest.raises(EngineStopped):
             await run.result()
-        with pytest.raises(Misuse, match="an Engine is opened once; make a new one"):
+        with pytest.raises(Misuse, match="this engine was opened before; make a new one"):
             await engine.open()
         env.kill()
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure import Engine, NamedEvent, Retry, current_step, resource, sleep, step, workflow
+from perdure import Delivered, Engine, NamedEvent, Retry, current_step, receive, resource, sleep, step, workflow
 from perdure.coordinator.recovery import _groups
 from perdure.errors import EngineStopped
 from perdure.kernel import ops
@@ -198,6 +198,43 @@ async def test_a_run_of_a_dead_engine_is_sent_something_and_woken_in_one_batch(s
         await env.quiet()
         assert env.engine.stats.commits == commits + 1
         assert env.engine._coordinator.loaded("r-1") is not None
+
+
+@workflow
+async def hears_meanwhile() -> list[Any]:
+    return list(await asyncio.gather(receive("news"), pass_gate("meanwhile")))
+
+
+async def test_a_run_that_wins_an_event_just_before_it_is_taken_up_waits_for_that() -> None:
+    gate, points, database = Gate(), YieldPoints(), MemoryDatabase()
+    options: dict[str, Any] = {"autojump_s": None, "resources": {Gate: lambda: gate}}
+
+    def store() -> MemoryStore:
+        return MemoryStore(database)
+
+    async with (
+        Environment([hears_meanwhile], store, **options) as dying,
+        Environment([hears_meanwhile], store, probe=points, **options) as env,
+    ):
+        await dying.engine.start(hears_meanwhile(), id="r-1")
+        await gate.waits.wait()
+        dying.kill()
+        with points.hold("take.before_commit") as taking:
+            with points.hold("send.before_commit") as held:
+                sending = asyncio.ensure_future(env.engine.send(NamedEvent("news", 1)))
+                await held.reached()
+                recovering = asyncio.ensure_future(env.engine.recover())
+                while env.engine._coordinator.loaded("r-1") is None:
+                    await asyncio.sleep(0)
+            await taking.reached()
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert gate.begun == ["meanwhile"]  # It is not there yet.
+        gate.open.set()
+        assert await sending == Delivered(("r-1",))
+        await recovering
+        assert await env.engine.handle("r-1").result() == [1, "meanwhile"]
+        assert gate.begun == ["meanwhile", "meanwhile"]
 
 
 # Runs that kill their process.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +12,6 @@ import pytest
 from perdure import Engine
 from perdure.models.functions.define import Workflow
 from perdure.ports import Store
-from perdure.storage import open_store
-from perdure.storage.memory import MemoryDatabase, MemoryStore
-from tests.storage.postgres.server import Servers
 
 Workflows = Sequence[Workflow[Any, Any]]
 
@@ -30,18 +26,6 @@ class Fleet:
     async def engine(self, workflows: Workflows, **options: Any) -> Engine:
         options = {"poll_s": 0.2, "grace_s": 0, **options}
         return await self._stack.enter_async_context(Engine(self._make(), workflows=workflows, **options))
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
-    if request.param == "memory":
-        database = MemoryDatabase()
-        return lambda: MemoryStore(database)
-    if request.param == "postgres":
-        servers: Servers = request.getfixturevalue("postgres_servers")
-        url = servers.fresh()
-        return lambda: open_store(url)
-    return lambda: open_store(f"sqlite:///{tmp_path / 'runs.db'}")
 
 
 Sailing = Callable[[], AbstractAsyncContextManager[Fleet]]

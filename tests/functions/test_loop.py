@@ -117,6 +117,58 @@ def test_plain_callbacks_have_a_branch_of_their_own() -> None:
         assert run.waiting == {"1": "a"}
 
 
+def test_a_callback_that_is_cancelled_in_time_is_not_called() -> None:
+    called: list[str] = []
+
+    async def program() -> None:
+        loop = asyncio.get_running_loop()
+        first, second = (loop.call_soon(called.append, name) for name in ("first", "second"))
+        first.cancel()
+        await asyncio.sleep(0)
+        assert (first.cancelled(), second.cancelled()) == (True, False)
+        assert "cancelled" in repr(first)
+
+    with Driver(program):
+        assert called == ["second"]
+
+
+def test_an_activation_says_whether_it_asks_for_steps_alone() -> None:
+    async def program() -> None:
+        await Step("a")
+        withdrawn = asyncio.ensure_future(step("withdrawn"))
+        await asyncio.sleep(0)
+        withdrawn.cancel()
+        await Step("b")
+        await asyncio.gather(Step("c"), asyncio.sleep(1))
+
+    with Driver(program) as run:
+        assert run.last.only_steps
+        run.complete("a")
+        assert not run.last.only_steps
+        assert run.waiting == {"3": "b"}
+        run.complete("b")
+        assert not run.last.only_steps
+        assert (len(run.last.steps), len(run.last.timers)) == (1, 1)
+        run.complete("c")
+        assert run.last.only_steps
+
+
+def test_what_is_ready_when_the_main_task_ends_is_left_for_the_closing() -> None:
+    order: list[str] = []
+
+    async def program() -> None:
+        loop = asyncio.get_running_loop()
+        main = asyncio.current_task()
+        assert main is not None
+        main.add_done_callback(lambda _: order.append("after the end"))
+        loop.call_soon(order.append, "before")
+        await asyncio.sleep(0)
+
+    with Driver(program) as run:
+        assert run.last.end is not None
+        assert order == ["before"]
+
+
 def test_task_names_are_given_or_positions() -> None:
     names = []
 

@@ -13,8 +13,10 @@ from perdure.errors import (
     RunNotRetryable,
     RunOwnedElsewhere,
 )
-from perdure.kernel import ops
-from perdure.kernel.decide import NOTHING, Started
+from perdure.kernel import boxes, ops
+from perdure.kernel.boxes import EMPTY
+from perdure.kernel.decide import NOTHING, Started, decide
+from perdure.kernel.decision import Scene
 from perdure.kernel.effects import Begin, Drop, Finish, Proceed, Rearm
 from perdure.kernel.ops import End
 from perdure.kernel.records import Outcome
@@ -91,6 +93,17 @@ def test_nothing_left_to_run_suspends() -> None:
     assert statuses(decision) == [("running", "suspended")]
     assert decision.run is not None
     assert (decision.run.version, decision.row) == (4, True)
+
+
+def test_a_run_that_an_end_is_on_its_way_to_does_not_fall_asleep_before_it_has_read_it() -> None:
+    box = boxes.fire(boxes.fire(EMPTY, "1", 0), "2", 0)
+    first = decide(a_run(), advance(entries=(an_entry(),), idle=True, waits_dropped=("1",)), ME, Scene(box))
+    assert statuses(first) == []
+    assert first.box is not None
+    assert first.box.won.keys() == {"2"}
+    second = decide(a_run(), advance(entries=(an_entry(),), idle=True, waits_dropped=("2",)), ME, Scene(first.box))
+    assert statuses(second) == [("running", "suspended")]
+    assert second.box is EMPTY
 
 
 def test_a_suspended_run_that_goes_on_is_running_again() -> None:

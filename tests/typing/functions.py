@@ -111,7 +111,7 @@ async def outside(engine: Engine) -> None:
 
     await engine.start(reserve("o-17"))  # E: "StepCall[str]"
     await engine.start(checkout(17))  # E: incompatible type "int"; expected "str"
-    await engine.start(checkout)  # E: incompatible type
+    await engine.start(checkout)  # E: matches argument type
     number: int = await run.result()  # E: Incompatible types in assignment
 
 

@@ -336,7 +336,7 @@ def _end(
     )
 
 
-def _retry(run: Run | None, op: ops.Retry, me: str, _scene: Scene) -> Decision:
+def _retry(run: Run | None, op: ops.Retry, me: str, scene: Scene) -> Decision:
     run = mine_or_free(run, op, me)
     if run.status is not Status.FAILED:
         raise RunNotRetryable(
@@ -357,7 +357,7 @@ def _retry(run: Run | None, op: ops.Retry, me: str, _scene: Scene) -> Decision:
         "retried",
         "without its deadline, which has passed" if is_late else "",
         completed_at=None,
-        owner=me,
+        owner=me if scene.has_code else None,  # Then whoever has the code takes it.
         claim=run.claim + 1,
         attempt=run.attempt + 1,
         recoveries=0,
@@ -369,7 +369,7 @@ def _retry(run: Run | None, op: ops.Retry, me: str, _scene: Scene) -> Decision:
         outcome=Outcome(),
         archive_from=op.from_entry,
         audit=audit_rows,
-        effects=(Begin(run),),
+        effects=(Begin(run),) if scene.has_code else (),
         reply=run,
     )
 

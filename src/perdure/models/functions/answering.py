@@ -90,7 +90,8 @@ class Answering:
         if live is None:
             if effect.run_id in self._waking:
                 self._arrived.setdefault(effect.run_id, []).append(effect)
-            elif (run := self._lookup(effect.run_id)) is not None:
+            elif (run := self._lookup(effect.run_id)) is not None and run.status is Status.SUSPENDED and not run.hold:
+                # One that does not just wait was claimed a moment ago, and is about to be taken up: with all of this.
                 self._wake(run)
                 self._arrived.setdefault(effect.run_id, []).append(effect)
             return

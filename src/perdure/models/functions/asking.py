@@ -44,13 +44,13 @@ class AskingLoop(GeneratorLoop):
         "_new_steps",
         "_new_timers",
         "_number",
+        "_only_steps",
         "_posts",
         "_refusals",
         "_steps",
         "_steps_cancelled",
         "_timers",
         "_timers_dropped",
-        "_withdrawn",
         "at",
         "has_compensations",
         "keys",
@@ -73,7 +73,7 @@ class AskingLoop(GeneratorLoop):
         self._new_timers: list[TimerRequest] | None = None
         self._steps_cancelled: list[str] | None = None
         self._timers_dropped: list[str] | None = None
-        self._withdrawn = False
+        self._only_steps = True  # Nothing else was asked for or withdrawn in this activation, as in most.
         self.has_compensations = False
         self._asks: dict[str, AskFuture] = {}
         self._new_asks: list[Ask] | None = None
@@ -145,6 +145,7 @@ class AskingLoop(GeneratorLoop):
         future.number = self.next_number()
         future.request = request = Ask(self._next_position(), kind, name, what, self.at)
         self._asks[request.position] = future
+        self._only_steps = False
         if kind == "compensate":
             self.has_compensations = True
         if self._new_asks is None:
@@ -157,6 +158,7 @@ class AskingLoop(GeneratorLoop):
         """Say something with what this activation asks for. Raises as asking does; then, a future that never comes."""
         if self._refusal is not None:
             return self._refused()
+        self._only_steps = False
         if self._posts is None:
             self._posts = [post]
             self.posts_chars = len(post.value)
@@ -201,9 +203,10 @@ class AskingLoop(GeneratorLoop):
         position = future.request.position
         if self._steps.pop(position, None) is None:
             return
+        self._only_steps = False
         if future.number > self._fresh:
-            self._withdrawn = True
-        elif self._steps_cancelled is None:
+            return
+        if self._steps_cancelled is None:
             self._steps_cancelled = [position]
         else:
             self._steps_cancelled.append(position)
@@ -212,6 +215,7 @@ class AskingLoop(GeneratorLoop):
         position = future.request.position
         if self._asks.pop(position, None) is None or future.number > self._fresh:
             return
+        self._only_steps = False
         if self._asks_withdrawn is None:
             self._asks_withdrawn = [position]
         else:
@@ -221,6 +225,7 @@ class AskingLoop(GeneratorLoop):
         position = timer.request.position
         if self._timers.pop(position, None) is None or timer.number > self._fresh:
             return
+        self._only_steps = False
         if self._timers_dropped is None:
             self._timers_dropped = [position]
         else:
@@ -232,13 +237,13 @@ class AskingLoop(GeneratorLoop):
 
     def _commands(self) -> Commands:
         """What was gathered since the last time."""
+        steps, self._new_steps = self._new_steps, None
+        if self._only_steps:
+            return Commands(steps or (), True)
+        self._only_steps = True
         commands = Commands()
-        if self._new_steps is not None:
-            commands.steps = self._new_steps
-            self._new_steps = None
-            if self._withdrawn:
-                commands.steps = [request for request in commands.steps if request.position in self._steps]
-                self._withdrawn = False
+        if steps is not None:
+            commands.steps = [request for request in steps if request.position in self._steps]
         if self._new_timers is not None:
             commands.timers = [request for request in self._new_timers if request.position in self._timers]
             self._new_timers = None
@@ -292,6 +297,7 @@ class AskingLoop(GeneratorLoop):
 
     def _keep_timer(self, timer: TimerFuture | DurableTimerHandle) -> None:
         self._timers[timer.request.position] = timer
+        self._only_steps = False
         if self._new_timers is None:
             self._new_timers = [timer.request]
         else:

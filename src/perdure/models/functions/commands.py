@@ -82,12 +82,13 @@ class Raised(Struct, frozen=True):
 
 class Commands(Struct):
     """What one activation asks for, each in program order. With `end` all else but `posts` is empty: the run asks for
-    nothing more.
+    nothing more. `only_steps` says that all else is empty, as it mostly is.
 
     Withdrawn positions are those of earlier activations: what was asked for and withdrawn in the same one never shows.
     """
 
     steps: Sequence[StepRequest] = ()
+    only_steps: bool = False
     steps_cancelled: Sequence[str] = ()
     timers: Sequence[TimerRequest] = ()
     timers_dropped: Sequence[str] = ()

@@ -249,6 +249,14 @@ class Workflow(Generic[P, R]):
         return f"<workflow {self.name!r} at {self.where}>"
 
 
+class Stub(Workflow[P, R]):
+    """A workflow whose code is elsewhere: its name, its version, and what it takes and gives."""
+
+    def __init__(self, function: Callable[P, Coroutine[Any, Any, R]], **options: Any) -> None:
+        super().__init__(function, **options)
+        _WORKFLOWS.discard(self)
+
+
 def decorated_workflows() -> list[Workflow[Any, Any]]:
     """All workflows that were defined and still exist."""
     return sorted(_WORKFLOWS, key=lambda workflow: (workflow.name, workflow.where))
@@ -259,6 +267,10 @@ class _StepDecorator(Protocol):
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
+
+
+class _StubDecorator(Protocol):
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Stub[P, R]: ...
 
 
 class _WorkflowDecorator(Protocol):
@@ -343,6 +355,25 @@ def workflow(
             raise InvalidDefinition(f"workflow {called!r} must be an `async def`, since it awaits its steps")
         signature = Signature(function, f"workflow {called!r}", local_names(function, depth))
         return Workflow(function, name=called, version=version, signature=signature, compensation=compensation)
+
+    return decorate if function is None else decorate(function, 2)
+
+
+@overload
+def stub(function: Callable[P, Coroutine[Any, Any, R]], /) -> Stub[P, R]: ...
+@overload
+def stub(*, name: str | None = None, version: str = "") -> _StubDecorator: ...
+def stub(function: Callable[..., Any] | None = None, /, *, name: str | None = None, version: str = "") -> Any:
+    """Declare a workflow whose code is in another service; what stands in the body does not matter. Calls of it are
+    typed and checked, and can be started, or awaited as children: an engine that has the code runs them."""
+
+    def decorate(function: Callable[..., Any], depth: int = 1) -> Stub[Any, Any]:
+        _check_function(function, "stub")
+        called = name or function.__qualname__
+        if not inspect.iscoroutinefunction(function):
+            raise InvalidDefinition(f"the stub of workflow {called!r} must be an `async def`, as the workflow is")
+        signature = Signature(function, f"workflow {called!r}", local_names(function, depth))
+        return Stub(function, name=called, version=version, signature=signature)
 
     return decorate if function is None else decorate(function, 2)
 

@@ -215,7 +215,9 @@ class FunctionHost(Answering):
         return Journal(journal.input, journal.entries, journal.waits, failure)
 
     def _loaded(self, run: Run, reading: asyncio.Future[Journal]) -> None:
-        error = None if reading.cancelled() else reading.exception()
+        if reading.cancelled():
+            return
+        error = reading.exception()
         if self._waking.get(run.id) is not reading:  # It was dropped, and perhaps claimed again, in the meantime.
             return
         del self._waking[run.id]
@@ -351,17 +353,13 @@ class FunctionHost(Answering):
 
     def _release(self, live: LiveRun, commands: Commands) -> None:
         """The gate opens: what was asked for may touch the outside."""
-        for position in commands.steps_cancelled:
-            self._stop_step(live, position)
-        for position in commands.timers_dropped:
-            if (timer := live.timers.pop(position, None)) is not None:
-                timer.cancel()
-        for position in commands.asks_withdrawn:
-            if (timer := live.timers.pop(position, None)) is not None:
-                timer.cancel()
-        if commands.timers:
+        if not commands.only_steps:
+            for position in commands.steps_cancelled:
+                self._stop_step(live, position)
+            for position in (*commands.timers_dropped, *commands.asks_withdrawn):
+                if (timer := live.timers.pop(position, None)) is not None:
+                    timer.cancel()
             self._arm(live, commands.timers)
-        if commands.asks:
             self._arm_asks(live, commands.asks)
         for request in commands.steps:
             position = request.position

@@ -15,7 +15,7 @@ from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
-from perdure.errors import PerdureError, RollbackFailed, UnstorableValue
+from perdure.errors import InvalidArguments, PerdureError, RollbackFailed, UnstorableValue
 from perdure.kernel.ops import Advance, End, Onward, Start
 from perdure.kernel.records import Attempt, Entry, Failure, Outcome, PublishedValue, Run, StreamItem, Wait
 from perdure.kernel.status import Status
@@ -112,7 +112,11 @@ class LiveRun:
         try:
             commands = total.add(self.begin(input, created_at))
         except UnstorableValue as error:
-            raise Mismatch(str(error), details=str(error)) from error
+            if entries:
+                raise Mismatch(str(error), details=str(error)) from error
+            # It has done nothing yet: who started it had no code to check the arguments against.
+            refused = InvalidArguments(str(error))
+            commands = total.add(self._took(self.loop.begin(lambda: _refuse(refused), created_at)))
         return self._replay_entries(total, commands, entries)
 
     def undo(self, input: str, entries: Sequence[Entry], created_at: int, failure: str) -> Commands:
@@ -301,13 +305,7 @@ class LiveRun:
             commands, entries, starts, undo = self._answer_at_once(commands, at, entries)
         self.gate.append(commands)
         # The hot path: it goes on with steps and nothing else.
-        if (
-            commands.end is None
-            and len(self.requests) > len(self.pausing)
-            and not (commands.timers or commands.timers_dropped or commands.steps_cancelled)
-            and not (commands.asks or commands.asks_withdrawn or commands.posts)
-            and not (starts or read or consumed or undo)
-        ):
+        if commands.only_steps and len(self.requests) > len(self.pausing) and not (read or consumed):
             return Advance(
                 run_id=self.id,
                 at=at,
@@ -478,11 +476,13 @@ class LiveRun:
 
     def _took(self, commands: Commands) -> Commands:
         """Keep track of which steps are asked for, and mark what is said."""
+        for request in commands.steps:
+            self.requests[request.position] = request
+        if commands.only_steps:
+            return commands
         if commands.posts:
             said = enumerate(commands.posts, 1)
             commands.posts = [replace(post, mark=(self.seq, number)) for number, post in said]
-        for request in commands.steps:
-            self.requests[request.position] = request
         if commands.asks:
             for ask in commands.asks:
                 self.asks[ask.position] = ask
@@ -579,3 +579,7 @@ def _diff(entries: Sequence[Entry], at: int, now: str) -> str:
 
 
 __all__ = ["Fired", "LiveRun", "Mismatch"]
+
+
+async def _refuse(error: InvalidArguments) -> None:
+    raise error

@@ -8,6 +8,8 @@ import sys
 import time
 
 from perdure.testing.simulate.database import Bug
+from perdure.testing.simulate.focus import FOCUS
+from perdure.testing.simulate.mixing import MIX
 from perdure.testing.simulate.scenario import simulate
 
 _TAIL = 60
@@ -27,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     say(f"seeds {first} to {first + given.seeds - 1}")
     began = told = time.monotonic()
     for done, seed in enumerate(range(first, first + given.seeds), start=1):
-        report = simulate(seed, bugs=bugs)
+        report = simulate(seed, bugs=bugs, mix=FOCUS[bugs[0]] if bugs else MIX)
         if report.problem:
             say("\n".join(report.trace[-given.tail :]))
             say(f"\nseed {seed} after {done - 1} good ones: {report.problem}\n")

@@ -1,4 +1,4 @@
-"""What is simulated: a seeded mix of runs, events and faults; then the faults stop, and everything must end."""
+"""What is simulated: a seeded mix of runs, events and faults. Then the faults stop, and all of it must end."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 
 from perdure.engine import Engine
-from perdure.errors import EngineStopped, InvariantViolated, PerdureError, RunFinished, RunOwnedElsewhere, StoreError
+from perdure.errors import EngineStopped, InvariantViolated, RunFinished, RunOwnedElsewhere, StoreError
 from perdure.testing.simulate.checks import Expected, check_rest
 from perdure.testing.simulate.database import Bug
 from perdure.testing.simulate.loop import Stuck, process_name
-from perdure.testing.simulate.network import FINE, Weather
+from perdure.testing.simulate.mixing import CROWDED_S, HEARING, MIX, Mix, Planner, lanes_in, news_in, targets_in
+from perdure.testing.simulate.network import FINE
 from perdure.testing.simulate.simulation import Member, Simulation
-from perdure.testing.simulate.workload import WORKFLOWS, Job, Ledger, News, Plan, Task, Told
+from perdure.testing.simulate.workload import WORKFLOWS, Job, Ledger, News, Plan, Told
 
 __all__ = ["Report", "simulate"]
 
 T = TypeVar("T")
 
-_CROWDED_S = 5.0  # how far apart crowded moments are
 _REST_S = 300.0  # after the faults have stopped, everything must have come to an end by then
 
 
@@ -38,45 +38,6 @@ class Report(Struct, kw_only=True):
     turns: int = 0
 
 
-class Mix(Struct, frozen=True, kw_only=True):
-    """What a scenario is made of: how much of what, from which its lot is drawn."""
-
-    engines: tuple[int, int] = (2, 4)
-    runs: tuple[int, int] = (4, 10)
-    starters: int = 8  # runs are started on the first so many engines
-    tasks: tuple[int, int] = (1, 4)
-    pauses: tuple[int, int] = (0, 2)
-    kills: tuple[int, int] = (0, 2)
-    pauses_s: tuple[tuple[float, float], ...] = ((0.0, 2.0), (10.0, 12.5), (0.0, 25.0))  # the lease is 10
-    within_s: float = 25.0
-    crowded: float = 0.5  # the chance that all things happen at a few moments
-    weights: dict[str, int] = field(
-        default_factory=lambda: {
-            "work": 5,
-            "nap": 2,
-            "hear": 4,
-            "hear_in_time": 2,
-            "take": 4,
-            "news": 2,
-            "child": 2,
-            "started": 1,
-            "await": 2,
-            "both": 2,
-        }
-    )
-    weather: Callable[[Random], Weather] = lambda lot: Weather(
-        slow=lot.choice((0, 0.02, 0.1)),
-        slow_s=lot.choice((0.05, 0.5, 4.0)),
-        busy=lot.choice((0, 0.02, 0.1)),
-        unknown=lot.choice((0, 0.02, 0.1)),
-        hints_lost=lot.choice((0, 0.2, 1.0)),
-        latency_s=lot.choice((0.002, 0.02)),
-    )
-
-
-MIX = Mix()
-
-
 def simulate(seed: int, *, bugs: Iterable[Bug] = (), mix: Mix = MIX) -> Report:
     """Run the scenario of a seed. The same seed gives the same trace."""
     scenario = _Scenario(seed, frozenset(bugs), mix)
@@ -84,7 +45,7 @@ def simulate(seed: int, *, bugs: Iterable[Bug] = (), mix: Mix = MIX) -> Report:
     problem = ""
     try:
         simulation.run(scenario.run())
-    except (InvariantViolated, PerdureError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the seed and its trace are wanted
         problem = f"{type(error).__name__}: {error}"
     loop = simulation.loop
     simulation.note(f"ends after {loop.turns} turns, schedule {loop.schedule:08x}")
@@ -101,13 +62,13 @@ class _Scenario:
             seed,
             weather=mix.weather(lot),
             bugs=bugs,
-            live_runs_max=lot.choice((1, 3, 1000)),
+            live_runs_max=lot.choice(mix.live_runs_max),
             resources={Ledger: lambda: Ledger(self._step_started)},
         )
         self.expected = Expected()
         self.wrong: list[str] = []
         self._numbers = iter(range(10**6))
-        self._is_crowded = lot.random() < mix.crowded
+        self.planner = Planner(mix, lot)
 
     async def run(self) -> None:
         simulation, lot = self.simulation, self.lot
@@ -167,56 +128,27 @@ class _Scenario:
         started: dict[str, asyncio.Event] = {}
         for index in range(lot.randint(*self.mix.runs)):
             run_id = f"r{index}"
-            plan = self._plan(list(started), depth=0)
+            plan = self.planner.plan(list(started))
             self.expected.plans[run_id] = plan
             if lot.random() < 0.15:
                 self.expected.victims.add(run_id)
                 clients.append(self._cancel(run_id))
             kind = lot.choice(("clerk", "baker"))
-            before = [started[target] for target in _targets(plan)]
+            before = [started[target] for target in targets_in(plan)]
             started[run_id] = asyncio.Event()
             clients.append(self._start(run_id, kind, plan, before, started[run_id]))
-            told = sum(task[0] in ("hear", "hear_in_time") for task in plan)
+            told = sum(task[0] in HEARING for task in plan)
             if told:
                 self.expected.told[run_id] = told
                 clients.append(self._tell(run_id, told, started[run_id]))
-        for lane in _lanes(list(self.expected.plans.values())):
+        for lane in lanes_in(list(self.expected.plans.values())):
             number = next(self._numbers)
             self.expected.jobs.add(number)
             clients.append(self._broadcast(Job(number=number, lane=lane), f"job {number}"))
-        for number in range(max(_news(plan) for plan in self.expected.plans.values())):
+        for number in range(max(news_in(plan) for plan in self.expected.plans.values())):
             self.expected.news.add(number)
             clients.append(self._broadcast(News(number=number), f"news {number}"))
         return clients
-
-    def _plan(self, targets: list[str], depth: int) -> Plan:
-        length = self.lot.randint(*self.mix.tasks) if depth == 0 else self.lot.randint(1, 2)
-        return [self._task(targets, depth) for _ in range(length)]
-
-    def _task(self, targets: list[str], depth: int) -> Task:
-        lot = self.lot
-        kind = lot.choices(list(self.mix.weights), list(self.mix.weights.values()))[0]
-        if kind in ("hear", "hear_in_time") and depth:
-            kind = "take"
-        if (kind == "await" and not targets) or (kind in ("child", "started", "both") and depth > 1):
-            kind = "work"
-        match kind:
-            case "work":
-                return ["work", lot.randint(1, 99), lot.choice((0, 0, 0, 1, 2)), self._seconds(2)]
-            case "nap":
-                return ["nap", self._seconds(lot.choice((1, 20)))]
-            case "hear_in_time":
-                return ["hear_in_time", self._seconds(20)]
-            case "take":
-                return ["take", lot.randint(0, 1)]
-            case "child" | "started":
-                return [kind, lot.choice(("clerk", "baker")), self._plan([], depth + 1)]
-            case "await":
-                return ["await", lot.choice(targets)]
-            case "both":
-                return ["both", self._plan([], depth + 1), self._plan([], depth + 1)]
-            case _:
-                return [kind]
 
     async def _start(
         self, run_id: str, kind: str, plan: Plan, before: list[asyncio.Event], started: asyncio.Event
@@ -252,14 +184,10 @@ class _Scenario:
     async def _moment(self, part: float = 1.0) -> None:
         """Wait for some time, at most this part of the time in which things go wrong."""
         after_s = self.lot.random() * self.mix.within_s * part
-        if self._is_crowded:
+        if self.planner.is_crowded:
             now = self.simulation.loop.time()
-            after_s = max(0.0, round((now + after_s) / _CROWDED_S) * _CROWDED_S - now)
+            after_s = max(0.0, round((now + after_s) / CROWDED_S) * CROWDED_S - now)
         await asyncio.sleep(after_s)
-
-    def _seconds(self, most: float) -> float:
-        seconds = self.lot.random() * most
-        return round(seconds / _CROWDED_S) * _CROWDED_S if self._is_crowded else round(seconds, 3)
 
     async def _insist(
         self, request: Callable[[Engine], Awaitable[T]], fits: Callable[[Member], bool] = lambda _: True
@@ -309,27 +237,3 @@ class _Scenario:
 
 async def _send(event: Any, to: str | None, key: str, engine: Engine) -> object:
     return await engine.send(event, to=to, key=key)
-
-
-def _tasks(plan: Plan) -> list[Task]:
-    """All tasks of a plan, and those in them."""
-    found: list[Task] = []
-    for task in plan:
-        found.append(task)
-        for part in task[1:]:
-            if isinstance(part, list):
-                found += _tasks(part)
-    return found
-
-
-def _targets(plan: Plan) -> list[str]:
-    return [task[1] for task in _tasks(plan) if task[0] == "await"]
-
-
-def _lanes(plans: list[Plan]) -> list[int]:
-    return [task[1] for plan in plans for task in _tasks(plan) if task[0] == "take"]
-
-
-def _news(plan: Plan) -> int:
-    """How much news a run of this plan reads at most; its children read on their own."""
-    return sum(task[0] == "news" for task in _tasks(plan))

@@ -1,7 +1,7 @@
 """What simulated engines do: workflows that interpret plans, whose results their plans determine.
 
 A plan is a list of tasks, plain JSON: ["work", n], ["flaky", n, failures], ["nap", seconds], ["hear", n],
-["hear_in_time", n, seconds], ["take", lane], ["news"], ["child", workflow, plan], ["started", workflow, plan],
+["hear_in_time", n, seconds], ["take", lane], ["meet", lane], ["news"], ["child", workflow, plan], ["started", workflow, plan],
 ["await", run id, plan], ["both", plan, plan].
 """
 
@@ -110,6 +110,9 @@ async def _do(task: Task) -> Any:
             return (await receive(Told)).number if isinstance(told, TimeReached) else told.number
         case ["take", lane]:
             return (await receive(Job, where={"lane": lane})).number
+        case ["meet", lane]:
+            told, job = await asyncio.gather(receive(Told), receive(Job, where={"lane": lane}))
+            return [told.number, job.number]
         case ["news"]:
             return (await receive(News)).number
         case ["child", kind, plan]:
@@ -165,6 +168,8 @@ def _outcome(task: Task, heard: Any) -> Any:
             return "rested"
         case ["hear"] | ["hear_in_time", _]:
             return next(heard)
+        case ["meet", _]:
+            return [next(heard), ANY]
         case ["child" | "started", _, plan]:
             return outcome(plan)
         case ["both", one, other]:

@@ -1,0 +1,412 @@
+"""The engine's API without the engine: start runs, send, ask and follow, from a process that has no workflow code.
+
+A client registers with the store as an engine does, and owns nothing. What it asks for is decided here if no engine has
+the run, and by the engine that has it otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+import msgspec
+
+from perdure.controlling import Controlling, deadline_at
+from perdure.coordinator.coordinator import Coordinator, Limits, Stats
+from perdure.coordinator.post import PostOffice
+from perdure.coordinator.watch import Watch
+from perdure.errors import EngineStopped, Misuse, RunNotFound, StoreError, UnknownWorkflow
+from perdure.handles import RunHandle
+from perdure.inspecting import Inspecting
+from perdure.kernel import ops
+from perdure.kernel.decide import Started
+from perdure.kernel.effects import Drop, Effect, Finish
+from perdure.kernel.records import Engine as EngineRow
+from perdure.kernel.records import Outcome, Run
+from perdure.kernel.status import FINISHED
+from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
+from perdure.models.functions.define import RunCall, Workflow
+from perdure.models.functions.identity import check_same
+from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader, to_text
+from perdure.ports import Clock, Codec, Ids, PlainCodec, Probe, Store, SystemClock, new_id
+from perdure.reading import Reading
+from perdure.registry import Registry, called
+from perdure.sending import PENDING_MAX, RETENTION, Sending
+from perdure.storage import open_store
+
+log = logging.getLogger("perdure")
+
+R = TypeVar("R")
+
+_ASK_AGAIN_S, _ASK_AGAIN_MAX_S = 0.01, 0.25
+
+
+class Client(Inspecting, Sending, Reading, Controlling):
+    """Talks to the engines that share a store. Use it as an async context manager; one per process will do.
+
+    `store` is a URL ("sqlite:///shop.db", "postgresql://…") or a Store; `codec` must be the engines'.
+    """
+
+    _kind = "client"
+
+    def __init__(
+        self,
+        store: str | Store,
+        *,
+        clock: Clock | None = None,
+        codec: Codec | None = None,
+        ids: Ids = new_id,
+        limits: Limits | None = None,
+        payload_bytes_max: int = PAYLOAD_MAX_BYTES,
+        event_retention: timedelta = RETENTION,
+        events_pending_max: int = PENDING_MAX,
+        poll_s: float | msgspec.UnsetType | None = msgspec.UNSET,
+        probe: Probe | None = None,
+    ) -> None:
+        self._store = open_store(store) if isinstance(store, str) else store
+        self._workflows = Registry([])
+        self._clock = clock or SystemClock()
+        self._codec = codec or PlainCodec()
+        self._ids = ids
+        self._limits = limits or Limits()
+        self._payload_bytes_max = payload_bytes_max
+        self._event_retention = event_retention
+        self._events_pending_max = events_pending_max
+        self._poll_s = self._store.poll_s if poll_s is msgspec.UNSET else poll_s
+        self._probe = probe
+        self._waiters: dict[str, list[asyncio.Future[tuple[Run, Outcome] | None]]] = {}
+        self._readers: dict[str, set[asyncio.Event]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._state = "new"
+        self._stopped_by: BaseException | None = None
+        self._coordinator: Coordinator
+        self._post: PostOffice
+
+    # Life.
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    async def open(self) -> None:
+        """Open the store and register. Raises StoreBroken."""
+        self._assemble()
+        try:
+            await self._store.open()
+            await self._coordinator.start()
+        except BaseException:
+            await self._store.close()
+            raise
+        self._state = "open"
+        self._watch(self._bury)
+
+    def _assemble(self) -> None:
+        if self._state != "new":
+            raise Misuse(f"this {self._kind} was opened before; make a new one")
+        self._workflows.load()
+        self._post = PostOffice(self._store)
+        self._coordinator = Coordinator(
+            self._store,
+            limits=self._limits,
+            enroll=self._enroll,
+            perform=self._perform,
+            lost_track=self._lost_track,
+            broken=self._broke,
+            now=self._clock.now,
+            workflows=self._workflows,
+            posted=self._post.expect,
+            probe=self._probe,
+        )
+
+    def _watch(self, recover: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """From now on, notice what others do."""
+        if self._poll_s is not None:
+            watch = Watch(
+                self._store,
+                self._coordinator,
+                self._post,
+                self._clock,
+                offers=self._workflows.offers,
+                recover=recover,
+                poll_s=self._poll_s,
+            )
+            self._background(watch.run())
+
+    async def _bury(self) -> None:
+        self._coordinator.mourn(await self._store.bury())
+
+    async def shutdown(self) -> None:
+        """Finish what was asked for, and let go of the store. Idempotent."""
+        if self._state == "broken":
+            self._state = "stopped"
+            await self._cancel_tasks()
+            self._store.abandon()
+        if self._state == "open":
+            self._state = "stopping"
+            await self._cancel_tasks()
+            await self._sign_off()
+            self._state = "stopped"
+
+    async def _sign_off(self) -> None:
+        try:
+            await asyncio.wait_for(self._coordinator.stop(), self._limits.patience_s)
+        except TimeoutError:
+            log.warning("the store took nothing for %s s; what is not written is done again", self._limits.patience_s)
+            self._coordinator.kill()
+        self._let_go(EngineStopped(f"the {self._kind} was shut down; the run goes on when an engine has it again"))
+        try:
+            await self._store.retire(self._coordinator.engine.id)
+        except StoreError as error:
+            log.warning("the %s could not sign off (%s); others will notice that it is gone", self._kind, error)
+        await self._store.close()
+
+    def kill(self) -> None:
+        """Stop as a killed process would, at once: nothing is committed, released or tidied up. For tests."""
+        self._state = "stopped"
+        for task in self._tasks:
+            task.cancel()
+        self._coordinator.kill()
+        self._store.abandon()
+        self._let_go(EngineStopped(f"the {self._kind} was killed"))
+
+    async def _enroll(self) -> EngineRow:
+        return await self._store.enroll(
+            engine_id=self._ids(self._clock.now()),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            workflows=sorted(self._workflows),
+            at=self._clock.now(),
+        )
+
+    def _lost_track(self) -> None:
+        """There may be runs to go on with that only the store knows of: not for a client."""
+
+    def _broke(self, error: BaseException) -> None:
+        """The store is lost for good: nothing can go on in this process."""
+        self._state = "broken"
+        self._stopped_by = error
+        self._let_go(error)
+
+    def _let_go(self, error: BaseException) -> None:
+        """Tell everybody who waits for something that it will not come."""
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(error)
+                    waiter.exception()  # Whoever waits gets it; nobody else need hear of it.
+        self._waiters.clear()
+        for run_id in list(self._readers):
+            self._wake_readers(run_id)
+        self._post.close(error)
+
+    def _background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _cancel_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _check_open(self, *, to_start: bool = False) -> None:
+        """Raise EngineStopped unless it is there to answer. One that is stopping does, but starts nothing."""
+        if self._state == "open" or (self._state == "stopping" and not to_start):
+            return
+        kind = self._kind
+        if self._state == "new":
+            raise EngineStopped(
+                f"this {kind} was not opened yet: use it inside `async with {kind.title()}(…) as {kind}:`"
+            )
+        error = EngineStopped(
+            f"this {kind} has stopped: {self._stopped_by}" if self._stopped_by is not None
+            else f"this {kind} was shut down; open a new one on the same store"
+        )  # fmt: skip
+        error.__cause__ = self._stopped_by
+        raise error
+
+    @property
+    def stats(self) -> Stats:
+        """What the coordinator in here has done so far."""
+        return self._coordinator.stats
+
+    # Starting and waiting.
+
+    @overload
+    async def start(
+        self,
+        call: RunCall[R],
+        *,
+        id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        deadline: datetime | timedelta | None = None,
+        actor: str = "api",
+    ) -> RunHandle[R]: ...
+
+    @overload
+    async def start(
+        self,
+        call: str,
+        input: Mapping[str, Any] | None = None,
+        *,
+        version: str | None = None,
+        id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        deadline: datetime | timedelta | None = None,
+        actor: str = "api",
+    ) -> RunHandle[Any]: ...
+
+    async def start(
+        self,
+        call: RunCall[Any] | str,
+        input: Mapping[str, Any] | None = None,
+        *,
+        version: str | None = None,
+        id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        deadline: datetime | timedelta | None = None,
+        actor: str = "api",
+    ) -> RunHandle[Any]:
+        """Start a run; its handle once the run is durable.
+
+        What to run is a called workflow, or its name with the arguments by name, as JSON values; without a `version` it
+        is the one that the newest engine has. An engine that has the code takes it.
+
+        With an `id` this is idempotent: the same id, workflow and arguments give the same run, others raise RunExists.
+        A run that has not ended by its `deadline` fails. Raises UnknownWorkflow, InvalidArguments, UnstorableValue.
+        """
+        self._check_open(to_start=True)
+        if actor != "api":
+            checked_remark("", actor)
+        reader: Reader | None = None
+        if isinstance(call, str):
+            name = checked_text(call, "a workflow's name")
+            version = await self._version(name) if version is None else version
+            given = dict(input or {})
+            if (known := self._workflows.get((name, version))) is not None:
+                text = known.signature.write((), given, self._payload_bytes_max)
+            else:
+                text = to_text(given, f"the input of workflow {name!r}", self._payload_bytes_max)
+        else:
+            workflow = self._called(call)
+            name, version = workflow.name, workflow.version
+            text = workflow.signature.write(call.args, call.kwargs, self._payload_bytes_max)
+            reader = workflow.signature.result
+        now = self._clock.now()
+        started: Started = await self._coordinator.submit(
+            ops.Start(
+                run_id=self._ids(now) if id is None else checked_text(id, "a run's id"),
+                at=now,
+                actor=actor,
+                workflow=name,
+                workflow_version=version,
+                input=self._codec.encode(text),
+                tags=checked_tags(tags),
+                deadline=deadline_at(deadline, now),
+                fresh=id is None,
+            )
+        )
+        if not started.created:
+            stored = (await self._store.get([started.run.id]))[started.run.id]
+            check_same(started.run, self._codec.decode(stored.input), name, text)
+        return RunHandle(self, started.run.id, reader)
+
+    def _called(self, call: RunCall[Any]) -> Workflow[Any, Any]:
+        """The workflow of a call that is to be started. Raises Misuse, UnknownWorkflow."""
+        return called(call)
+
+    async def _version(self, name: str) -> str:
+        """The version of a workflow that the engine has that came last. Raises UnknownWorkflow."""
+        engines = [engine for engine in await self._store.engines() if engine.alive]
+        versions = [version for engine in engines for known, version in engine.workflows if known == name]
+        if not versions:
+            known = sorted({known for engine in engines for known, _ in engine.workflows})
+            raise UnknownWorkflow(
+                f"no engine that is alive has a workflow {name!r}, only: {', '.join(known) or 'none'}; to start it all "
+                "the same, and have it wait for one, say which version it is to be: version=''"
+            )
+        return versions[-1]
+
+    async def run(
+        self,
+        call: RunCall[R],
+        *,
+        id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        deadline: datetime | timedelta | None = None,
+    ) -> R:
+        """Start a run and wait for its result. As `start`, and raises what `RunHandle.result` does."""
+        return await (await self.start(call, id=id, tags=tags, deadline=deadline)).result()
+
+    def handle(self, id: str) -> RunHandle[Any]:
+        """A handle of a run known by its id. Asks nobody whether it exists."""
+        return RunHandle(self, id, None)
+
+    def read_result(self, run: Run, output: str, reader: Reader | None) -> Any:
+        """What a run returned, typed by its workflow if this one has it."""
+        reader = reader or self._result_reader(run)
+        return reader.read(self._codec.decode(output), f"the result of run {run.id!r}")
+
+    def _result_reader(self, run: Run) -> Reader:
+        known = self._workflows.get((run.workflow, run.workflow_version))
+        return known.signature.result if known is not None else Reader(Any, "a result")
+
+    async def outcome(self, run_id: str) -> tuple[Run, Outcome]:
+        """Wait until a run has ended; its last state and what it left. Raises RunNotFound, EngineStopped."""
+        checked_text(run_id, "a run's id")
+        pause_s = _ASK_AGAIN_S
+        while True:
+            self._check_open()
+            if self._coordinator.loaded(run_id) is not None:
+                if (ended := await self._notice(run_id)) is not None:
+                    return ended
+                continue  # This engine has it no more.
+            stored = (await self._store.get([run_id])).get(run_id)
+            if stored is None:
+                raise RunNotFound(run_id)
+            if stored.run.status in FINISHED:
+                return stored.run, stored.outcome
+            if self._state != "open":
+                raise EngineStopped("the engine is stopping; the run goes on when an engine has it again")
+            if self._coordinator.loaded(run_id) is None:
+                # Another engine has it, or none: that one's time is the real one.
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _ASK_AGAIN_MAX_S)
+
+    async def _notice(self, run_id: str) -> tuple[Run, Outcome] | None:
+        """Wait for the end of a run of this engine's; None if the engine lost it before."""
+        waiter: asyncio.Future[tuple[Run, Outcome] | None] = asyncio.get_running_loop().create_future()
+        waiters = self._waiters.setdefault(run_id, [])
+        waiters.append(waiter)
+        try:
+            return await waiter
+        finally:
+            waiters.remove(waiter)
+
+    # Effects.
+
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        """Of what was decided here about runs that nobody has, only their ends are of interest."""
+        for effect in effects:
+            if isinstance(effect, Finish):
+                self._tell_waiting(effect.run.id, (effect.run, effect.outcome))
+            elif isinstance(effect, Drop):
+                self._tell_waiting(effect.run_id, None)
+
+    def _tell_waiting(self, run_id: str, ended: tuple[Run, Outcome] | None) -> None:
+        self._wake_readers(run_id)
+        for waiter in self._waiters.pop(run_id, ()):
+            if not waiter.done():
+                waiter.set_result(ended)

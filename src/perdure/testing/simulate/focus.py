@@ -1,0 +1,74 @@
+"""Scenarios in which each of the deliberate bugs shows soon: what it takes, and little else."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.testing.simulate.database import Bug
+from perdure.testing.simulate.mixing import Mix
+from perdure.testing.simulate.network import Weather
+
+__all__ = ["FOCUS"]
+
+# Waits and broadcasts that meet.
+_MEETING = Mix(
+    engines=(3, 4),
+    runs=(8, 10),
+    tasks=(1, 3),
+    pauses=(0, 0),
+    kills=(0, 0),
+    crowded=1.0,
+    weights={"nap": 1, "take": 2},
+    weather=lambda _: Weather(latency_s=0.1),
+)
+
+# Engines that wake up about when others take over from them, in the middle of long rows of steps.
+_TAKEOVER = Mix(
+    engines=(2, 2),
+    runs=(6, 8),
+    tasks=(6, 10),
+    starters=1,
+    pauses=(4, 6),
+    pauses_s=((10.0, 14.0),),
+    kills=(0, 0),
+    weights={"work": 1},
+    weather=lambda _: Weather(slow=0.1, slow_s=4.0),
+)
+
+# Many who send at once to runs of one engine, some of them slowly.
+_MAIL = Mix(
+    engines=(3, 4),
+    starters=1,
+    runs=(8, 10),
+    tasks=(2, 5),
+    pauses=(0, 0),
+    kills=(0, 0),
+    crowded=1.0,
+    weights={"take": 1},
+    weather=lambda _: Weather(slow=0.15, slow_s=2.0),
+)
+
+# Runs that wait and that nobody has, which one engine takes while another gives them something.
+_GIVEN_UP = Mix(
+    engines=(3, 4),
+    runs=(8, 10),
+    tasks=(2, 4),
+    pauses=(0, 0),
+    kills=(3, 5),
+    crowded=1.0,
+    live_runs_max=(1,),
+    weights={"meet": 1},
+    weather=lambda _: Weather(latency_s=0.1),
+)
+
+_UNKNOWN = Mix(pauses=(0, 0), kills=(0, 0), weather=lambda _: Weather(unknown=0.1))
+
+FOCUS: Final[dict[Bug, Mix]] = {
+    Bug.NO_NAME_LOCK: _MEETING,
+    Bug.EARLY_SNAPSHOT: _MEETING,
+    Bug.NO_FENCE: _TAKEOVER,
+    Bug.LATE_BURIAL: _TAKEOVER,
+    Bug.UNLOCKED_OWNERS: _GIVEN_UP,
+    Bug.MAIL_CURSOR: _MAIL,
+    Bug.UNKNOWN_IS_FAILURE: _UNKNOWN,
+}

@@ -1,0 +1,125 @@
+"""What scenarios are made of, and the plans that are drawn for their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from msgspec import Struct, field
+
+from perdure.testing.simulate.network import Weather
+from perdure.testing.simulate.workload import Plan, Task
+
+__all__ = ["CROWDED_S", "HEARING", "MIX", "Mix", "Planner", "lanes_in", "news_in", "targets_in"]
+
+HEARING: Final = ("hear", "hear_in_time", "meet")  # tasks that need a word to their run
+CROWDED_S: Final = 5.0  # how far apart crowded moments are
+
+
+class Mix(Struct, frozen=True, kw_only=True):
+    """What a scenario is made of: how much of what, from which its lot is drawn."""
+
+    engines: tuple[int, int] = (2, 4)
+    runs: tuple[int, int] = (4, 10)
+    starters: int = 8  # runs are started on the first so many engines
+    tasks: tuple[int, int] = (1, 4)
+    pauses: tuple[int, int] = (0, 2)
+    kills: tuple[int, int] = (0, 2)
+    pauses_s: tuple[tuple[float, float], ...] = ((0.0, 2.0), (10.0, 12.5), (0.0, 25.0))  # the lease is 10
+    within_s: float = 25.0
+    live_runs_max: tuple[int, ...] = (1, 3, 1000)
+    crowded: float = 0.5  # the chance that all things happen at a few moments
+    weights: dict[str, int] = field(
+        default_factory=lambda: {
+            "work": 5,
+            "nap": 2,
+            "hear": 4,
+            "hear_in_time": 2,
+            "take": 4,
+            "meet": 2,
+            "news": 2,
+            "child": 2,
+            "started": 1,
+            "await": 2,
+            "both": 2,
+        }
+    )
+    weather: Callable[[Random], Weather] = lambda lot: Weather(
+        slow=lot.choice((0, 0.02, 0.1)),
+        slow_s=lot.choice((0.05, 0.5, 4.0)),
+        busy=lot.choice((0, 0.02, 0.1)),
+        unknown=lot.choice((0, 0.02, 0.1)),
+        hints_lost=lot.choice((0, 0.2, 1.0)),
+        latency_s=lot.choice((0.002, 0.02)),
+    )
+
+
+MIX = Mix()
+
+
+class Planner:
+    """Draws plans."""
+
+    def __init__(self, mix: Mix, lot: Random) -> None:
+        self.mix = mix
+        self.lot = lot
+        self.is_crowded = lot.random() < mix.crowded
+
+    def plan(self, targets: list[str], depth: int = 0) -> Plan:
+        """A plan whose tasks may wait for the ends of these runs."""
+        length = self.lot.randint(*self.mix.tasks) if depth == 0 else self.lot.randint(1, 2)
+        return [self._task(targets, depth) for _ in range(length)]
+
+    def _task(self, targets: list[str], depth: int) -> Task:
+        lot = self.lot
+        kind = lot.choices(list(self.mix.weights), list(self.mix.weights.values()))[0]
+        if kind in HEARING and depth:
+            kind = "take"
+        if (kind == "await" and not targets) or (kind in ("child", "started", "both") and depth > 1):
+            kind = "work"
+        match kind:
+            case "work":
+                return ["work", lot.randint(1, 99), lot.choice((0, 0, 0, 1, 2)), self._seconds(2)]
+            case "nap":
+                return ["nap", self._seconds(lot.choice((1, 20)))]
+            case "hear_in_time":
+                return ["hear_in_time", self._seconds(20)]
+            case "take" | "meet":
+                return [kind, lot.randint(0, 1)]
+            case "child" | "started":
+                return [kind, lot.choice(("clerk", "baker")), self.plan([], depth + 1)]
+            case "await":
+                return ["await", lot.choice(targets)]
+            case "both":
+                return ["both", self.plan([], depth + 1), self.plan([], depth + 1)]
+            case _:
+                return [kind]
+
+    def _seconds(self, most: float) -> float:
+        seconds = self.lot.random() * most
+        return round(seconds / CROWDED_S) * CROWDED_S if self.is_crowded else round(seconds, 3)
+
+
+def _tasks(plan: Plan) -> list[Task]:
+    """All tasks of a plan, and those in them."""
+    found: list[Task] = []
+    for task in plan:
+        found.append(task)
+        for part in task[1:]:
+            if isinstance(part, list):
+                found += _tasks(part)
+    return found
+
+
+def targets_in(plan: Plan) -> list[str]:
+    return [task[1] for task in _tasks(plan) if task[0] == "await"]
+
+
+def lanes_in(plans: list[Plan]) -> list[int]:
+    return [task[1] for plan in plans for task in _tasks(plan) if task[0] in ("take", "meet")]
+
+
+def news_in(plan: Plan) -> int:
+    """How much news a run of this plan reads at most; its children read on their own."""
+    return sum(task[0] == "news" for task in _tasks(plan))
