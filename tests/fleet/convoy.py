@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -174,7 +175,7 @@ class Convoy:
         ids = [run_id(number) for number in range(self._limit)]
         for start in range(0, len(ids), 1000):
             page = ids[start : start + 1000]
-            found = await self._ask(lambda page=page: self.store.load(page))
+            found = await self._ask(partial(self.store.load, page))
             if len(found) < len(page) or any(one.run.status not in FINISHED for one in found.values()):
                 return False
         return True

@@ -29,6 +29,8 @@ OPEN = "the engine is open"
 LOOK_WITHIN_S = 1.0  # after which the process may have been stopped in between
 AGAIN_S = 0.05
 
+MESSAGES = logging.getLogger("load")
+
 
 class Paid(Event):
     """Sent to a run."""
@@ -213,7 +215,7 @@ async def until_taken(request: Callable[[], Awaitable[None]]) -> None:
         try:
             return await request()
         except StoreError as error:
-            logging.warning("asked again: %s", error)
+            MESSAGES.warning("asked again: %s", error)
             await asyncio.sleep(AGAIN_S)
 
 
@@ -227,7 +229,7 @@ async def opened(make: Callable[[], Opened]) -> Opened:
         try:
             await made.open()
         except StoreError as error:
-            logging.warning("opened again: %s", error)
+            MESSAGES.warning("opened again: %s", error)
             await asyncio.sleep(AGAIN_S)
         else:
             return made
@@ -239,7 +241,7 @@ async def main(url: str, index: int, of: int, runs: int, at_once: int) -> None:
     LOG.store = await opened(lambda: open_store(url))
     # These kills are no run's fault: however often one is hit in a row, it must not be set aside as poison.
     engine = await opened(lambda: Engine(url, recoveries_max=1_000_000))
-    logging.info(OPEN)
+    MESSAGES.info(OPEN)
     async with asyncio.TaskGroup() as group:
         worker = Worker(engine, index, of, runs, at_once)
         tasks: list[asyncio.Task[Any]] = [group.create_task(one) for one in (worker.start_all(), worker.send_all())]

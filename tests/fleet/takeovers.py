@@ -44,7 +44,9 @@ class Takeovers:
     @property
     def summary(self) -> str:
         middle = sorted(seconds for seconds, _ in self.waited)[len(self.waited) // 2] if self.waited else 0.0
-        return f"{len(self.waited)} runs taken over, after {middle:.2f} s in the middle and {self.longest:.2f} s at most"
+        return (
+            f"{len(self.waited)} runs taken over, after {middle:.2f} s in the middle and {self.longest:.2f} s at most"
+        )
 
     @property
     def is_waiting(self) -> bool:
@@ -66,9 +68,7 @@ class Takeovers:
         found = {run.id: run for run in await self._store.list(RunFilter(statuses=_UNFINISHED, limit=2000))}
         orphans = {run_id: run for run_id, run in found.items() if run.owner in self._lost and run.hold is None}
         needy = {
-            run_id: self._lost[run.owner or ""]
-            for run_id, run in orphans.items()
-            if run.status is not Status.SUSPENDED
+            run_id: self._lost[run.owner or ""] for run_id, run in orphans.items() if run.status is not Status.SUSPENDED
         }
         needy |= await self._due([run for run_id, run in orphans.items() if run_id not in needy], now)
         for run_id in [run_id for run_id in self._waiting if run_id not in needy]:

@@ -15,8 +15,9 @@ import msgspec
 import pytest
 
 from perdure.kernel.status import Status
+from perdure.ports import StoredRun
 from perdure.testing import check_store
-from tests.fleet.convoy import Convoy
+from tests.fleet.convoy import PATIENCE_S, Convoy
 from tests.fleet.load import KINDS, LATE, STARTED, TICKET, UNSEEN, chosen, run_id
 from tests.storage.postgres.server import VERSIONS, PostgresServer, Servers
 
@@ -71,6 +72,7 @@ async def survive(url: str, folder: Path, *, runs: int = 500, kills: int = 5) ->
             await stroke(convoy, chance, has_leases)
         await finish(convoy)
         assert convoy.takeovers.waited, "nobody was hit, so nothing was tested"
+        assert convoy.takeovers.longest <= PATIENCE_S  # The soak has the real bound.
 
 
 async def survive_for_long(url: str, folder: Path, *, waited_max_s: float) -> None:
@@ -183,7 +185,7 @@ async def check(convoy: Convoy) -> None:
 
 
 async def check_results(convoy: Convoy) -> None:
-    found = {}
+    found: dict[str, StoredRun] = {}
     for start in range(0, convoy.runs, 1000):
         ids = [run_id(number) for number in range(start, min(start + 1000, convoy.runs))]
         found |= await convoy.store.get(ids)
