@@ -44,6 +44,7 @@ class PostgresServer:
             shutil.chown(self._place, "nobody")
         try:
             self._run("initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "utf8", "--no-sync")
+            self._ask_for_passwords()
             self.port = _free_port()
             self.start()
         except BaseException:
@@ -53,6 +54,11 @@ class PostgresServer:
     @property
     def url(self) -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def _ask_for_passwords(self) -> None:
+        """Only those of members of the role `locked`, if a test makes one."""
+        access = self._data / "pg_hba.conf"
+        access.write_text(f"host all +locked all scram-sha-256\n{access.read_text()}")
 
     def start(self) -> None:
         """Returns when it takes connections."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final, Protocol
 
 import asyncpg
-from msgspec import Struct
 
 from perdure.errors import PerdureError, StoreBroken
+from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.faults import is_definite, store_fault
 
-DEFAULT_LEASE_S: Final = 10.0
 _CONNECT_SHARE: Final = 0.5  # of the lease: so long a connection may take to come about,
 _STATEMENT_SHARE: Final = 0.6  # a statement may run at the server,
 _ANSWER_SHARE: Final = 0.8  # its answer may take to come,
@@ -48,17 +48,9 @@ class Connection(Protocol):
     def add_termination_listener(self, callback: Callable[..., object]) -> None: ...
 
 
-class Address(Struct, frozen=True, kw_only=True):
-    """Where the database is, and how long its engines may be silent before they count as dead."""
-
-    url: str
-    name: str  # for messages: without a password
-    schema: str
-    lease_s: float = DEFAULT_LEASE_S
-
-
 async def connect(address: Address, purpose: str, *, patient: bool = False) -> Connection:
-    """A new connection. Unless patient, nothing on it takes as long as the lease. Raises asyncpg's errors, OSError."""
+    """A new connection. Unless patient, nothing on it takes as long as the lease. Raises asyncpg's errors, OSError,
+    and StoreBroken for what the URL says."""
 
     def share(part: float) -> str:
         return str(max(1, int(address.lease_s * part * 1000)))
@@ -82,18 +74,41 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
             "idle_in_transaction_session_timeout": share(_SILENCE_SHARE),
             "tcp_user_timeout": share(_SILENCE_SHARE),
         }
-    driver: Any = asyncpg
-    connection: Any = await driver.connect(
-        address.url,
-        timeout=address.lease_s * _CONNECT_SHARE,
-        command_timeout=None if patient else address.lease_s * _ANSWER_SHARE,
-        max_cached_statement_lifetime=0,
-        server_settings=settings,
+    command_timeout_s = None if patient else address.lease_s * _ANSWER_SHARE
+    connection = await _connect(
+        address, command_timeout=command_timeout_s, max_cached_statement_lifetime=0, server_settings=settings
     )
     if not patient:
         _limit_silence(connection, int(address.lease_s * _SILENCE_SHARE * 1000))
-    made: Connection = connection
-    return made
+    return connection
+
+
+async def _connect(address: Address, **options: Any) -> Connection:
+    """From the first host that lets in and can write: after a failover that is another one than before."""
+    address.check_files()
+    urls = address.urls
+    if "target_session_attrs" not in address.url and "PGTARGETSESSIONATTRS" not in os.environ:
+        options["target_session_attrs"] = "read-write"
+    driver: Any = asyncpg
+    while True:
+        url = urls.pop(0)
+        try:
+            made: Connection = await driver.connect(
+                url, timeout=address.lease_s * _CONNECT_SHARE / len(address.urls), **options
+            )
+            return made
+        except (OSError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched):
+            if not urls:
+                raise
+        except ValueError as error:
+            if isinstance(error, asyncpg.InterfaceError):
+                raise
+            # It may repeat what it could not read, and that may be a part of a password.
+            raise StoreBroken(
+                f"the URL of {address.name}, or PGPORT or another PG… variable, is not what the driver understands;"
+                " correct it",
+                database=address.name,
+            ) from None
 
 
 def _limit_silence(connection: Any, limit_ms: int) -> None:

@@ -16,8 +16,9 @@ from perdure.kernel.batch import Batch, Committed, winners_elsewhere
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run
 from perdure.kernel.status import ACTIVE, FINISHED, Status
 from perdure.ports import STREAM_PAGE_CHARS_MAX, Journal, LoadedRun, News, Offer, Ripe, RunFilter, StoredRun, StreamPage
+from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.commit import commit
-from perdure.storage.postgres.connection import Address, Lane, Lanes, connect
+from perdure.storage.postgres.connection import Lane, Lanes, connect
 from perdure.storage.postgres.faults import store_fault
 from perdure.storage.postgres.fleet import Claims, look, offered
 from perdure.storage.postgres.hints import ANYBODY, Listener, Notifier
