@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final, Protocol
 
@@ -48,6 +48,61 @@ class Connection(Protocol):
     def add_termination_listener(self, callback: Callable[..., object]) -> None: ...
 
 
+class Session:
+    """A connection on which no answer takes longer than a limit: then it is cut.
+
+    The driver's own timeout would ask the server to cancel, and a server that waits for its standby to confirm a commit
+    then gives up waiting, and shows everybody what a failover would lose.
+    """
+
+    def __init__(self, connection: Any, limit_s: float | None) -> None:
+        self._connection = connection
+        self._limit_s = limit_s
+
+    async def _answer(self, request: Callable[..., Awaitable[Any]], query: str, args: tuple[Any, ...]) -> Any:
+        if self._limit_s is None:
+            return await request(query, *args)
+        guard = asyncio.get_running_loop().call_later(self._limit_s, self._connection.terminate)
+        try:
+            return await request(query, *args)
+        finally:
+            guard.cancel()
+
+    async def execute(self, query: str, *args: Any) -> str:
+        status: str = await self._answer(self._connection.execute, query, args)
+        return status
+
+    async def fetch(self, query: str, *args: Any) -> Sequence[Sequence[Any]]:
+        rows: Sequence[Sequence[Any]] = await self._answer(self._connection.fetch, query, args)
+        return rows
+
+    async def fetchval(self, query: str, *args: Any) -> Any:
+        return await self._answer(self._connection.fetchval, query, args)
+
+    async def fetchrow(self, query: str, *args: Any) -> Sequence[Any] | None:
+        row: Sequence[Any] | None = await self._answer(self._connection.fetchrow, query, args)
+        return row
+
+    def transaction(self, *, isolation: str | None = None, readonly: bool = False) -> AbstractAsyncContextManager[Any]:
+        made: AbstractAsyncContextManager[Any] = self._connection.transaction(isolation=isolation, readonly=readonly)
+        return made
+
+    def is_closed(self) -> bool:
+        return bool(self._connection.is_closed())
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        await self._connection.close(timeout=timeout)
+
+    def terminate(self) -> None:
+        self._connection.terminate()
+
+    async def add_listener(self, channel: str, callback: Callable[..., object]) -> None:
+        await self._connection.add_listener(channel, callback)
+
+    def add_termination_listener(self, callback: Callable[..., object]) -> None:
+        self._connection.add_termination_listener(callback)
+
+
 async def connect(address: Address, purpose: str, *, patient: bool = False) -> Connection:
     """A new connection. Unless patient, nothing on it takes as long as the lease. Raises asyncpg's errors, OSError,
     and StoreBroken for what the URL says."""
@@ -74,16 +129,13 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
             "idle_in_transaction_session_timeout": share(_SILENCE_SHARE),
             "tcp_user_timeout": share(_SILENCE_SHARE),
         }
-    command_timeout_s = None if patient else address.lease_s * _ANSWER_SHARE
-    connection = await _connect(
-        address, command_timeout=command_timeout_s, max_cached_statement_lifetime=0, server_settings=settings
-    )
+    connection = await _connect(address, max_cached_statement_lifetime=0, server_settings=settings)
     if not patient:
         _limit_silence(connection, int(address.lease_s * _SILENCE_SHARE * 1000))
-    return connection
+    return Session(connection, None if patient else address.lease_s * _ANSWER_SHARE)
 
 
-async def _connect(address: Address, **options: Any) -> Connection:
+async def _connect(address: Address, **options: Any) -> Any:
     """From the first host that lets in and can write: after a failover that is another one than before."""
     address.check_files()
     urls = address.urls
@@ -93,10 +145,7 @@ async def _connect(address: Address, **options: Any) -> Connection:
     while True:
         url = urls.pop(0)
         try:
-            made: Connection = await driver.connect(
-                url, timeout=address.lease_s * _CONNECT_SHARE / len(address.urls), **options
-            )
-            return made
+            return await driver.connect(url, timeout=address.lease_s * _CONNECT_SHARE / len(address.urls), **options)
         except (OSError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched):
             if not urls:
                 raise

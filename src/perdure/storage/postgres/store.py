@@ -136,6 +136,7 @@ class PostgresStore:
         self._check_open()
         async with self._writer.use() as connection:
             committed = await commit(connection, batch)
+        self._signs.committed(batch.engine_id, batch.number)
         self._notifier.tell(*self._addressees(batch, committed))
         return committed
 
