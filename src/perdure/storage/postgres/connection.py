@@ -14,6 +14,7 @@ import asyncpg
 from perdure.errors import PerdureError, StoreBroken
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.faults import is_definite, store_fault
+from perdure.storage.postgres.pooling import rewritten, settings_of
 
 _CONNECT_SHARE: Final = 0.5  # of the lease: so long a connection may take to come about,
 _STATEMENT_SHARE: Final = 0.6  # a statement may run at the server,
@@ -103,6 +104,20 @@ class Session:
         self._connection.add_termination_listener(callback)
 
 
+class PooledSession(Session):
+    """One of which nothing is left when a transaction ends."""
+
+    def __init__(
+        self, connection: Any, limit_s: float | None, schema: str, settings: tuple[tuple[str, str], ...]
+    ) -> None:
+        super().__init__(connection, limit_s)
+        self._schema = schema
+        self._settings = settings
+
+    async def _answer(self, request: Callable[..., Awaitable[Any]], query: str, args: tuple[Any, ...]) -> Any:
+        return await super()._answer(request, rewritten(query, self._schema, self._settings), args)
+
+
 async def connect(address: Address, purpose: str, *, patient: bool = False) -> Connection:
     """A new connection. Unless patient, nothing on it takes as long as the lease. Raises asyncpg's errors, OSError,
     and StoreBroken for what the URL says."""
@@ -129,10 +144,21 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
             "idle_in_transaction_session_timeout": share(_SILENCE_SHARE),
             "tcp_user_timeout": share(_SILENCE_SHARE),
         }
-    connection = await _connect(address, max_cached_statement_lifetime=0, server_settings=settings)
+    limit_s = None if patient else address.lease_s * _ANSWER_SHARE
+    made: Session
+    if address.is_pooled:
+        name = {"application_name": settings["application_name"]}
+        connection = await _connect(address, statement_cache_size=0, server_settings=name)
+        # Migrations make names, and set where in their transactions.
+        made = Session(connection, None)
+        if not patient:
+            made = PooledSession(connection, limit_s, address.schema, settings_of(settings))
+    else:
+        connection = await _connect(address, max_cached_statement_lifetime=0, server_settings=settings)
+        made = Session(connection, limit_s)
     if not patient:
         _limit_silence(connection, int(address.lease_s * _SILENCE_SHARE * 1000))
-    return Session(connection, None if patient else address.lease_s * _ANSWER_SHARE)
+    return made
 
 
 async def _connect(address: Address, **options: Any) -> Any:

@@ -99,6 +99,8 @@ def _closed(error: Exception, code: str) -> str | None:
             "its certificate is not to be trusted; name the file of the authority that signed it with sslrootcert=…,"
             " and the host as the certificate does"
         )
+    if "unsupported startup parameter" in str(error):
+        return "this is PgBouncer; say so with pgbouncer=true in the URL, and give a way around it with direct=…"
     if isinstance(error, ConnectionError) and "rejected SSL upgrade" in str(error):
         return "it has no TLS, and sslmode asks for it; turn `ssl` on in the server, or use sslmode=prefer"
     return _CLOSED.get(code) or _CLOSED.get(code[:2])

@@ -65,7 +65,7 @@ class PostgresStore:
             raise Misuse(f"the store on {self.address.name} was opened before; make another one")
         self._state = "open"
         try:
-            connection = await connect(self.address, "migration", patient=True)
+            connection = await connect(self.address.direct, "migration", patient=True)
             try:
                 await migrate(connection, self.address.schema)
             finally:
@@ -98,7 +98,8 @@ class PostgresStore:
 
     @property
     def poll_s(self) -> float:
-        return min(1.0, self.address.lease_s / 4)
+        # Who cannot be told that there is something looks more often.
+        return min(0.25 if self.address.direct.is_pooled else 1.0, self.address.lease_s / 4)
 
     def is_surely_alive(self) -> bool:
         return self._signs.is_lasting()
