@@ -19,8 +19,8 @@ _PACKAGES = ("pgbouncer", "libc-ares2", "libevent-2.1-7")
 class PgBouncer:
     """Running from the start. It does not outlive the process that made it."""
 
-    def __init__(self, server: PostgresServer, *, pool: int = 4) -> None:
-        """With fewer sessions in its pool than there are clients, they have to share."""
+    def __init__(self, server: PostgresServer, *, pool: int = 4, ignored: str = "") -> None:
+        """Ignores settings that clients bring, by name. With fewer sessions than clients, these share."""
         self._server = server
         self._place = Path(tempfile.mkdtemp(prefix="perdure-pgbouncer-"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -37,6 +37,7 @@ class PgBouncer:
             "pool_mode = transaction",
             "max_client_conn = 500",
             f"default_pool_size = {pool}",
+            f"ignore_startup_parameters = {ignored}",
         ]
         (self._place / "pgbouncer.ini").write_text("\n".join(lines))
         try:

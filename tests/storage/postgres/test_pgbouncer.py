@@ -152,6 +152,19 @@ async def test_who_does_not_say_that_it_is_pgbouncer_is_told_to(url: str, bounce
 
 
 @pytest.mark.soak
+async def test_who_does_not_say_so_is_told_by_one_that_ignores_settings_too(
+    url: str, postgres_servers: Servers
+) -> None:
+    names = "search_path, default_transaction_isolation, jit, plan_cache_mode, enable_seqscan, enable_hashjoin"
+    bouncer = PgBouncer(postgres_servers.running(18), ignored=f"{names}, enable_mergejoin")
+    try:
+        with pytest.raises(StoreBroken, match="pgbouncer=true"):
+            await open_store(through(bouncer, url)).open()
+    finally:
+        bouncer.end()
+
+
+@pytest.mark.soak
 async def test_hints_and_heartbeats_take_the_direct_way(url: str, bouncer: PgBouncer) -> None:
     pooled = f"{through(bouncer, url)}&direct={quote(url.partition('?')[0], safe='')}"
     async with Engine(pooled, workflows=[is_paid], poll_s=60) as one, Engine(pooled, workflows=[], poll_s=60) as other:

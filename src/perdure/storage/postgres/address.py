@@ -14,6 +14,7 @@ from perdure.errors import Misuse, StoreBroken
 
 DEFAULT_LEASE_S: Final = 10.0
 _LEASE_MIN_S: Final = 0.5
+_SILENCE_SHARE: Final = 0.5
 _FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 _PORT: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
 
@@ -27,6 +28,11 @@ class Address(Struct, frozen=True, kw_only=True):
     lease_s: float = DEFAULT_LEASE_S
     is_pooled: bool = False  # by PgBouncer in transaction mode
     direct_url: str | None = None  # a way around it
+
+    @property
+    def silence_s(self) -> float:
+        """So long a transaction may rest, and a socket be silent."""
+        return self.lease_s * _SILENCE_SHARE
 
     @property
     def direct(self) -> Address:

@@ -19,8 +19,7 @@ from perdure.storage.postgres.pooling import rewritten, settings_of
 _CONNECT_SHARE: Final = 0.5  # of the lease: so long a connection may take to come about,
 _STATEMENT_SHARE: Final = 0.6  # a statement may run at the server,
 _ANSWER_SHARE: Final = 0.8  # its answer may take to come,
-_LOCK_SHARE: Final = 0.3  # it may wait for a lock,
-_SILENCE_SHARE: Final = 0.5  # and a transaction may rest, or a socket be silent.
+_LOCK_SHARE: Final = 0.3  # and it may wait for a lock.
 
 
 class Connection(Protocol):
@@ -125,6 +124,7 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
     def share(part: float) -> str:
         return str(max(1, int(address.lease_s * part * 1000)))
 
+    silence = str(max(1, int(address.silence_s * 1000)))
     settings = {
         "application_name": f"perdure {purpose}",
         "search_path": address.schema,
@@ -141,8 +141,8 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
         settings |= {
             "statement_timeout": share(_STATEMENT_SHARE),
             "lock_timeout": share(_LOCK_SHARE),
-            "idle_in_transaction_session_timeout": share(_SILENCE_SHARE),
-            "tcp_user_timeout": share(_SILENCE_SHARE),
+            "idle_in_transaction_session_timeout": silence,
+            "tcp_user_timeout": silence,
         }
     limit_s = None if patient else address.lease_s * _ANSWER_SHARE
     made: Session
@@ -157,8 +157,18 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
         connection = await _connect(address, max_cached_statement_lifetime=0, server_settings=settings)
         made = Session(connection, limit_s)
     if not patient:
-        _limit_silence(connection, int(address.lease_s * _SILENCE_SHARE * 1000))
+        _limit_silence(connection, int(address.silence_s * 1000))
     return made
+
+
+async def check_session(connection: Connection, address: Address) -> None:
+    """Raises StoreBroken if settings get lost on the way: then sessions do not last, and nobody said so."""
+    if await connection.fetchval("select current_setting('search_path')") != address.schema:
+        raise StoreBroken(
+            f"{address.name} does not keep a session's settings, as PgBouncer does that ignores them; say so with"
+            " pgbouncer=true in the URL, and give a way around it with direct=…",
+            database=address.name,
+        )
 
 
 async def _connect(address: Address, **options: Any) -> Any:
@@ -250,7 +260,7 @@ class Lane:
             self._ended = True
             if self._connection is not None:
                 try:
-                    await self._connection.close(timeout=self._address.lease_s * _SILENCE_SHARE)
+                    await self._connection.close(timeout=self._address.silence_s)
                 except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
                     self._connection.terminate()
                 self._connection = None

@@ -13,6 +13,7 @@ from perdure.errors import CommitRefused, StoreBroken, StoreBusy, StoreError
 CONFLICT: Final = "PD001"
 NEEDS_MATCHING: Final = "PD002"
 LETTERS_GONE: Final = "PD003"
+LOCKED: Final = "55P03"
 _READ_ONLY: Final = "25006"
 
 # By class (two letters) or code. What is not here is a bug of ours, or somebody else's tables.
@@ -24,7 +25,7 @@ _PASSING: Final = frozenset(
         _READ_ONLY,  # a standby, or one that is being switched over
         "40",  # serialization failures and deadlocks
         "53",  # out of disk, memory or connections
-        "55P03",  # a lock was not to be had in time
+        LOCKED,  # a lock was not to be had in time
         "57014",  # cancelled: a statement took too long
         "57P01",  # the server shuts down,
         "57P02",  # has crashed,
