@@ -18,7 +18,7 @@ from perdure.kernel.status import Status
 from perdure.ports import StoredRun
 from perdure.testing import check_store
 from tests.fleet.convoy import PATIENCE_S, Convoy
-from tests.fleet.load import KINDS, LATE, STARTED, TICKET, UNSEEN, chosen, run_id
+from tests.fleet.load import FORGOTTEN, KINDS, LATE, STARTED, TICKET, UNSEEN, chosen, run_id
 from tests.storage.postgres.server import VERSIONS, PostgresServer, Servers
 
 LEASE_S = 2.0
@@ -178,6 +178,7 @@ async def check(convoy: Convoy, is_lossy: bool) -> None:
     tell(f"{len(starts)} attempts of steps ({unseen} not looked at), {again} steps again;", convoy.takeovers.summary)
     assert [line for line in lines if line.what == LATE] == []
     assert unseen < len(starts) // 2
+    assert is_lossy or FORGOTTEN not in convoy.messages()
     await check_results(convoy)
     begun = {(line.run_id, line.position) for line in starts}
     if is_lossy:

@@ -219,7 +219,7 @@ async def test_no_password_is_logged(url: str, caplog: pytest.LogCaptureFixture)
     role, own_url = await locked(url)
     own_url = own_url.replace(f"{role}@", f"{role}:{quote(PASSWORD, safe='')}@").replace("lease=60", "lease=0.5")
     caplog.set_level(logging.DEBUG)
-    async with Engine(own_url, poll_s=0.05) as engine, meddler(url) as other:
+    async with Engine(own_url, workflows=[], poll_s=0.05) as engine, meddler(url) as other:
         await other.execute(f"alter role {role} nologin")
         ending = f"select pg_terminate_backend(pid) from pg_stat_activity where usename = '{role}'"
         await other.execute(ending)

@@ -315,11 +315,12 @@ async def test_values_that_postgres_cannot_hold_are_refused_alone(url: str) -> N
         await author.commit(insert(a_run()))
 
 
-async def test_an_engine_whose_number_went_back_is_fenced(url: str) -> None:
+@pytest.mark.parametrize("is_buried", [False, True])
+async def test_an_engine_whose_number_went_back_is_fenced(url: str, is_buried: bool) -> None:
     async with author_on(url) as author, meddler(url) as other:
         await author.commit(insert(a_run()))
         await author.commit(insert(a_run("r-2")))
-        await other.execute("update engines set batch = 1")
+        await other.execute("update engines set batch = 1, alive = $1", not is_buried)
         with pytest.raises(Fenced) as caught:
             await author.commit(insert(a_run("r-3")))
         assert "went back" in str(caught.value)

@@ -150,11 +150,15 @@ async def _committed(connection: Connection, batch: Batch, state: int) -> Commit
 async def _fence(connection: Connection, batch: Batch) -> Fenced:
     query = QUERIES["engine"]
     row = await connection.fetchrow(query.sql, batch.engine_id)
+    last = row[3] if row is not None else None
+    # In a store that went back signs of life are old as well, and somebody may have taken the engine for dead. That it
+    # lacks batches says more.
+    is_behind = row is not None and row[1] == batch.epoch and row[3] < batch.number - 1
     try:
-        check_fence(batch.engine_id, batch.epoch, row)
+        if not is_behind:
+            check_fence(batch.engine_id, batch.epoch, row)
     except Fenced as fenced:
         return fenced
-    last = row[3] if row is not None else None
     return Fenced(
         f"engine {batch.engine_id!r} sends batch {batch.number}, but the store has {last} as its last: the store went"
         " back to an earlier state, or somebody else writes in the engine's name",
