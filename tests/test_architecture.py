@@ -27,6 +27,7 @@ ROWS = (
     (
         "engine",
         "client",
+        "connections",
         "controlling",
         "handles",
         "inspecting",
@@ -34,6 +35,7 @@ ROWS = (
         "registry",
         "resources",
         "sending",
+        "starting",
         "views",
     ),
     ("models",),

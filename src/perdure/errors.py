@@ -98,8 +98,9 @@ class NotInStep(Misuse): ...
 class RunNotFound(Misuse):
     run_id: str
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"no run has the id {run_id!r}; list the runs there are with engine.runs()", run_id=run_id)
+    def __init__(self, run_id: str, why: str = "") -> None:
+        why = why or "list the runs there are with engine.runs()"
+        super().__init__(f"no run has the id {run_id!r}; {why}", run_id=run_id)
 
 
 class NotPublished(Misuse, LookupError):

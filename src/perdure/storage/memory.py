@@ -17,7 +17,7 @@ from perdure.kernel.mail import knock
 from perdure.kernel.matching import Settlement
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, Outcome, PublishedValue, Run
 from perdure.kernel.status import ACTIVE, FINISHED, Status
-from perdure.ports import Journal, LoadedRun, News, Offer, Ripe, RunFilter, StoredRun, StreamPage
+from perdure.ports import Insertion, Journal, LoadedRun, News, Offer, Ripe, RunFilter, StoredRun, StreamPage
 from perdure.storage.memory_events import EventTables
 from perdure.storage.memory_streams import StreamTables
 
@@ -145,6 +145,12 @@ class MemoryStore:
             committed = write_batch(database, batch, database.tables.apply(batch, statuses))
         self._tell_others()
         return committed
+
+    def insertion(self, batch: Batch) -> Insertion:
+        raise Misuse(
+            f"run {min(batch.runs)!r} cannot be started on a connection: memory:// has none; leave connection= out, or"
+            " use an SQLite file or Postgres"
+        )
 
     async def claim(
         self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run
-from perdure.ports import Journal, LoadedRun, News, Offer, Ripe, RunFilter, Store, StoredRun, StreamPage
+from perdure.ports import Insertion, Journal, LoadedRun, News, Offer, Ripe, RunFilter, Store, StoredRun, StreamPage
 
 T = TypeVar("T")
 
@@ -62,6 +62,9 @@ class StoreProxy:
 
     async def commit(self, batch: Batch) -> Committed:
         return await self._through(self.inner.commit(batch))
+
+    def insertion(self, batch: Batch) -> Insertion:
+        return self.inner.insertion(batch)
 
     async def claim(
         self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -14,14 +14,29 @@ from perdure.errors import CommitRefused, Misuse, RunNotFound, StoreBroken, Unst
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run
 from perdure.kernel.status import ACTIVE, FINISHED, Status
-from perdure.ports import STREAM_PAGE_CHARS_MAX, Journal, LoadedRun, News, Offer, Ripe, RunFilter, StoredRun, StreamPage
+from perdure.ports import (
+    STREAM_PAGE_CHARS_MAX,
+    Insertion,
+    Journal,
+    LoadedRun,
+    News,
+    Offer,
+    Ripe,
+    Rows,
+    RunFilter,
+    Statement,
+    StoredRun,
+    StreamPage,
+)
 from perdure.storage.postgres.commit import commit
 from perdure.storage.postgres.connection import Address, Lane, Lanes, connect
 from perdure.storage.postgres.faults import store_fault
 from perdure.storage.postgres.fleet import Claims, look, offered
 from perdure.storage.postgres.hints import ANYBODY, Listener, Notifier
+from perdure.storage.postgres.insertion import insertion
 from perdure.storage.postgres.listing import listing
 from perdure.storage.postgres.liveness import SignsOfLife, now
+from perdure.storage.postgres.lookout import Lookout
 from perdure.storage.postgres.reading import Snapshot, fetch, journals, load_now, ripe_waits, status
 from perdure.storage.postgres.rows import (
     audit_of,
@@ -54,6 +69,7 @@ class PostgresStore:
         self._signs = SignsOfLife(address)
         self._notifier = Notifier(address)
         self._listener = Listener(address)
+        self._lookout = Lookout(self._lanes, self._notifier)
         self._state = "new"
         self._claims = Claims()
         self._senders: dict[int, str] = {}  # of mail that is to be answered
@@ -74,10 +90,12 @@ class PostgresStore:
         except BaseException:
             self.abandon()
             raise
+        self._lookout.open()
 
     async def close(self) -> None:
         if self._state == "open":
             self._state = "closed"
+            await self._lookout.close()
             await self._listener.close()
             await self._notifier.close()
             await self._writer.close()
@@ -88,6 +106,7 @@ class PostgresStore:
         if self._state == "open":
             self._state = "closed"
             # What is being written at this moment lands, or meets the fence of whoever finds the sign gone.
+            self._lookout.abandon()
             self._listener.abandon()
             self._notifier.abandon()
             self._writer.abandon()
@@ -136,6 +155,16 @@ class PostgresStore:
             committed = await commit(connection, batch)
         self._notifier.tell(*self._addressees(batch, committed))
         return committed
+
+    def insertion(self, batch: Batch) -> Insertion:
+        self._check_open()
+        return Insertion("postgresql", self._insertion(batch))
+
+    def _insertion(self, batch: Batch) -> Generator[Statement, Rows, StoredRun | None]:
+        taken = yield from insertion(self.address, batch)
+        if taken is None:
+            self._lookout.expect(batch.runs)
+        return taken
 
     def _addressees(self, batch: Batch, committed: Committed) -> tuple[set[str], set[str]]:
         """Runs whose owners, or whoever could be one, may have something to do after a batch; engines with answers."""
