@@ -124,9 +124,21 @@ class Starting:
         """Start a run and wait for its result. As `start`, and raises what `RunHandle.result` does."""
         return await (await self.start(call, id=id, tags=tags, deadline=deadline)).result()
 
+    @overload
     async def prepare_start(
         self,
-        call: RunCall[R] | str,
+        call: RunCall[R],
+        *,
+        id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        deadline: datetime | timedelta | None = None,
+        actor: str = "api",
+    ) -> PreparedStart[R]: ...
+
+    @overload
+    async def prepare_start(
+        self,
+        call: RunCall[Any] | str,
         input: Mapping[str, Any] | None = None,
         *,
         version: str | None = None,
@@ -134,7 +146,19 @@ class Starting:
         tags: Mapping[str, str] | None = None,
         deadline: datetime | timedelta | None = None,
         actor: str = "api",
-    ) -> PreparedStart[R]:
+    ) -> PreparedStart[Any]: ...
+
+    async def prepare_start(
+        self,
+        call: RunCall[Any] | str,
+        input: Mapping[str, Any] | None = None,
+        *,
+        version: str | None = None,
+        id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        deadline: datetime | timedelta | None = None,
+        actor: str = "api",
+    ) -> PreparedStart[Any]:
         """The first half of `start`: all checks, and nothing written. For `insert_start`. Raises as `start`."""
         self._check_open(to_start=True)
         if actor != "api":
