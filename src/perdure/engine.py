@@ -119,7 +119,7 @@ class Engine(Client):
         except BaseException:
             await self.shutdown(grace=0)
             raise
-        self._watch(self._recovery.run)
+        self._watch(self._recovery.run, lambda: self._recovery.is_behind)
         if self._poll_s is not None:
             self._background(self._purge_regularly())
             self._block_watch = BlockWatch(self._blocked_warn_s)
