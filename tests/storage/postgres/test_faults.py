@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import string
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
 
-from perdure.errors import CommitConflict, CommitRefused, Fenced, OutcomeUnknown, StoreBroken, StoreBusy
+from perdure.errors import CommitConflict, CommitRefused, Fenced, OutcomeUnknown, RunNotFound, StoreBroken, StoreBusy
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Mail
 from perdure.ports import Store
@@ -248,7 +250,7 @@ async def test_what_can_never_be_opened_is_broken(postgres_servers: Servers, bad
 
 
 async def test_a_lock_that_is_not_to_be_had_in_time_is_busy_and_nothing_is_written(url: str) -> None:
-    async with author_on(f"{url}&lease=1") as author, meddler(url) as other:
+    async with author_on(f"{url}&lease=4") as author, meddler(url) as other:
         await author.commit(insert(a_run(owner=author.id)))
         async with other.transaction():
             await other.execute("select 1 from runs for update")
@@ -259,7 +261,7 @@ async def test_a_lock_that_is_not_to_be_had_in_time_is_busy_and_nothing_is_writt
 
 
 async def test_a_statement_that_takes_too_long_is_ended_before_the_lease_is(url: str) -> None:
-    async with author_on(f"{url}&lease=1") as author:
+    async with author_on(f"{url}&lease=4") as author:
         store = cast(PostgresStore, author.store)
         with pytest.raises(StoreBusy):
             async with store._lanes.use() as connection:
@@ -268,7 +270,7 @@ async def test_a_statement_that_takes_too_long_is_ended_before_the_lease_is(url:
 
 
 async def test_who_rests_inside_a_transaction_is_cut_off_before_the_lease_is(url: str) -> None:
-    async with author_on(f"{url}&lease=1") as author, meddler(url) as other:
+    async with author_on(f"{url}&lease=4") as author, meddler(url) as other:
         store = cast(PostgresStore, author.store)
 
         async def rest() -> None:
@@ -282,6 +284,27 @@ async def test_who_rests_inside_a_transaction_is_cut_off_before_the_lease_is(url
         with pytest.raises(StoreBusy):
             await rest()
         assert await store.load(["r-1"]) == {}
+
+
+async def test_what_is_not_there_costs_no_connection(url: str) -> None:
+    async with author_on(url) as author, meddler(url) as other:
+        await author.store.load(["r-1"])
+        sessions = "select pid from pg_stat_activity where application_name = 'perdure reader' order by pid"
+        before = await other.fetch(sessions)
+        for _ in range(3):
+            with pytest.raises(RunNotFound):
+                await author.store.published("r-1")
+            with pytest.raises(CommitRefused):
+                await author.store.post(Mail(run_id="nul\0", sender="s", op="{}", at=1))
+        assert await other.fetch(sessions) == before
+
+
+async def test_what_is_too_long_for_an_index_is_refused_alone(url: str) -> None:
+    async with author_on(url) as author:
+        long = "".join(random.Random(1).choices(string.ascii_letters, k=10_000))
+        with pytest.raises(CommitRefused):
+            await author.commit(insert(a_run(tags={"long": long})))
+        await author.commit(insert(a_run(), f'"{long}"'))
 
 
 async def test_values_that_postgres_cannot_hold_are_refused_alone(url: str) -> None:
