@@ -124,7 +124,9 @@ class Client(Starting, Inspecting, Sending, Reading, Controlling):
             probe=self._probe,
         )
 
-    def _watch(self, recover: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    def _watch(
+        self, recover: Callable[[], Coroutine[Any, Any, object]], is_behind: Callable[[], bool] = lambda: False
+    ) -> None:
         """From now on, notice what others do."""
         if self._poll_s is not None:
             watch = Watch(
@@ -134,6 +136,7 @@ class Client(Starting, Inspecting, Sending, Reading, Controlling):
                 self._clock,
                 offers=self._workflows.offers,
                 recover=recover,
+                is_behind=is_behind,
                 poll_s=self._poll_s,
             )
             self._background(watch.run())

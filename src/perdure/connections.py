@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
@@ -231,7 +231,7 @@ class _Sqlalchemy:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explained() -> Generator[None]:
     """Say what to do about errors that the caller's transaction was bound to meet; others are raised as they are, so
     that whoever tries transactions again recognises them."""
     try:
