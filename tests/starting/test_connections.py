@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker, cre
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
-from perdure import Client, workflow
+from perdure import Client, Engine, workflow
 from perdure.errors import Misuse, RunNotFound
 from perdure.kernel.status import Status
 from tests.starting.conftest import path_of
@@ -260,6 +260,15 @@ async def test_settings_of_the_connection_do_not_matter(postgres: str, new_id: s
                 await client.start(ship("o"), id=new_id, connection=own)
             own.commit()
         assert await client.handle(new_id).status() == Status.CREATED
+
+
+async def test_whoever_started_it_need_not_be_there_at_the_commit(postgres: str, new_id: str) -> None:
+    with closing(psycopg.connect(plain(postgres))) as own:
+        async with Client(postgres) as client:
+            await client.start(ship(new_id), id=new_id, connection=own)
+        own.commit()
+    async with Engine(postgres, workflows=[ship], poll_s=0.05) as engine:
+        assert await engine.handle(new_id).result() == new_id
 
 
 async def test_a_repeatable_read_that_is_overtaken_fails_as_the_driver_has_it(postgres: str, new_id: str) -> None:
