@@ -61,6 +61,9 @@ class Watch:
                 await self._coordinator.prove()
             except StoreError as error:
                 log.warning("looking for what others left is tried again: %s", error)
+            except Exception:
+                # Whatever it is: an engine that looks no more is deaf, and nobody would know.
+                log.exception("looking for what others left failed and is tried again")
 
     async def _look(self) -> None:
         if not self._store.is_surely_alive():
