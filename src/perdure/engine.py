@@ -102,7 +102,7 @@ class Engine(Client):
     # Life.
 
     async def open(self) -> None:
-        """Open the store, register, recover what is there to go on with. Raises StoreBroken, DuplicateWorkflow."""
+        """Open the store, register, recover what is there to go on with. Raises StoreError, DuplicateWorkflow."""
         self._assemble()
         try:
             await self._store.open()
@@ -111,7 +111,7 @@ class Engine(Client):
         except BaseException:
             self._functions.close()
             await self._resources.release()
-            await self._store.close()
+            await self._close_store()
             raise
         self._state = "open"
         try:
