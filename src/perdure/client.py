@@ -136,7 +136,9 @@ class Client(Inspecting, Sending, Reading, Controlling):
         if self._url is not None:
             self._store = open_store(self._url)  # A store is opened once.
 
-    def _watch(self, recover: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    def _watch(
+        self, recover: Callable[[], Coroutine[Any, Any, object]], is_behind: Callable[[], bool] = lambda: False
+    ) -> None:
         """From now on, notice what others do."""
         if self._poll_s is not None:
             watch = Watch(
@@ -146,6 +148,7 @@ class Client(Inspecting, Sending, Reading, Controlling):
                 self._clock,
                 offers=self._workflows.offers,
                 recover=recover,
+                is_behind=is_behind,
                 poll_s=self._poll_s,
             )
             self._background(watch.run())

@@ -24,7 +24,8 @@ _RECOVERIES_APART_US = 100_000
 
 
 class Watch:
-    """Runs until it is cancelled. `recover` goes on with runs that nobody has any more."""
+    """Runs until it is cancelled. `recover` goes on with runs that nobody has any more; `is_behind` says that the last
+    time it did not come to its end."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class Watch:
         *,
         offers: Callable[[], Sequence[Offer]],
         recover: Callable[[], Awaitable[object]],
+        is_behind: Callable[[], bool] = lambda: False,
         poll_s: float,
     ) -> None:
         self._store = store
@@ -43,6 +45,7 @@ class Watch:
         self._clock = clock
         self._offers = offers
         self._recover = recover
+        self._is_behind = is_behind
         self._poll_us = round(poll_s * 1_000_000)
         self._heard = asyncio.Event()
         self._recovered_at = clock.now()
@@ -62,6 +65,9 @@ class Watch:
                 await self._coordinator.prove()
             except StoreError as error:
                 log.warning("looking for what others left is tried again: %s", error)
+            except Exception:
+                # Whatever it is: an engine that looks no more is deaf, and nobody would know.
+                log.exception("looking for what others left failed and is tried again")
 
     async def _look(self) -> None:
         if not self._store.is_surely_alive():
@@ -73,7 +79,7 @@ class Watch:
             self._fetch(),
         )
         # Who has died is learnt by recovering what they left.
-        is_stray = news.stray or not is_read
+        is_stray = news.stray or not is_read or self._is_behind()
         if news.dead or (is_stray and now >= self._recovered_at + _RECOVERIES_APART_US):
             self._recovered_at = now
             await self._recover()
