@@ -26,6 +26,7 @@ ROWS = (
     ("facade",),
     (
         "engine",
+        "blocking",
         "client",
         "connections",
         "controlling",

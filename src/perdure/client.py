@@ -64,6 +64,7 @@ class Client(Starting, Inspecting, Sending, Reading, Controlling):
         poll_s: float | msgspec.UnsetType | None = msgspec.UNSET,
         probe: Probe | None = None,
     ) -> None:
+        self._url = store if isinstance(store, str) else None
         self._store = open_store(store) if isinstance(store, str) else store
         self._workflows = Registry([])
         self._clock = clock or SystemClock()
@@ -95,13 +96,13 @@ class Client(Starting, Inspecting, Sending, Reading, Controlling):
         await self.shutdown()
 
     async def open(self) -> None:
-        """Open the store and register. Raises StoreBroken."""
+        """Open the store and register. Raises StoreError; it may be tried again if the store was given by its URL."""
         self._assemble()
         try:
             await self._store.open()
             await self._coordinator.start()
         except BaseException:
-            await self._store.close()
+            await self._close_store()
             raise
         self._state = "open"
         self._watch(self._bury)
@@ -123,6 +124,12 @@ class Client(Starting, Inspecting, Sending, Reading, Controlling):
             posted=self._post.expect,
             probe=self._probe,
         )
+
+    async def _close_store(self) -> None:
+        """After opening failed."""
+        await self._store.close()
+        if self._url is not None:
+            self._store = open_store(self._url)  # A store is opened once.
 
     def _watch(
         self, recover: Callable[[], Coroutine[Any, Any, object]], is_behind: Callable[[], bool] = lambda: False

@@ -112,7 +112,7 @@ class Engine(Client):
         except BaseException:
             self._functions.close()
             await self._resources.release()
-            await self._store.close()
+            await self._close_store()
             raise
         self._state = "open"
         try:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.post import PostOffice
 from perdure.errors import Fenced, StoreError
 from perdure.ports import Clock, Offer, Store
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 log = logging.getLogger("perdure")
 
@@ -70,14 +74,30 @@ class Watch:
             # An engine that was marked dead and has nothing to commit would never hear of it.
             await self._coordinator.prove()
         now = self._clock.now()
-        news = await self._store.look(engine_id=self._coordinator.engine.id, offers=self._offers(), at=now)
-        if self._post.is_awaiting:
-            await self._post.collect()
-        is_stray = news.stray or self._is_behind()
-        if news.mail and not await self._post.read(self._coordinator):
-            is_stray = True  # Who has died is learnt by recovering what they left.
+        news, is_read = await _together(
+            self._store.look(engine_id=self._coordinator.engine.id, offers=self._offers(), at=now),
+            self._fetch(),
+        )
+        # Who has died is learnt by recovering what they left.
+        is_stray = news.stray or not is_read or self._is_behind()
         if news.dead or (is_stray and now >= self._recovered_at + _RECOVERIES_APART_US):
             self._recovered_at = now
             await self._recover()
         elif is_stray:
             self._clock.call_at(self._recovered_at + _RECOVERIES_APART_US, self._heard.set)
+
+    async def _fetch(self) -> bool:
+        """Deal with answers and mail, without asking first whether there are any: somebody waits for them."""
+        if self._post.is_awaiting:
+            await self._post.collect()
+        return await self._post.read(self._coordinator)
+
+
+async def _together(first: Coroutine[Any, Any, A], second: Coroutine[Any, Any, B]) -> tuple[A, B]:
+    """Both results, when both have ended. Raises what either raised."""
+    one, other = await asyncio.gather(first, second, return_exceptions=True)
+    if isinstance(one, BaseException):
+        raise one
+    if isinstance(other, BaseException):
+        raise other
+    return one, other

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
@@ -101,7 +100,7 @@ class PostgresStore:
             await self._notifier.close()
             await self._writer.close()
             await self._lanes.close()
-            await asyncio.to_thread(self._signs.end)
+            await self._signs.finish()
 
     def abandon(self) -> None:
         if self._state == "open":
