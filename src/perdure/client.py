@@ -31,6 +31,7 @@ from perdure.kernel.records import Engine as EngineRow
 from perdure.kernel.records import Outcome, Run
 from perdure.kernel.status import FINISHED
 from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
+from perdure.models.functions.context import holds_writer
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.functions.identity import check_same
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader, to_text
@@ -222,7 +223,14 @@ class Client(Inspecting, Sending, Reading, Controlling):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _check_open(self, *, to_start: bool = False) -> None:
-        """Raise EngineStopped unless it is there to answer. One that is stopping does, but starts nothing."""
+        """Raise EngineStopped unless it is there to answer. One that is stopping does, but starts nothing.
+
+        Raises Misuse where it could not answer: in a step that holds the writer until it ends."""
+        if step := holds_writer.get():
+            raise Misuse(
+                f"the {self._kind} cannot be asked for anything in the transactional step {step!r}: nothing else is "
+                "written before it ends. Do it in another step"
+            )
         if self._state == "open" or (self._state == "stopping" and not to_start):
             return
         kind = self._kind
