@@ -446,6 +446,7 @@ class StepRunner:
     def close(self) -> None:
         """Start nothing more; threads that still run are left to end, processes are not."""
         self.carriers.close()
+        self.transactions.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
         if "processes" in self.__dict__:
             self.processes.close()

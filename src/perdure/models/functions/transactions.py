@@ -195,13 +195,22 @@ class Transactions:
         self._me = me
         self._prove = prove
         self._broken = broken
+        self._tasks: set[asyncio.Task[Concluded]] = set()
 
     def begin(self, execution: Execution, pulse: Pulse, context: Context) -> asyncio.Task[Concluded]:
         """Start an attempt. Raises Misuse if there are no transactions for such functions on this store."""
         self._check(execution)
         fate = execution.fate = Fate()
         work = self._transact(execution, pulse, fate, context)
-        return asyncio.get_running_loop().create_task(work, name="perdure-transaction", context=context)
+        task = asyncio.get_running_loop().create_task(work, name="perdure-transaction", context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def close(self) -> None:
+        """Wait for nothing any more. What is being committed is found by whoever goes on with the run."""
+        for task in self._tasks:
+            task.cancel()
 
     def _check(self, execution: Execution) -> None:
         step, takes = execution.step, self._store.transacts
