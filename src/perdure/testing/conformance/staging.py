@@ -265,7 +265,9 @@ class StagingRules(Rules):
                 return
             notes, run = await self._noted(author)
             places = [place_of(author, run, str(number)) for number in range(2, 22)]
-            bodies = [notes.body(place, " ".join(("insert into notes values (", place.position, ")"))) for place in places]
+            bodies = [
+                notes.body(place, " ".join(("insert into notes values (", place.position, ")"))) for place in places
+            ]
             turns = zip(places * 2, bodies * 2, strict=True)  # Each of them twice.
             await asyncio.gather(*[author.store.transact(place, body) for place, body in turns])
             assert await notes.numbers() == [*range(2, 22)]
