@@ -29,6 +29,7 @@ from perdure.kernel.records import Engine as EngineRow
 from perdure.kernel.records import Outcome, Run
 from perdure.kernel.status import FINISHED
 from perdure.models.functions.checks import checked_text
+from perdure.models.functions.context import holds_writer
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
 from perdure.ports import Clock, Codec, Ids, PlainCodec, Probe, Store, SystemClock, new_id
 from perdure.reading import Reading
@@ -227,7 +228,14 @@ class Client(Starting, Inspecting, Sending, Reading, Controlling):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _check_open(self, *, to_start: bool = False) -> None:
-        """Raise EngineStopped unless it is there to answer. One that is stopping does, but starts nothing."""
+        """Raise EngineStopped unless it is there to answer. One that is stopping does, but starts nothing.
+
+        Raises Misuse where it could not answer: in a step that holds the writer until it ends."""
+        if step := holds_writer.get():
+            raise Misuse(
+                f"the {self._kind} cannot be asked for anything in the transactional step {step!r}: nothing else is "
+                "written before it ends. Do it in another step"
+            )
         if self._state == "open" or (self._state == "stopping" and not to_start):
             return
         kind = self._kind

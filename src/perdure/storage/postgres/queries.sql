@@ -363,6 +363,11 @@ select {run_columns} from runs where runs.id = any(:ids::text[])
 -- What runs wait for.
 select {wait_columns} from waits where run_id = any(:ids::text[]) order by run_id, position, option
 
+-- name: staged
+-- What is staged for runs, in the order of the fields of kernel.records.Staged.
+select run_id, position, name, claim, attempt, value, started_at, at from staged
+where run_id = any(:ids::text[]) order by run_id, position
+
 -- name: stored_runs
 -- Runs by id, with payloads.
 select {run_columns}, runs.input, runs.output, runs.failure from runs where runs.id = any(:ids::text[])

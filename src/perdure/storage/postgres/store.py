@@ -12,7 +12,7 @@ import asyncpg
 
 from perdure.errors import CommitRefused, Misuse, RunNotFound, StoreBroken, StoreBusy, UnstorableValue
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
 from perdure.kernel.status import ACTIVE, FINISHED, Status
 from perdure.ports import (
     STREAM_PAGE_CHARS_MAX,
@@ -25,8 +25,10 @@ from perdure.ports import (
     Rows,
     RunFilter,
     Statement,
+    StepPlace,
     StoredRun,
     StreamPage,
+    Transacts,
 )
 from perdure.storage.postgres.commit import commit
 from perdure.storage.postgres.connection import Address, Lane, Lanes, connect
@@ -52,6 +54,7 @@ from perdure.storage.postgres.rows import (
     stream_item_of,
 )
 from perdure.storage.postgres.schema import migrate
+from perdure.storage.postgres.steps import StepTransactions
 
 _LANES: Final = 4  # connections for all but commits, opened as they are needed
 
@@ -60,12 +63,16 @@ class PostgresStore:
     """A store in the schema of a database, which is made if there is none.
 
     Commits have a connection of their own; so have hints to others, hints from them, and the heartbeat in its thread.
+    Transactional steps have a few.
     """
+
+    transacts: Transacts = "async"
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self._writer = Lane(address, "writer")
         self._lanes = Lanes(address, "reader", _LANES)
+        self._steps = StepTransactions(address)
         self._signs = SignsOfLife(address)
         self._notifier = Notifier(address)
         self._listener = Listener(address)
@@ -98,6 +105,7 @@ class PostgresStore:
             await self._lookout.close()
             await self._listener.close()
             await self._notifier.close()
+            await self._steps.close()
             await self._writer.close()
             await self._lanes.close()
             await self._signs.finish()
@@ -109,6 +117,7 @@ class PostgresStore:
             self._lookout.abandon()
             self._listener.abandon()
             self._notifier.abandon()
+            self._steps.abandon()
             self._writer.abandon()
             self._lanes.abandon()
             self._signs.end()
@@ -176,6 +185,10 @@ class PostgresStore:
                 runs.add(run_id)
         engines = {self._senders[mail_id] for mail_id in batch.mail_done if mail_id in self._senders}
         return runs, engines
+
+    async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:
+        self._check_open()
+        return await self._steps.transact(place, body)
 
     async def claim(
         self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int
