@@ -68,8 +68,8 @@ class Machine:
 
     def completed(self, token_id: int, value: Any) -> Decisions:
         """A token's node has a result."""
-        token = self._tokens.get(token_id)
-        if token is not None and not self.ended:
+        token = self._told(token_id)
+        if token is not None:
             try:
                 self._complete(token, value)
             except GraphFailed as error:
@@ -78,8 +78,8 @@ class Machine:
 
     def failed(self, token_id: int, error: BaseException, about: dict[str, Any]) -> Decisions:
         """A token's node has failed. `about` is what expressions see of it as `error`."""
-        token = self._tokens.get(token_id)
-        if token is not None and not self.ended:
+        token = self._told(token_id)
+        if token is not None:
             try:
                 self._fail(token, error, about)
             except GraphFailed as trouble:
@@ -101,8 +101,8 @@ class Machine:
 
     def terminate(self, token_id: int, error: GraphFailed | None = None) -> Decisions:
         """A token's node ends the whole run: with its output, or as a failure."""
-        token = self._tokens.get(token_id)
-        if token is not None and not self.ended:
+        token = self._told(token_id)
+        if token is not None:
             try:
                 if error is not None:
                     raise error
@@ -116,6 +116,17 @@ class Machine:
         if not self.ended:
             self._fail_run(error)
         return self._decided()
+
+    def _told(self, token_id: int) -> Token | None:
+        """The token that something is told of, if it still waits for that. From here on it has another id: who tells of
+        it again means what is over."""
+        token = None if self.ended else self._tokens.pop(token_id, None)
+        if token is not None:
+            del token.fork.tokens[token_id]
+            self._ids += 1
+            token.id = self._ids
+            self._tokens[token.id] = token.fork.tokens[token.id] = token
+        return token
 
     def _decided(self) -> Decisions:
         decided = self._decisions
@@ -248,8 +259,9 @@ class Machine:
         limits, outer = self._plan.limits, token.fork
         if len(ways) > limits.branches:
             raise self._beyond(token, f"{len(ways):,} branches", "branches", limits.branches)
-        if len(self._tokens) + len(ways) > limits.tokens:
-            raise self._beyond(token, f"{len(self._tokens) + len(ways):,} tokens", "tokens", limits.tokens)
+        alive = len(self._tokens) - 1 + len(ways)  # The token that comes apart is none any more.
+        if alive > limits.tokens:
+            raise self._beyond(token, f"{alive:,} tokens", "tokens", limits.tokens)
         if outer.depth + 1 > limits.nesting:
             raise self._beyond(token, f"{outer.depth + 1} forks inside each other", "nesting", limits.nesting)
         self._ids += 1

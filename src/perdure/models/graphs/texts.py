@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
 from typing import Any, Literal
 
@@ -19,7 +19,12 @@ Form = Literal["yaml", "json"]
 
 def schema_type() -> Any:
     """The type of a whole definition, with all kinds of node that there are by now."""
-    kinds: Any = reduce(or_, KINDS.values())
+    return _schema_type(tuple(KINDS.values()))
+
+
+@cache
+def _schema_type(known: tuple[type[Kind], ...]) -> Any:
+    kinds: Any = reduce(or_, known)
     return msgspec.defstruct(
         "Graph",
         [("nodes", dict[Name, kinds])],  # pyright: ignore[reportInvalidTypeForm]
