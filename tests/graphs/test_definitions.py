@@ -425,7 +425,7 @@ async def test_an_engine_takes_graphs_as_it_takes_workflows() -> None:
     async with Engine("memory://", workflows=[graph]) as engine:
         assert await engine.run(graph(Question(topic="t"))) == Report(text="T 0, T 1, T 2")
         named = await engine.start("research", input={"input": {"topic": "u"}})
-        assert await named.result() == {"text": "U 0, U 1, U 2"}
+        assert await named.result() == Report(text="U 0, U 1, U 2")
 
 
 async def test_an_engine_refuses_a_graph_that_is_wrong() -> None:

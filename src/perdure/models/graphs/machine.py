@@ -363,8 +363,10 @@ class Machine:
             index, fork = fork.index, fork.outer
         if fork is None:
             return False
-        view = token.view(self._input)
-        outputs = tuple(token.output if merge.source is None else merge.source.evaluate(view) for merge in join.merges)
+        outputs = tuple(
+            token.output if merge.source is None else merge.source.evaluate(token.view(self._input))
+            for merge in join.merges
+        )
         meeting = fork.meetings.get(join.target)
         if meeting is None:
             meeting = fork.meetings[join.target] = Meeting(join)
