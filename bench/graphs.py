@@ -65,7 +65,11 @@ async def measure(folder: Path, *, branches: int, runs: int = 1) -> Figures:
         await engine.run(graph(branches))
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    return {"branches_per_s": branches / best, "us_per_branch": best / branches * 1e6, "bytes_per_branch": peak / branches}
+    return {
+        "branches_per_s": branches / best,
+        "us_per_branch": best / branches * 1e6,
+        "bytes_per_branch": peak / branches,
+    }
 
 
 def beyond_linear(figures: dict[int, Figures]) -> Figures:

@@ -50,9 +50,7 @@ def wait_for_entry(store: Path, name: str) -> None:
 
 def test_research_looks_everything_up_once(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(EXAMPLES / "graph_research.py")]
-    report = (
-        "tides: a note on 'what are tides'; a note on 'who studies tides'; a note on 'when do tides turn'\n"
-    )
+    report = "tides: a note on 'what are tides'; a note on 'who studies tides'; a note on 'when do tides turn'\n"
     first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
     assert sorted(first.stdout.splitlines()[:3]) == [
         "looking up: what are tides",

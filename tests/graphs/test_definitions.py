@@ -155,7 +155,9 @@ async def test_a_graph_from_a_file_runs(tmp_path: Path, source: StoreSource) -> 
     async with Environment([graph], source) as env:
         handle = await env.engine.start(graph(Question(topic="t")))
         assert await handle.result() == Report(text="T 0, T 1, T 2")
-        assert (await env.engine.get(handle.id)).workflow_version == "2"
+        view = await env.engine.get(handle.id)
+        assert view is not None
+        assert view.workflow_version == "2"
 
 
 def test_functions_can_be_handed_in_by_name() -> None:
@@ -168,7 +170,18 @@ def test_functions_can_be_handed_in_by_name() -> None:
 def test_the_schema_knows_every_kind_and_field() -> None:
     schema = Graph.json_schema()
     text = json.dumps(schema)
-    for word in ("function", "set", "terminate", "timer", "wait", "workflow", "http", "foreach", "on_early", "late_merge"):
+    for word in (
+        "function",
+        "set",
+        "terminate",
+        "timer",
+        "wait",
+        "workflow",
+        "http",
+        "foreach",
+        "on_early",
+        "late_merge",
+    ):
         assert f'"{word}"' in text
     assert schema["$ref"] == "#/$defs/Graph"
 
@@ -196,9 +209,17 @@ async def test_an_input_is_checked_against_its_schema_and_keeps_what_it_has(sour
     given = {"topic": "t", "depth": 2, "tags": ["a"], "who": {"name": "ada"}, "more": 1}
     async with Environment([graph], source) as env:
         assert await env.engine.run(graph(given)) == {"got": given}
-        for wrong in ({}, {"topic": ""}, {"topic": "t", "depth": 9}, {"topic": "t", "tags": ["c"]}, [], {"topic": 1}):
+        bad: list[Any] = [
+            {},
+            {"topic": ""},
+            {"topic": "t", "depth": 9},
+            {"topic": "t", "tags": ["c"]},
+            [],
+            {"topic": 1},
+        ]
+        for refused in bad:
             with pytest.raises(InvalidArguments):
-                await env.engine.start(graph(wrong))
+                await env.engine.start(graph(refused))
 
 
 @pytest.mark.parametrize(
@@ -225,11 +246,11 @@ def test_a_schema_that_cannot_be_kept_is_refused(schema: Any, why: str) -> None:
 def wrong(*edges: tuple[Any, ...], **nodes: Any) -> list[str]:
     """The problems of a graph with these nodes and edges."""
     graph: Graph[Any, Any] = Graph("g")
-    for name in nodes:
-        options = dict(nodes[name]) if isinstance(nodes[name], dict) else {}
+    for name, given in nodes.items():
+        options = dict(given) if isinstance(given, dict) else {}
         graph.node(name, options.pop("does", assign({})), **options)
-    for source, target, *options in edges:
-        graph.edge(source, target, **(options[0] if options else {}))
+    for source, target, *more in edges:
+        graph.edge(source, target, **(more[0] if more else {}))
     with pytest.raises(InvalidDefinition) as refused:
         graph.build()
     problems: list[str] = refused.value.problems  # type: ignore[attr-defined]
@@ -309,13 +330,19 @@ def test_joins_that_no_fork_reaches() -> None:
         "graph 'g', edge a -> b, join: no fork reaches it, so nothing comes apart that could meet here"
     ]
     [problem] = wrong(
-        ("a", "b", {"spawn": 2}), ("b", "c", {"join": all_of("b")}), ("c", "d", {"join": all_of("a")}), a=1, b=1, c=1, d=1
+        ("a", "b", {"spawn": 2}),
+        ("b", "c", {"join": all_of("b")}),
+        ("c", "d", {"join": all_of("a")}),
+        a=1,
+        b=1,
+        c=1,
+        d=1,
     )
     assert "edge b -> c, join: the fork at 'b' does not reach it" in problem
 
 
 def test_joins_that_could_close_one_fork_or_another() -> None:
-    edges = [
+    edges: list[tuple[Any, Any, dict[str, Any]]] = [
         ("a", "b", {"spawn": 2}),
         ("b", "c", {"when": "branch.index == 0"}),
         ("b", "d", {"when": "branch.index == 1"}),

@@ -341,7 +341,12 @@ class Machine:
             if fork.closed or self.ended:
                 return
             self._decide(fork, join, is_first=join is joins[0], is_only=len(joins) == 1)
-        if not fork.closed and not self.ended and fork.unfinished == 0 and all(meeting.fired for meeting in fork.meetings.values()):
+        if (
+            not fork.closed
+            and not self.ended
+            and fork.unfinished == 0
+            and all(meeting.fired for meeting in fork.meetings.values())
+        ):
             self._close(fork)
 
     def _close(self, fork: Fork) -> None:
