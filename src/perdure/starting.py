@@ -164,17 +164,19 @@ class Starting:
         if actor != "api":
             checked_remark("", actor)
         reader: Reader | None = None
+        model = "function"
         if isinstance(call, str):
             name = checked_text(call, "a workflow's name")
             version = await self._version(name) if version is None else version
             given = dict(input or {})
             if (known := self._workflows.get((name, version))) is not None:
+                model = known.model
                 text = known.signature.write((), given, self._payload_bytes_max)
             else:
                 text = to_text(given, f"the input of workflow {name!r}", self._payload_bytes_max)
         else:
             workflow = self._called(call)
-            name, version = workflow.name, workflow.version
+            name, version, model = workflow.name, workflow.version, workflow.model
             text = workflow.signature.write(call.args, call.kwargs, self._payload_bytes_max)
             reader = workflow.signature.result
         now = self._clock.now()
@@ -184,6 +186,7 @@ class Starting:
             actor=actor,
             workflow=name,
             workflow_version=version,
+            model=model,
             input=self._codec.encode(text),
             tags=checked_tags(tags),
             deadline=deadline_at(deadline, now),

@@ -88,10 +88,10 @@ async def test_transactions_inside_are_savepoints(world: PostgresWorld) -> None:
     async def act(me: CurrentStep) -> None:
         with pytest.raises(asyncpg.DivisionByZeroError):
             async with me.connection.transaction():
-                await me.connection.execute(f"insert into {world.script.table} values (8)")  # noqa: S608
+                await me.connection.execute(f"insert into {world.script.table} values (8)")
                 await me.connection.execute("select 1 / 0")
         async with me.connection.transaction():
-            await me.connection.execute(f"insert into {world.script.table} values (9)")  # noqa: S608
+            await me.connection.execute(f"insert into {world.script.table} values (9)")
 
     assert await outcome(world, act) == (None, [7, 9])
 

@@ -103,9 +103,9 @@ async def test_reading_savepoints_factories_and_functions_work(world: SqliteWorl
         connection.row_factory = sqlite3.Row
         connection.create_function("double", 1, lambda number: number * 2)
         connection.execute("savepoint here")
-        connection.executemany(f"insert into {world.script.table} values (?)", [(1,), (2,)])  # noqa: S608
+        connection.executemany(f"insert into {world.script.table} values (?)", [(1,), (2,)])
         connection.execute("rollback to here")
-        (row,) = connection.execute(f"select double(number) as twice from {world.script.table}")  # noqa: S608
+        (row,) = connection.execute(f"select double(number) as twice from {world.script.table}")
         assert row["twice"] == 14
         assert connection.in_transaction
         assert connection.execute("select count(*) as runs from runs").fetchone()["runs"] == 1
