@@ -110,7 +110,7 @@ class Step(Generic[P, R]):
         total_timeout: Duration | None,
         heartbeat_timeout: Duration | None,
         process: bool,
-        transactional: bool,
+        transactional: bool = False,
         signature: Signature,
     ) -> None:
         self.function = function

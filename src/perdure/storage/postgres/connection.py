@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final, Protocol
 
 import asyncpg
-from msgspec import Struct
 
 from perdure.errors import PerdureError, StoreBroken
+from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.faults import is_definite, store_fault
 
-DEFAULT_LEASE_S: Final = 10.0
 STEP_REST_S: Final = 60.0  # So long, or for the lease, a step may leave its transaction waiting.
 _CONNECT_SHARE: Final = 0.5  # of the lease: so long a connection may take to come about,
 _STATEMENT_SHARE: Final = 0.6  # a statement may run at the server,
@@ -59,17 +59,67 @@ class Connection(Protocol):
     def add_termination_listener(self, callback: Callable[..., object]) -> None: ...
 
 
-class Address(Struct, frozen=True, kw_only=True):
-    """Where the database is, and how long its engines may be silent before they count as dead."""
+class Session:
+    """A connection on which no answer takes longer than a limit: then it is cut.
 
-    url: str
-    name: str  # for messages: without a password
-    schema: str
-    lease_s: float = DEFAULT_LEASE_S
+    The driver's own timeout would ask the server to cancel, and a server that waits for its standby to confirm a commit
+    then gives up waiting, and shows everybody what a failover would lose.
+    """
+
+    def __init__(self, connection: Any, limit_s: float | None) -> None:
+        self._connection = connection
+        self._limit_s = limit_s
+
+    async def _answer(self, request: Callable[..., Awaitable[Any]], query: str, args: tuple[Any, ...]) -> Any:
+        if self._limit_s is None:
+            return await request(query, *args)
+        guard = asyncio.get_running_loop().call_later(self._limit_s, self._connection.terminate)
+        try:
+            return await request(query, *args)
+        finally:
+            guard.cancel()
+
+    async def execute(self, query: str, *args: Any) -> str:
+        status: str = await self._answer(self._connection.execute, query, args)
+        return status
+
+    async def fetch(self, query: str, *args: Any) -> Sequence[Sequence[Any]]:
+        rows: Sequence[Sequence[Any]] = await self._answer(self._connection.fetch, query, args)
+        return rows
+
+    async def fetchval(self, query: str, *args: Any) -> Any:
+        return await self._answer(self._connection.fetchval, query, args)
+
+    async def fetchrow(self, query: str, *args: Any) -> Sequence[Any] | None:
+        row: Sequence[Any] | None = await self._answer(self._connection.fetchrow, query, args)
+        return row
+
+    def transaction(self, *, isolation: str | None = None, readonly: bool = False) -> Transaction:
+        made: Transaction = self._connection.transaction(isolation=isolation, readonly=readonly)
+        return made
+
+    async def reset(self) -> None:
+        await self._connection.reset()
+
+    def is_closed(self) -> bool:
+        return bool(self._connection.is_closed())
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        await self._connection.close(timeout=timeout)
+
+    def terminate(self) -> None:
+        self._connection.terminate()
+
+    async def add_listener(self, channel: str, callback: Callable[..., object]) -> None:
+        await self._connection.add_listener(channel, callback)
+
+    def add_termination_listener(self, callback: Callable[..., object]) -> None:
+        self._connection.add_termination_listener(callback)
 
 
 async def connect(address: Address, purpose: str, *, patient: bool = False) -> Connection:
-    """A new connection. Unless patient, nothing on it takes as long as the lease. Raises asyncpg's errors, OSError."""
+    """A new connection. Unless patient, nothing on it takes as long as the lease. Raises asyncpg's errors, OSError,
+    and StoreBroken for what the URL says."""
 
     def share(part: float) -> str:
         return str(max(1, int(address.lease_s * part * 1000)))
@@ -93,11 +143,10 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
             "idle_in_transaction_session_timeout": share(_SILENCE_SHARE),
             "tcp_user_timeout": share(_SILENCE_SHARE),
         }
-    command_timeout_s = None if patient else address.lease_s * _ANSWER_SHARE
-    connection = await _open(address, settings, command_timeout=command_timeout_s, max_cached_statement_lifetime=0)
+    connection = await _connect(address, max_cached_statement_lifetime=0, server_settings=settings)
     if not patient:
         _limit_silence(connection, int(address.lease_s * _SILENCE_SHARE * 1000))
-    return connection
+    return Session(connection, None if patient else address.lease_s * _ANSWER_SHARE)
 
 
 async def connect_step(address: Address, purpose: str) -> Connection:
@@ -114,16 +163,34 @@ async def connect_step(address: Address, purpose: str) -> Connection:
         "tcp_keepalives_interval": "1",
         "tcp_keepalives_count": "3",
     }
-    connection = await _open(address, settings)
+    connection: Connection = await _connect(address, server_settings=settings)
     _limit_silence(connection, silence_s * 1000)
     return connection
 
 
-async def _open(address: Address, settings: Mapping[str, str], **options: Any) -> Connection:
+async def _connect(address: Address, **options: Any) -> Any:
+    """From the first host that lets in and can write: after a failover that is another one than before."""
+    address.check_files()
+    urls = address.urls
+    if "target_session_attrs" not in address.url and "PGTARGETSESSIONATTRS" not in os.environ:
+        options["target_session_attrs"] = "read-write"
     driver: Any = asyncpg
-    timeout_s = address.lease_s * _CONNECT_SHARE
-    made: Connection = await driver.connect(address.url, timeout=timeout_s, server_settings=dict(settings), **options)
-    return made
+    while True:
+        url = urls.pop(0)
+        try:
+            return await driver.connect(url, timeout=address.lease_s * _CONNECT_SHARE / len(address.urls), **options)
+        except (OSError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched):
+            if not urls:
+                raise
+        except ValueError as error:
+            if isinstance(error, asyncpg.InterfaceError):
+                raise
+            # It may repeat what it could not read, and that may be a part of a password.
+            raise StoreBroken(
+                f"the URL of {address.name}, or PGPORT or another PG… variable, is not what the driver understands;"
+                " correct it",
+                database=address.name,
+            ) from None
 
 
 def _limit_silence(connection: Any, limit_ms: int) -> None:

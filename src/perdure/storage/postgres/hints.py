@@ -15,7 +15,8 @@ from typing import Final
 import asyncpg
 
 from perdure.errors import StoreError
-from perdure.storage.postgres.connection import Address, Connection, Lane, connect
+from perdure.storage.postgres.address import Address
+from perdure.storage.postgres.connection import Connection, Lane, connect
 from perdure.storage.postgres.queries import QUERIES
 
 log = logging.getLogger("perdure")

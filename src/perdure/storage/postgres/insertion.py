@@ -15,7 +15,7 @@ from msgspec.structs import astuple
 from perdure.errors import Misuse
 from perdure.kernel.batch import Batch
 from perdure.ports import Rows, Statement, StoredRun
-from perdure.storage.postgres.connection import Address
+from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.queries import QUERIES
 from perdure.storage.postgres.rows import Row, new_run, stored_run_of
 

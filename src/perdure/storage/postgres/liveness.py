@@ -16,7 +16,8 @@ from typing import Final
 
 import asyncpg
 
-from perdure.storage.postgres.connection import Address, Connection, connect
+from perdure.storage.postgres.address import Address
+from perdure.storage.postgres.connection import Connection, connect
 from perdure.storage.postgres.queries import QUERIES
 
 log = logging.getLogger("perdure")
@@ -41,6 +42,7 @@ class SignsOfLife:
         self._lock = threading.Lock()
         self._ids: list[str] = []  # never changed, but replaced
         self._renewed_at: dict[str, float] = {}
+        self._numbers: dict[str, int] = {}  # of the last batches that were committed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._call = asyncio.Event()  # something is new: an engine, or the end
         self._ended = False
@@ -58,6 +60,10 @@ class SignsOfLife:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._main, name="perdure-heartbeat", daemon=True)
                 self._thread.start()
+
+    def committed(self, engine_id: str, number: int) -> None:
+        """The engine's last batch has this number in the store, for good."""
+        self._numbers[engine_id] = number
 
     def is_lasting(self) -> bool:
         """Whether the sign of the engine that came last cannot have run out: the server has renewed it after it was
@@ -101,11 +107,12 @@ class SignsOfLife:
             try:
                 if connection is None or connection.is_closed():
                     connection = await connect(self._address, "heartbeat")
-                ids, asked_at = self._ids, now()
-                rows = await connection.fetch(QUERIES["beat"].sql, ids)
-                found = {engine_id for (engine_id,) in rows}
+                ids, numbers, asked_at = self._ids, dict(self._numbers), now()
+                found = dict(await connection.fetch(QUERIES["beat"].sql, ids))
                 for engine_id in ids:
-                    self._renewed_at[engine_id] = asked_at if engine_id in found else -1.0
+                    # A store that went back lacks batches. An engine that has nothing to do would not hear of it.
+                    is_there = engine_id in found and found[engine_id] >= numbers.get(engine_id, 0)
+                    self._renewed_at[engine_id] = asked_at if is_there else -1.0
                 is_well = True
             except _FAULTS as error:
                 if is_well:

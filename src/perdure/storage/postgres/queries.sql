@@ -60,8 +60,11 @@ with enrolled as (
 select {engine_columns} from enrolled as engines
 
 -- name: beat
--- Signs of life of this store's engines. One that was buried has none to renew.
-update heartbeats set beat_at = clock_timestamp() where engine_id = any(:ids::text[]) returning engine_id
+-- Signs of life of this store's engines, and their last batches. One that was buried has none to renew.
+with renewed as (
+    update heartbeats set beat_at = clock_timestamp() where engine_id = any(:ids::text[]) returning engine_id
+)
+select engines.id, engines.batch from renewed join engines on engines.id = renewed.engine_id
 
 -- name: end_beats
 -- No sign of life any more.

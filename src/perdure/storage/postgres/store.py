@@ -30,8 +30,9 @@ from perdure.ports import (
     StreamPage,
     Transacts,
 )
+from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.commit import commit
-from perdure.storage.postgres.connection import Address, Lane, Lanes, connect
+from perdure.storage.postgres.connection import Lane, Lanes, connect
 from perdure.storage.postgres.faults import store_fault
 from perdure.storage.postgres.fleet import Claims, look, offered
 from perdure.storage.postgres.hints import ANYBODY, Listener, Notifier
@@ -162,6 +163,7 @@ class PostgresStore:
         self._check_open()
         async with self._writer.use() as connection:
             committed = await commit(connection, batch)
+        self._signs.committed(batch.engine_id, batch.number)
         self._notifier.tell(*self._addressees(batch, committed))
         return committed
 
