@@ -34,6 +34,7 @@ ON_POSTGRES = {
     "test_continue_as",
     "test_control",
     "test_events",
+    "test_joins",
     "test_recovery",
     "test_sending",
     "test_together",

@@ -157,6 +157,7 @@ class Engine(Client):
             submit=self._coordinator.submit,
             insist=self._coordinator.insist,
             prove=self._coordinator.prove,
+            me=lambda: self._coordinator.engine,
             lookup=self._coordinator.loaded,
             box=self._coordinator.box,
             dropped=self._sweeper.left,

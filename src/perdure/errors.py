@@ -28,6 +28,14 @@
     │   ├── RollbackFailed                   not all that was to be undone could be
     │   ├── RunCancelled                     the run was cancelled
     │   ├── DeadlineExceeded                 the run's deadline passed
+    │   ├── HttpFailed                       a server answered with a status that says no
+    │   ├── GraphFailed                      a graph cannot go on
+    │   │   ├── ExpressionFailed             an expression has no value
+    │   │   ├── NoMatchingEdge               edges lead on from a node, and none matches
+    │   │   ├── JoinFailed                   what a join needs can no longer arrive, or came too late
+    │   │   ├── LimitExceeded                more tokens, branches or nested forks than the graph may have
+    │   │   ├── Terminated                   a terminate node ended the run as a failure
+    │   │   └── GraphTimedOut (TimeoutError) a node or the run took too long
     │   └── StepFailed                       a step failed with something that cannot be rebuilt
     │       ├── MaxRetriesExceeded           … after all its attempts
     │       ├── StepTimedOut (TimeoutError)  an attempt, or all of them, took too long or fell silent
@@ -98,8 +106,9 @@ class NotInStep(Misuse): ...
 class RunNotFound(Misuse):
     run_id: str
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"no run has the id {run_id!r}; list the runs there are with engine.runs()", run_id=run_id)
+    def __init__(self, run_id: str, why: str = "") -> None:
+        why = why or "list the runs there are with engine.runs()"
+        super().__init__(f"no run has the id {run_id!r}; {why}", run_id=run_id)
 
 
 class NotPublished(Misuse, LookupError):
@@ -183,6 +192,39 @@ class RunCancelled(Outcome):
 
 
 class DeadlineExceeded(Outcome): ...
+
+
+class HttpFailed(Outcome):
+    """An HTTP node's request was answered with a status that says no."""
+
+    status: int
+    body: str
+
+
+class GraphFailed(Outcome):
+    """A run of a graph cannot go on; `place` says where in the definition."""
+
+    place: str
+
+
+class ExpressionFailed(GraphFailed):
+    expression: str
+
+
+class NoMatchingEdge(GraphFailed): ...
+
+
+class JoinFailed(GraphFailed):
+    """Its cause, if branches failed, is the failure of the first of them."""
+
+
+class LimitExceeded(GraphFailed): ...
+
+
+class Terminated(GraphFailed): ...
+
+
+class GraphTimedOut(GraphFailed, TimeoutError): ...
 
 
 class StepFailed(Outcome):

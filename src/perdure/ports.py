@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from time import time_ns
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
 
@@ -31,6 +31,7 @@ from perdure.kernel.records import (
     Outcome,
     PublishedValue,
     Run,
+    Staged,
     StreamItem,
     Wait,
 )
@@ -62,16 +63,28 @@ class News(Struct, frozen=True, kw_only=True):
     stray: bool = False
 
 
+class StepPlace(Struct, frozen=True, kw_only=True):
+    """A step of a run, and the engine that has it, with the claim by which it does."""
+
+    engine_id: str
+    epoch: int
+    run_id: str
+    claim: int
+    position: str
+
+
 class Journal(Struct, frozen=True):
     """What a run was started with, has done and waits for: all that brings it back to life.
 
-    `failure` is what a run that rolls back is undone for; the store leaves it to be asked for.
+    `failure` is what a run that rolls back is undone for; the store leaves it to be asked for. `staged` is what steps
+    came to that are not in the journal yet.
     """
 
     input: str
     entries: list[Entry]
     waits: tuple[Wait, ...] = ()
     failure: str = ""
+    staged: tuple[Staged, ...] = ()
 
 
 class StoredRun(Struct, frozen=True, kw_only=True):
@@ -98,6 +111,26 @@ class StreamPage(Struct, frozen=True, kw_only=True):
     has_ended: bool
 
 
+class Statement(Struct, frozen=True):
+    """What to execute on a connection that is a caller's own. Parameters stand in the text as the database has them:
+    $1, $2, … for Postgres; ?, or names, for SQLite. Before one that `writes` there must be a transaction."""
+
+    sql: str
+    parameters: tuple[Any, ...] | Mapping[str, Any] = ()
+    writes: bool = False
+
+
+Rows = Sequence[Sequence[Any]]
+
+
+class Insertion(Struct, frozen=True):
+    """How a caller's own connection inserts a new run. `steps` gives statements, takes their rows, and returns the run
+    that has the id already, or None if the run was inserted; what a statement raised is thrown into it."""
+
+    database: str  # postgresql | sqlite
+    steps: Generator[Statement, Rows, StoredRun | None]
+
+
 # A page of a stream stops after this many characters, though never before its first item.
 STREAM_PAGE_CHARS_MAX = 4 * 1024 * 1024
 
@@ -119,8 +152,16 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
+# Which functions can write to tables of their own in a transaction of a store's: none, plain ones, async ones.
+Transacts = Literal["no", "plain", "async"]
+
+
 class Store(Protocol):
     """Where runs live. One per engine. All methods but `abandon` and `listen` may raise StoreBusy or StoreBroken."""
+
+    @property
+    def transacts(self) -> Transacts:
+        """What `transact` takes as a body."""
 
     @property
     def poll_s(self) -> float:
@@ -175,6 +216,25 @@ class Store(Protocol):
         another input has said nothing yet: its items have no marks, its values any other replaces.
         """
 
+    def insertion(self, batch: Batch) -> Insertion:
+        """What writes the rows of one new run, as `commit` would, but in a caller's transaction, and tells nobody until
+        that is committed. It may be executed in any thread. Its steps raise Misuse if the connection cannot do that: it
+        leads to another database, reads only, or has no transaction. Nothing is written then, and the caller's
+        transaction goes on. Raises Misuse if there are no connections to such a store."""
+
+    async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:
+        """Have a step write to tables of the user's, and stage what it came to, in one transaction; what is staged.
+
+        `body` gets a connection to the database, and gives what is to be staged: a plain function, which is called in
+        the store's own thread, or an async one, which is awaited here, as `transacts` says. What it raises rolls all
+        back, and is raised as it is. If something is staged at this position, that is returned, and no body is called.
+        There is one transaction for a position at a time.
+
+        Raises Fenced; CommitConflict unless the run is the engine's, with this claim, when the transaction ends;
+        CommitRefused if the database refuses to commit; OutcomeUnknown, and then calling it again finds out; Misuse if
+        there are no transactions here, or if the body ended this one.
+        """
+
     async def claim(self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int) -> list[LoadedRun]:
         """Take over up to `limit` active runs without a living owner that fit an offer, oldest first.
 
@@ -219,7 +279,8 @@ class Store(Protocol):
         """A run's input and its entries in completion order. Raises RunNotFound."""
 
     async def journals(self, ids: Sequence[str]) -> dict[str, Journal]:
-        """The same of several runs, and their waits, in one read; unknown ids are absent; no ids ask nothing."""
+        """The same of several runs, their waits and what is staged, in one read; unknown ids are absent, no ids ask
+        nothing."""
 
     async def archived(self, run_id: str) -> list[tuple[int, Entry]]:
         """Entries set aside by retries, with the attempt they belonged to."""

@@ -32,6 +32,9 @@ class Batch(Struct, kw_only=True):
     """One transaction of one engine. Its store applies, in this order: the fence and the batch number, runs, archive,
     hops, journal, waits (cleared, dropped, put), events, audit, mail, what was published, streams.
 
+    What is staged at a position goes with the waits that are dropped there; all that is staged for a run goes with the
+    waits that are cleared, and when it hops.
+
     Waits on events and new events have numbers from 1 on, in the order of their ops; the store adds its own count.
     `at` is the time of the batch, for what expires.
     """

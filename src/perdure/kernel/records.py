@@ -95,6 +95,20 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     at: int
 
 
+class Staged(Struct, frozen=True, kw_only=True, gc=False):
+    """What a transactional step came to, committed together with its writes, and not in the journal yet: that has a
+    completion number, which nobody knows before the result is handed to the workflow."""
+
+    run_id: str
+    position: str
+    name: str
+    claim: int  # the run's, when it was committed
+    attempt: int
+    value: str  # JSON, through the codec
+    started_at: int
+    at: int
+
+
 class Wait(Struct, frozen=True, kw_only=True, gc=False):
     """Something durable that a run waits for at a position: a timer, the next attempt of a step (retry), a step that
     runs and has sent a heartbeat (beat), an event, or the end of a run. Several options at one position are an OR.

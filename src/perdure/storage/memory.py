@@ -6,7 +6,7 @@ import asyncio
 import builtins
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import astuple, replace
@@ -15,9 +15,33 @@ from perdure.errors import CommitConflict, CommitRefused, Fenced, Misuse, RunNot
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
 from perdure.kernel.mail import knock
 from perdure.kernel.matching import Settlement
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, Outcome, PublishedValue, Run
+from perdure.kernel.records import (
+    Audit,
+    DeadLetter,
+    Engine,
+    Entry,
+    Event,
+    Hold,
+    Mail,
+    Outcome,
+    PublishedValue,
+    Run,
+    Staged,
+)
 from perdure.kernel.status import ACTIVE, FINISHED, Status
-from perdure.ports import Journal, LoadedRun, News, Offer, Ripe, RunFilter, StoredRun, StreamPage
+from perdure.ports import (
+    Insertion,
+    Journal,
+    LoadedRun,
+    News,
+    Offer,
+    Ripe,
+    RunFilter,
+    StepPlace,
+    StoredRun,
+    StreamPage,
+    Transacts,
+)
 from perdure.storage.memory_events import EventTables
 from perdure.storage.memory_streams import StreamTables
 
@@ -47,6 +71,7 @@ class MemoryStore:
     """A store on a MemoryDatabase, a new one unless given."""
 
     poll_s = 1.0
+    transacts: Transacts = "no"
 
     def __init__(self, database: MemoryDatabase | None = None) -> None:
         self.database = database or MemoryDatabase()
@@ -145,6 +170,15 @@ class MemoryStore:
             committed = write_batch(database, batch, database.tables.apply(batch, statuses))
         self._tell_others()
         return committed
+
+    def insertion(self, batch: Batch) -> Insertion:
+        raise Misuse(
+            f"run {min(batch.runs)!r} cannot be started on a connection: memory:// has none; leave connection= out, or"
+            " use an SQLite file or Postgres"
+        )
+
+    async def transact(self, _place: StepPlace, _body: Callable[[Any], Any], /) -> Staged:
+        raise Misuse("a store in memory has no transactions for steps: use sqlite:///… or postgresql://…")
 
     async def claim(
         self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int

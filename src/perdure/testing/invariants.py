@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from perdure.errors import InvalidTransition, InvariantViolated
 from perdure.kernel import boxes
 from perdure.kernel.invariants import check_entry, check_run
-from perdure.kernel.records import Audit, Entry, Run, Wait
+from perdure.kernel.records import Audit, Entry, Run, Staged, Wait
 from perdure.kernel.status import FINISHED, Status, check_transition
 from perdure.ports import LoadedRun, RunFilter, Store
 
@@ -20,7 +20,8 @@ async def check_store(store: Store, *, now: int | None = None) -> int:
 
     Of each run: its row's fields fit each other; its journal and its audit trail have no gaps; every change of status
     is one that the table allows and has a version of its own; the last one is the run's. One that has finished waits
-    for nothing and has no owner, a suspended one waits for something, and nothing is waited for that has happened.
+    for nothing, has nothing staged and no owner, a suspended one waits for something, and nothing is waited for or
+    staged that is in the journal.
 
     Of events: none belongs to a run that has finished; a position that one has won is marked as won, and one that is
     marked has a winner; nobody waits for the end of a run that has ended. With `now`, in microseconds since the epoch:
@@ -31,7 +32,8 @@ async def check_store(store: Store, *, now: int | None = None) -> int:
     async for run in _runs(store):
         seen += 1
         loaded = (await store.load([run.id]))[run.id]
-        _, entries = await store.journal(run.id)
+        journal = (await store.journals([run.id]))[run.id]
+        entries = journal.entries
         audit = await store.audit(run.id)
         archived = await store.archived(run.id)
         problems = [
@@ -39,6 +41,7 @@ async def check_store(store: Store, *, now: int | None = None) -> int:
             *_problems_of_journal(entries),
             *_problems_of_audit(run, audit),
             *_problems_of_waits(run, loaded.waits, entries),
+            *_problems_of_staged(run, journal.staged, entries),
             *_problems_of_events(run, loaded),
             *[problem async for problem in _problems_of_ends(store, loaded)],
             *([] if now is None else [problem async for problem in _overlooked(store, loaded, now)]),
@@ -118,6 +121,17 @@ def _problems_of_waits(run: Run, waits: tuple[Wait, ...], entries: list[Entry]) 
     for wait in waits:
         if wait.position in done:
             yield f"waits at {wait.position} for {wait.kind} {wait.name!r}, which is in its journal"
+
+
+def _problems_of_staged(run: Run, found: tuple[Staged, ...], entries: list[Entry]) -> Iterator[str]:
+    if run.status in FINISHED and found:
+        yield f"has finished, but what {[staged.name for staged in found]} came to is staged"
+    done = {entry.position for entry in entries}
+    for staged in found:
+        if staged.position in done:
+            yield f"has what step {staged.name!r} came to staged at {staged.position}, and in its journal"
+        if staged.claim > run.claim:
+            yield f"has something staged with the claim {staged.claim}, but is at {run.claim}"
 
 
 def _problems_of_events(run: Run, loaded: LoadedRun) -> Iterator[str]:

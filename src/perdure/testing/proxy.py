@@ -7,8 +7,21 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run
-from perdure.ports import Journal, LoadedRun, News, Offer, Ripe, RunFilter, Store, StoredRun, StreamPage
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
+from perdure.ports import (
+    Insertion,
+    Journal,
+    LoadedRun,
+    News,
+    Offer,
+    Ripe,
+    RunFilter,
+    StepPlace,
+    Store,
+    StoredRun,
+    StreamPage,
+    Transacts,
+)
 
 T = TypeVar("T")
 
@@ -62,6 +75,16 @@ class StoreProxy:
 
     async def commit(self, batch: Batch) -> Committed:
         return await self._through(self.inner.commit(batch))
+
+    def insertion(self, batch: Batch) -> Insertion:
+        return self.inner.insertion(batch)
+
+    @property
+    def transacts(self) -> Transacts:
+        return self.inner.transacts
+
+    async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:
+        return await self._through(self.inner.transact(place, body))
 
     async def claim(
         self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int

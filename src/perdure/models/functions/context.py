@@ -107,8 +107,8 @@ class CurrentStep:
     """The attempt of a step that the calling code belongs to."""
 
     __slots__ = (
-        "_append", "_beat", "_details", "_flush", "_resources", "attempt", "idempotency_key", "name", "position",
-        "run_id",
+        "_append", "_beat", "_connection", "_details", "_flush", "_resources", "attempt", "idempotency_key", "name",
+        "position", "run_id",
     )  # fmt: skip
 
     def __init__(
@@ -123,6 +123,7 @@ class CurrentStep:
         details: str | None,
         append: Callable[[str, Any], None],
         flush: Callable[[], Awaitable[None]],
+        connection: Any = None,
     ) -> None:
         self.run_id = run_id
         self.position = position
@@ -134,6 +135,18 @@ class CurrentStep:
         self._details = details
         self._append = append
         self._flush = flush
+        self._connection = connection
+
+    @property
+    def connection(self) -> Any:
+        """A transactional step's connection to the store's database: sqlite3's or asyncpg's, in a transaction that is
+        committed with the step's result, or rolled back if it fails. Of no use once the step has ended.
+
+        Raises Misuse in a step that is not transactional.
+        """
+        if self._connection is None:
+            raise Misuse(f"step {self.name!r} has no connection: make it transactional, with @step(transactional=True)")
+        return self._connection
 
     def heartbeat(self, details: Any = None) -> None:
         """Say that the attempt is alive, and how far it got: the next attempt finds it in `heartbeat_details`.
@@ -184,6 +197,9 @@ class Describable(Protocol):
 
 # What runs in a step's context can have its attempt described; few steps ask.
 in_step: ContextVar[Describable] = ContextVar("perdure_step")
+
+# The name of a step that holds the store's only writer, in all that it sets off.
+holds_writer: ContextVar[str] = ContextVar("perdure_holds_writer", default="")
 
 
 def current_step() -> CurrentStep:

@@ -34,6 +34,7 @@ class Pulse(Struct, eq=False):
     newest: str | None = None
     taken: str | None = None
     is_posted: bool = False
+    connection: Any = None  # of a transactional step
 
     def describe(self) -> CurrentStep:
         execution = self.execution
@@ -47,6 +48,7 @@ class Pulse(Struct, eq=False):
             details=self.known,
             append=self.append,
             flush=self.flush,
+            connection=self.connection,
         )
 
     def append(self, stream: str, value: Any) -> None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from perdure.errors import InvalidArguments, PerdureError, RollbackFailed, UnstorableValue
 from perdure.kernel.ops import Advance, End, Onward, Start
-from perdure.kernel.records import Attempt, Entry, Failure, Outcome, PublishedValue, Run, StreamItem, Wait
+from perdure.kernel.records import Attempt, Entry, Failure, Outcome, PublishedValue, Run, Staged, StreamItem, Wait
 from perdure.kernel.status import Status
 from perdure.models.functions.commands import Ask, ChildCall, Continued, Post
 from perdure.models.functions.compensation import BRANCH, Compensation, roll_back
@@ -46,14 +46,14 @@ class Fired(Struct, frozen=True):
 
 class LiveRun:
     """One run in memory. `asks` is what else it waits for by position, `children` the ids of those it awaits;
-    `requests` are its steps in flight by position; `retries` the stored waits of
-    those tried before, `pausing` those of them that wait for their next attempt now; `gate` what to do, per advance
-    that is not committed yet."""
+    `requests` are its steps in flight by position; `retries` the stored waits of those tried before, `pausing` those of
+    them that wait for their next attempt now, `staged` what came of those that had committed it before a crash; `gate`
+    what to do, per advance that is not committed yet."""
 
     __slots__ = (
         "_callbacks_max", "_codec", "_encode", "_ids", "_input", "_is_retried", "_payload_max", "_starting",
         "_undone_for", "asks", "children", "claim", "compensations", "ended", "fetching", "gate", "has_waited",
-        "id", "loop", "pausing", "requests", "retries", "running", "seq", "timers", "workflow",
+        "id", "loop", "pausing", "requests", "retries", "running", "seq", "staged", "timers", "workflow",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +76,7 @@ class LiveRun:
         self.running: dict[str, Any] = {}  # position -> its execution, for the step runner
         self.retries: dict[str, Wait] = {}
         self.pausing: set[str] = set()
+        self.staged: dict[str, Staged] = {}
         self.timers: dict[str, Any] = {}  # position -> its armed timer
         self.gate: deque[Commands | Callable[[], None]] = deque()
         self.seq = 0
@@ -277,6 +278,47 @@ class LiveRun:
         commands = self._took(self.loop.complete_step(position, at, value=value, error=error))
         return self.advance(commands, at, "step finished", (entry,), dropped)
 
+    def step_staged(self, request: StepRequest, staged: Staged, at: int) -> Advance:
+        """A transactional step has committed what it came to, in this life or in another: journal it, go on, and say
+        what is to be written. With its entry, what is staged goes. Raises Mismatch."""
+        position, name = request.position, request.name
+        at = max(self.loop.at, at)
+        call: StepCall[Any] = request.call
+        try:
+            value = call.step.signature.result.read(self._codec.decode(staged.value), f"the staged value of {name!r}")
+        except UnstorableValue as error:
+            raise Mismatch(str(error), details=str(error)) from error
+        self.seq += 1
+        del self.requests[position]
+        self.retries.pop(position, None)
+        entry = Entry(
+            run_id=self.id,
+            seq=self.seq,
+            position=position,
+            kind="step",
+            name=name,
+            value=staged.value,
+            attempts=staged.attempt,
+            started_at=staged.started_at,
+            at=at,
+        )
+        commands = self._took(self.loop.complete_step(position, at, value=value))
+        return self.advance(commands, at, "step finished", (entry,), (position,))
+
+    def find_staged(self, found: Sequence[Staged]) -> None:
+        """After a replay: keep what steps that are asked for have committed. Raises Mismatch if other steps did."""
+        for staged in found:
+            asked = self.loop.pending(staged.position)
+            if asked is None:
+                continue  # It was withdrawn while it was being committed.
+            if asked != ("step", staged.name):
+                raise Mismatch(
+                    f"at position {staged.position} step {staged.name!r} was done, the code asks for {asked[0]} "
+                    f"{asked[1]!r}",
+                    details=f"- {staged.position:<8} step {staged.name}\n+ {staged.position:<8} {' '.join(asked)}",
+                )
+            self.staged[staged.position] = staged
+
     def timer_fired(self, timer: TimerRequest, at: int) -> Advance:
         """A timer is due: journal it, go on, and say what is to be written."""
         at = max(self.loop.at, at)
@@ -417,6 +459,7 @@ class LiveRun:
             at=at,
             workflow=child.workflow.name,
             workflow_version=child.workflow.version,
+            model=child.workflow.model,
             input=self._codec.encode(child.input),
             tags=child.tags,
             deadline=None if child.deadline_us is None else at + child.deadline_us,

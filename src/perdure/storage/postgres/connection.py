@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final, Protocol
 
@@ -15,11 +15,22 @@ from perdure.errors import PerdureError, StoreBroken
 from perdure.storage.postgres.faults import is_definite, store_fault
 
 DEFAULT_LEASE_S: Final = 10.0
+STEP_REST_S: Final = 60.0  # So long, or for the lease, a step may leave its transaction waiting.
 _CONNECT_SHARE: Final = 0.5  # of the lease: so long a connection may take to come about,
 _STATEMENT_SHARE: Final = 0.6  # a statement may run at the server,
 _ANSWER_SHARE: Final = 0.8  # its answer may take to come,
 _LOCK_SHARE: Final = 0.3  # it may wait for a lock,
 _SILENCE_SHARE: Final = 0.5  # and a transaction may rest, or a socket be silent.
+
+
+class Transaction(AbstractAsyncContextManager[Any], Protocol):
+    """What is used of asyncpg's transaction."""
+
+    async def start(self) -> None: ...
+
+    async def commit(self) -> None: ...
+
+    async def rollback(self) -> None: ...
 
 
 class Connection(Protocol):
@@ -33,9 +44,9 @@ class Connection(Protocol):
 
     async def fetchrow(self, query: str, *args: Any) -> Sequence[Any] | None: ...
 
-    def transaction(
-        self, *, isolation: str | None = None, readonly: bool = False
-    ) -> AbstractAsyncContextManager[Any]: ...
+    def transaction(self, *, isolation: str | None = None, readonly: bool = False) -> Transaction: ...
+
+    async def reset(self) -> None: ...
 
     def is_closed(self) -> bool: ...
 
@@ -82,17 +93,36 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
             "idle_in_transaction_session_timeout": share(_SILENCE_SHARE),
             "tcp_user_timeout": share(_SILENCE_SHARE),
         }
-    driver: Any = asyncpg
-    connection: Any = await driver.connect(
-        address.url,
-        timeout=address.lease_s * _CONNECT_SHARE,
-        command_timeout=None if patient else address.lease_s * _ANSWER_SHARE,
-        max_cached_statement_lifetime=0,
-        server_settings=settings,
-    )
+    command_timeout_s = None if patient else address.lease_s * _ANSWER_SHARE
+    connection = await _open(address, settings, command_timeout=command_timeout_s, max_cached_statement_lifetime=0)
     if not patient:
         _limit_silence(connection, int(address.lease_s * _SILENCE_SHARE * 1000))
-    made: Connection = connection
+    return connection
+
+
+async def connect_step(address: Address, purpose: str) -> Connection:
+    """A new connection for what steps write to tables of their own: with the user's settings, in no hurry. But a server
+    that hears nothing from the other end gives the transaction up, and so does one that is left waiting for long.
+    Raises as `connect` does."""
+    silence_s = max(1, round(address.lease_s * _SILENCE_SHARE))
+    settings = {
+        "application_name": f"perdure {purpose}",
+        "default_transaction_isolation": "read committed",
+        "idle_in_transaction_session_timeout": str(int(max(STEP_REST_S, address.lease_s) * 1000)),
+        "tcp_user_timeout": str(silence_s * 1000),
+        "tcp_keepalives_idle": str(silence_s),
+        "tcp_keepalives_interval": "1",
+        "tcp_keepalives_count": "3",
+    }
+    connection = await _open(address, settings)
+    _limit_silence(connection, silence_s * 1000)
+    return connection
+
+
+async def _open(address: Address, settings: Mapping[str, str], **options: Any) -> Connection:
+    driver: Any = asyncpg
+    timeout_s = address.lease_s * _CONNECT_SHARE
+    made: Connection = await driver.connect(address.url, timeout=timeout_s, server_settings=dict(settings), **options)
     return made
 
 
@@ -109,9 +139,15 @@ def _limit_silence(connection: Any, limit_ms: int) -> None:
 class Lane:
     """One connection, for one user at a time."""
 
-    def __init__(self, address: Address, purpose: str) -> None:
+    def __init__(
+        self,
+        address: Address,
+        purpose: str,
+        connect: Callable[[Address, str], Awaitable[Connection]] = connect,
+    ) -> None:
         self._address = address
         self._purpose = purpose
+        self._make = connect
         self._free = asyncio.Lock()
         self._connection: Connection | None = None
         self._ended = False
@@ -146,7 +182,7 @@ class Lane:
             raise StoreBroken(f"the store on {self._address.name} is closed; open another one")
         if self._connection is None or self._connection.is_closed():
             self._connection = None
-            self._connection = await connect(self._address, self._purpose)
+            self._connection = await self._make(self._address, self._purpose)
         return self._connection
 
     def _keep(self, connection: Connection | None, is_fine: bool) -> None:
@@ -175,8 +211,14 @@ class Lane:
 class Lanes:
     """A few of them; who comes takes a free one."""
 
-    def __init__(self, address: Address, purpose: str, count: int) -> None:
-        self._lanes = [Lane(address, purpose) for _ in range(count)]
+    def __init__(
+        self,
+        address: Address,
+        purpose: str,
+        count: int,
+        connect: Callable[[Address, str], Awaitable[Connection]] = connect,
+    ) -> None:
+        self._lanes = [Lane(address, purpose, connect) for _ in range(count)]
         self._next = 0
 
     def use(self) -> AbstractAsyncContextManager[Connection]:

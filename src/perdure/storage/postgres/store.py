@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
@@ -12,16 +12,33 @@ import asyncpg
 
 from perdure.errors import CommitRefused, Misuse, RunNotFound, StoreBroken, StoreBusy, UnstorableValue
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
 from perdure.kernel.status import ACTIVE, FINISHED, Status
-from perdure.ports import STREAM_PAGE_CHARS_MAX, Journal, LoadedRun, News, Offer, Ripe, RunFilter, StoredRun, StreamPage
+from perdure.ports import (
+    STREAM_PAGE_CHARS_MAX,
+    Insertion,
+    Journal,
+    LoadedRun,
+    News,
+    Offer,
+    Ripe,
+    Rows,
+    RunFilter,
+    Statement,
+    StepPlace,
+    StoredRun,
+    StreamPage,
+    Transacts,
+)
 from perdure.storage.postgres.commit import commit
 from perdure.storage.postgres.connection import Address, Lane, Lanes, connect
 from perdure.storage.postgres.faults import store_fault
 from perdure.storage.postgres.fleet import Claims, look, offered
 from perdure.storage.postgres.hints import ANYBODY, Listener, Notifier
+from perdure.storage.postgres.insertion import insertion
 from perdure.storage.postgres.listing import listing
 from perdure.storage.postgres.liveness import SignsOfLife, now
+from perdure.storage.postgres.lookout import Lookout
 from perdure.storage.postgres.reading import Snapshot, fetch, journals, load_now, ripe_waits, status
 from perdure.storage.postgres.rows import (
     audit_of,
@@ -37,6 +54,7 @@ from perdure.storage.postgres.rows import (
     stream_item_of,
 )
 from perdure.storage.postgres.schema import migrate
+from perdure.storage.postgres.steps import StepTransactions
 
 _LANES: Final = 4  # connections for all but commits, opened as they are needed
 
@@ -45,15 +63,20 @@ class PostgresStore:
     """A store in the schema of a database, which is made if there is none.
 
     Commits have a connection of their own; so have hints to others, hints from them, and the heartbeat in its thread.
+    Transactional steps have a few.
     """
+
+    transacts: Transacts = "async"
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self._writer = Lane(address, "writer")
         self._lanes = Lanes(address, "reader", _LANES)
+        self._steps = StepTransactions(address)
         self._signs = SignsOfLife(address)
         self._notifier = Notifier(address)
         self._listener = Listener(address)
+        self._lookout = Lookout(self._lanes, self._notifier)
         self._state = "new"
         self._claims = Claims()
         self._senders: dict[int, str] = {}  # of mail that is to be answered
@@ -74,12 +97,15 @@ class PostgresStore:
         except BaseException:
             self.abandon()
             raise
+        self._lookout.open()
 
     async def close(self) -> None:
         if self._state == "open":
             self._state = "closed"
+            await self._lookout.close()
             await self._listener.close()
             await self._notifier.close()
+            await self._steps.close()
             await self._writer.close()
             await self._lanes.close()
             await self._signs.finish()
@@ -88,8 +114,10 @@ class PostgresStore:
         if self._state == "open":
             self._state = "closed"
             # What is being written at this moment lands, or meets the fence of whoever finds the sign gone.
+            self._lookout.abandon()
             self._listener.abandon()
             self._notifier.abandon()
+            self._steps.abandon()
             self._writer.abandon()
             self._lanes.abandon()
             self._signs.end()
@@ -137,6 +165,16 @@ class PostgresStore:
         self._notifier.tell(*self._addressees(batch, committed))
         return committed
 
+    def insertion(self, batch: Batch) -> Insertion:
+        self._check_open()
+        return Insertion("postgresql", self._insertion(batch))
+
+    def _insertion(self, batch: Batch) -> Generator[Statement, Rows, StoredRun | None]:
+        taken = yield from insertion(self.address, batch)
+        if taken is None:
+            self._lookout.expect(batch.runs)
+        return taken
+
     def _addressees(self, batch: Batch, committed: Committed) -> tuple[set[str], set[str]]:
         """Runs whose owners, or whoever could be one, may have something to do after a batch; engines with answers."""
         runs = {mail.run_id for mail in batch.mail}
@@ -147,6 +185,10 @@ class PostgresStore:
                 runs.add(run_id)
         engines = {self._senders[mail_id] for mail_id in batch.mail_done if mail_id in self._senders}
         return runs, engines
+
+    async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:
+        self._check_open()
+        return await self._steps.transact(place, body)
 
     async def claim(
         self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int

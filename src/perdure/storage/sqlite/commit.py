@@ -15,8 +15,10 @@ from perdure.kernel.mail import knock
 from perdure.kernel.records import Mail
 from perdure.storage.sqlite.events import LettersGone, is_matched, match
 from perdure.storage.sqlite.queries import (
+    CLEAR_STAGED,
     CLEAR_WAITS,
     DELETE_MAIL,
+    DROP_STAGED,
     DROP_WAITS,
     FORGET_READS,
     INSERT_AUDIT,
@@ -77,9 +79,12 @@ def plan(batch: Batch) -> Plan:
     waits: list[Execution] = []
     if batch.waits_cleared or batch.waits_dropped or batch.waits or batch.events_read or batch.hops:
         cleared = [(run_id,) for run_id in batch.waits_cleared]
+        emptied = [*cleared, *((run_id,) for run_id in batch.hops)]
         waits = [
-            *CLEAR_WAITS.executions([*cleared, *((run_id,) for run_id in batch.hops)]),
+            *CLEAR_WAITS.executions(emptied),
+            *CLEAR_STAGED.executions(emptied),
             *DROP_WAITS.executions(batch.waits_dropped),
+            *DROP_STAGED.executions(batch.waits_dropped),
             *NOTE_READS.executions(batch.events_read),
             *READ_EVENTS.executions(batch.events_read),
             *FORGET_READS.executions(cleared),

@@ -21,6 +21,7 @@ from perdure.kernel.records import (
     Outcome,
     PublishedValue,
     Run,
+    Staged,
     StreamItem,
     Wait,
 )
@@ -235,6 +236,10 @@ def wait_of(row: Row) -> Wait:
     except (msgspec.DecodeError, TypeError) as error:
         raise _not_a_record(Wait, row, error) from error
     return _record(Wait, values, row)
+
+
+def staged_of(row: Row) -> Staged:
+    return _record(Staged, dict(zip(Staged.__struct_fields__, row, strict=True)), row)
 
 
 def event_of(row: Row) -> Event:

@@ -9,15 +9,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perdure.errors import CommitRefused, Misuse, RunNotFound, StoreBroken, UnstorableValue
+from perdure.errors import CommitRefused, EngineBug, Misuse, RunNotFound, StoreBroken, UnstorableValue
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run
-from perdure.ports import Journal, LoadedRun, News, Offer, Ripe, RunFilter, StoredRun, StreamPage
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
+from perdure.ports import (
+    Insertion,
+    Journal,
+    LoadedRun,
+    News,
+    Offer,
+    Ripe,
+    RunFilter,
+    StepPlace,
+    StoredRun,
+    StreamPage,
+    Transacts,
+)
 from perdure.storage.sqlite import fleet, reading
 from perdure.storage.sqlite.commit import commit, plan
-from perdure.storage.sqlite.connection import connect_reader, connect_writer
+from perdure.storage.sqlite.connection import connect_reader, connect_steps, connect_writer
 from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
 from perdure.storage.sqlite.hints import LogWatch
+from perdure.storage.sqlite.insertion import insertion
 from perdure.storage.sqlite.listing import listing
 from perdure.storage.sqlite.liveness import SignsOfLife
 from perdure.storage.sqlite.pace import brisk_switching
@@ -33,6 +46,7 @@ from perdure.storage.sqlite.rows import (
     run_of,
     stored_run_of,
 )
+from perdure.storage.sqlite.steps import StepTransactions
 from perdure.storage.sqlite.streams import read_published, read_stream
 from perdure.storage.sqlite.thread import DatabaseThread
 from perdure.storage.sqlite.transaction import transaction
@@ -47,6 +61,7 @@ class SqliteStore:
     """
 
     poll_s = 0.5
+    transacts: Transacts = "plain"
 
     def __init__(self, path: str | Path) -> None:
         # Resolved, since engines that come by different links must look at the same lock files.
@@ -54,6 +69,7 @@ class SqliteStore:
         self._signs = SignsOfLife(self.path)
         self._writer = DatabaseThread("perdure-sqlite-writer", self.path, connect_writer)
         self._reader = DatabaseThread("perdure-sqlite-reader", self.path, connect_reader)
+        self._steps = StepTransactions(self._connect_steps)
         self._watch: LogWatch | None = None
         self._state = "new"
 
@@ -122,6 +138,21 @@ class SqliteStore:
             raise store_fault(error, self.path) from error
         with brisk_switching:
             return await self._write(partial(commit, planned=planned))
+
+    def insertion(self, batch: Batch) -> Insertion:
+        self._check_open()
+        return Insertion("sqlite", insertion(self.path, batch))
+
+    async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:
+        staged, error = await self._write(lambda _: self._steps.transact(place, body))
+        if staged is None:
+            raise error or EngineBug("a transaction came to nothing")
+        return staged
+
+    def _connect_steps(self) -> sqlite3.Connection:
+        connection = connect_steps(self.path)
+        self._writer.keep(connection)
+        return connection
 
     async def claim(
         self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int

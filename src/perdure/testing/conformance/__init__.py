@@ -19,6 +19,7 @@ from perdure.testing.conformance.fleet import FleetRules
 from perdure.testing.conformance.listing import ListingRules
 from perdure.testing.conformance.mail import MailRules
 from perdure.testing.conformance.records import RecordRules
+from perdure.testing.conformance.staging import StagingRules
 from perdure.testing.conformance.streams import StreamRules
 from perdure.testing.conformance.waits import WaitRules
 
@@ -36,5 +37,6 @@ class StoreConformance(
     EventRules,
     WaitRules,
     StreamRules,
+    StagingRules,
 ):
     """All rules of the port."""
