@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
 
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.post import PostOffice
 from perdure.errors import Fenced, StoreError
 from perdure.ports import Clock, Offer, Store
-
-A = TypeVar("A")
-B = TypeVar("B")
 
 log = logging.getLogger("perdure")
 
@@ -73,11 +69,12 @@ class Watch:
         if not self._store.is_surely_alive():
             # An engine that was marked dead and has nothing to commit would never hear of it.
             await self._coordinator.prove()
+        # Somebody waits for answers and mail, so they come first, without asking whether there are any.
+        if self._post.is_awaiting:
+            await self._post.collect()
+        is_read = await self._post.read(self._coordinator)
         now = self._clock.now()
-        news, is_read = await _together(
-            self._store.look(engine_id=self._coordinator.engine.id, offers=self._offers(), at=now),
-            self._fetch(),
-        )
+        news = await self._store.look(engine_id=self._coordinator.engine.id, offers=self._offers(), at=now)
         # Who has died is learnt by recovering what they left.
         is_stray = news.stray or not is_read or self._is_behind()
         if news.dead or (is_stray and now >= self._recovered_at + _RECOVERIES_APART_US):
@@ -85,19 +82,3 @@ class Watch:
             await self._recover()
         elif is_stray:
             self._clock.call_at(self._recovered_at + _RECOVERIES_APART_US, self._heard.set)
-
-    async def _fetch(self) -> bool:
-        """Deal with answers and mail, without asking first whether there are any: somebody waits for them."""
-        if self._post.is_awaiting:
-            await self._post.collect()
-        return await self._post.read(self._coordinator)
-
-
-async def _together(first: Coroutine[Any, Any, A], second: Coroutine[Any, Any, B]) -> tuple[A, B]:
-    """Both results, when both have ended. Raises what either raised."""
-    one, other = await asyncio.gather(first, second, return_exceptions=True)
-    if isinstance(one, BaseException):
-        raise one
-    if isinstance(other, BaseException):
-        raise other
-    return one, other
