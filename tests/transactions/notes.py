@@ -1,4 +1,4 @@
-"""Transactional steps that write numbers into a table, the same for both databases; and what tests want to know of it."""
+"""Transactional steps that write numbers into a table, the same for both databases, and what tests ask about it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plain_step(**options: Any) -> Step[[int], int]:
     def note(number: int) -> int:
         script, me = resource(Script), current_step()
         script.begun += 1
-        me.connection.execute(f"insert into {script.table} (number) values (?)", (number,))  # noqa: S608
+        me.connection.execute(f"insert into {script.table} (number) values (?)", (number,))
         done = script.act(me)
         return number if done is None else done
 
@@ -50,7 +50,7 @@ def async_step(**options: Any) -> Step[[int], int]:
     async def note(number: int) -> int:
         script, me = resource(Script), current_step()
         script.begun += 1
-        await me.connection.execute(f"insert into {script.table} (number) values ($1)", number)  # noqa: S608
+        await me.connection.execute(f"insert into {script.table} (number) values ($1)", number)
         done = script.act(me)
         if inspect.isawaitable(done):
             done = await done
@@ -161,7 +161,7 @@ class World:
         raise NotImplementedError
 
     async def numbers(self, url: str) -> list[int]:
-        return [number for (number,) in await self.ask(url, f"select number from {self.script.table} order by 1")]  # noqa: S608
+        return [number for (number,) in await self.ask(url, f"select number from {self.script.table} order by 1")]
 
     async def staged(self, url: str) -> int:
         """How much is staged."""
@@ -207,7 +207,7 @@ class PostgresWorld(World):
 
     async def staged(self, url: str) -> int:
         schema = url.rpartition("schema=")[2].partition("&")[0]
-        found: int = (await self.ask(url, f"select count(*) from {schema}.staged"))[0][0]  # noqa: S608
+        found: int = (await self.ask(url, f"select count(*) from {schema}.staged"))[0][0]
         return found
 
     async def ask(self, url: str, sql: str) -> list[tuple[Any, ...]]:

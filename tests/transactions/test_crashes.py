@@ -21,7 +21,6 @@ from perdure.testing import CRASH_POINTS, Environment, Fault, Point, assert_exac
 from perdure.testing import run_with_crashes as survive
 from tests.transactions.notes import World
 
-
 # An engine takes many connections to die and to come up again, so there it does so at some points only.
 ON_POSTGRES: tuple[Point, ...] = CRASH_POINTS if os.environ.get("PERDURE_SOAK") else ("before", "before_effects")
 
@@ -50,7 +49,7 @@ async def happens_once(world: World, call: Callable[[], Any], expected: list[int
     async def after(_: object) -> None:
         assert await world.numbers(url) == expected
         assert await world.staged(url) == 0
-        await world.ask(url, f"delete from {world.script.table}")  # noqa: S608 - its own name
+        await world.ask(url, f"delete from {world.script.table}")
 
     scenario = scenario_of(call, lambda: f"r-{trials}")
     points = CRASH_POINTS if world.kind == "sqlite" else ON_POSTGRES
@@ -208,7 +207,7 @@ async def test_what_must_not_be_staged_is_found(world: World) -> None:
         await env.engine.run(world.program.one(7), id="r")
     schema = "" if world.kind == "sqlite" else url.rpartition("schema=")[2] + "."
     columns = "run_id, position, name, claim, attempt, value, started_at, at"
-    await world.ask(url, f"insert into {schema}staged ({columns}) values ('r', '1', 'note', 9, 1, '7', 1, 1)")  # noqa: S608
+    await world.ask(url, f"insert into {schema}staged ({columns}) values ('r', '1', 'note', 9, 1, '7', 1, 1)")
     store = open_store(url)
     await store.open()
     try:
