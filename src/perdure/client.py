@@ -231,7 +231,7 @@ class Client(Starting, Inspecting, Sending, Reading, Controlling):
         """Raise EngineStopped unless it is there to answer. One that is stopping does, but starts nothing.
 
         Raises Misuse where it could not answer: in a step that holds the writer until it ends."""
-        if step := holds_writer.get():
+        if step := holds_writer.get()():
             raise Misuse(
                 f"the {self._kind} cannot be asked for anything in the transactional step {step!r}: nothing else is "
                 "written before it ends. Do it in another step"

@@ -25,7 +25,9 @@ SINGLE = sorted(
 )
 
 # Without an index that is only as long as what is looked for, and by name.
-WHOLE_TABLE = re.compile(r"SCAN (runs|waits|events|journal|journal_archive|audit|payloads|event_reads|event_keys)$")
+WHOLE_TABLE = re.compile(
+    r"SCAN (runs|waits|events|journal|journal_archive|audit|payloads|event_reads|event_keys|staged)$"
+)
 
 # People look at these, a page at a time; and purging comes once in a while, when something has expired.
 SELDOM = {"queued_events", "letters", "purge_reads"}

@@ -1,4 +1,4 @@
-"""Transactional steps that write numbers into a table, the same for both databases; and what tests want to know of it."""
+"""Transactional steps that write numbers into a table, the same for both databases, and what tests ask about it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Retry, current_step, workflow
+from perdure import NamedEvent, Retry, current_step, workflow
 from perdure.errors import Misuse, QueueFull, RunFailed
 from perdure.models.functions.context import CurrentStep
 from perdure.testing import Environment
@@ -165,7 +165,7 @@ async def test_asking_the_engine_is_refused_instead_of_waiting_for_ever(world: S
     async with Environment(world.program.workflows, url, **world.options) as env:
         asked: list[Any] = [
             lambda: env.engine.start(world.program.one(8)),
-            lambda: env.engine.send("hello", to="r"),
+            lambda: env.engine.send(NamedEvent("hello", 1), to="r"),
             lambda: env.engine.cancel("r"),
             lambda: env.engine.get("r"),
         ]
@@ -179,6 +179,25 @@ async def test_asking_the_engine_is_refused_instead_of_waiting_for_ever(world: S
         assert await env.engine.run(world.program.one(7), id="r") == 7
 
 
+async def test_what_a_step_has_set_off_may_ask_once_the_step_has_ended(world: SqliteWorld) -> None:
+    url = await world.fresh()
+    loop, left = asyncio.get_running_loop(), []
+    has_ended = asyncio.Event()
+    async with Environment(world.program.workflows, url, **world.options) as env:
+
+        async def ask_later() -> Any:
+            await has_ended.wait()
+            return await env.engine.get("r")
+
+        def act(_: CurrentStep) -> None:
+            left.append(asyncio.run_coroutine_threadsafe(ask_later(), loop))
+
+        world.script.act = act
+        assert await env.engine.run(world.program.one(7), id="r") == 7
+        has_ended.set()
+        assert (await asyncio.wrap_future(left[0])).id == "r"
+
+
 async def test_nothing_can_be_awaited(world: SqliteWorld) -> None:
     def act(_: CurrentStep) -> None:
         waiting = asyncio.sleep(0)
@@ -187,7 +206,7 @@ async def test_nothing_can_be_awaited(world: SqliteWorld) -> None:
         with closing(asyncio.new_event_loop()) as another, pytest.raises(RuntimeError, match="running"):
             another.run_until_complete(waiting)
         with pytest.raises(Misuse, match="nothing can be awaited"):
-            asyncio.ensure_future(waiting)
+            asyncio.get_running_loop().create_task(waiting)
         waiting.close()
 
     assert await outcome(world, act) == (None, [7])
@@ -221,8 +240,9 @@ async def test_a_step_that_takes_too_long_is_rolled_back_when_it_ends(world: Sql
 
     world.script.act = act
     async with Environment(world.program.workflows, url, **world.options) as env:
+        began_at = env.clock.now()
         run = await env.engine.start(world.program.in_time(7), id="r")
-        while env.clock.now() < (await env.engine.get("r")).created_at.timestamp() * 1e6 + 60e6:
+        while env.clock.now() < began_at + 60_000_000:
             await asyncio.sleep(0.01)
         is_late.set()
         assert await run.result() == 7

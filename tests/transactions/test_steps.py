@@ -164,9 +164,10 @@ async def test_a_codec_that_fails_sets_the_run_aside_until_it_works_again(world:
     async with Environment(world.program.workflows, url, codec=codec, **world.options) as env:
         run = await env.engine.start(world.program.several(7), id="r")
         await env.quiet()
-        hold = (await env.engine.get("r")).hold
-        assert hold is not None
-        assert "no key" in hold.reason
+        held = await env.engine.get("r")
+        assert held is not None
+        assert held.hold is not None
+        assert "no key" in held.hold.reason
         assert await world.numbers(url) == [1, 2, 3, 4, 5, 6]
         codec.is_broken = False
         await env.engine.resume("r")
@@ -387,9 +388,10 @@ async def test_other_code_at_the_position_of_a_staged_result_sets_the_run_aside(
 
     async with Environment([changed], url, **world.options) as env:
         await env.quiet()
-        hold = (await env.engine.get("r")).hold
-        assert hold is not None
-        assert "step 'note' was done, the code asks for step 'another'" in hold.reason
+        held = await env.engine.get("r")
+        assert held is not None
+        assert held.hold is not None
+        assert "step 'note' was done, the code asks for step 'another'" in held.hold.reason
     async with Environment(Program(make).workflows, url, **world.options) as env:
         await env.engine.resume("r")
         assert await env.engine.handle("r").result() == 7

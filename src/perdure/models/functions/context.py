@@ -198,8 +198,8 @@ class Describable(Protocol):
 # What runs in a step's context can have its attempt described; few steps ask.
 in_step: ContextVar[Describable] = ContextVar("perdure_step")
 
-# The name of a step that holds the store's only writer, in all that it sets off.
-holds_writer: ContextVar[str] = ContextVar("perdure_holds_writer", default="")
+# In all that a step sets off which holds the store's only writer: its name, until it has ended.
+holds_writer: ContextVar[Callable[[], str]] = ContextVar("perdure_holds_writer", default=str)
 
 
 def current_step() -> CurrentStep:

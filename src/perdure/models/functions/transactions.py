@@ -88,6 +88,7 @@ class _Body:
         self.error: BaseException | None = None
         self.is_final = False
         self.is_called = False
+        self._is_running = False
         self._transactions = transactions
         self._execution = execution
         self._pulse = pulse
@@ -95,18 +96,21 @@ class _Body:
 
     def plain(self, context: Context, connection: Any) -> Staged:
         """In the store's own thread."""
+        self._is_running = True
         try:
             return context.run(self._plain, connection)
         except BaseException as error:
             self.error = error
             raise
+        finally:
+            self._is_running = False
 
     def _plain(self, connection: Any) -> Staged:
         execution = self._execution
         self._begin(connection)
         execution.runner.tell(execution.began, self._pulse)
         step, call = execution.step, execution.request.call
-        holds_writer.set(step.name)
+        holds_writer.set(lambda: step.name if self._is_running else "")
         with _without_loop(step.name):
             value = step.function(*call.args, **call.kwargs)
         if inspect.isawaitable(value):
@@ -240,7 +244,8 @@ class Transactions:
                 return Concluded(staged=await self._once(execution, body, context))
             except BaseException as error:  # noqa: BLE001 - see above
                 if body.error is not None or not isinstance(error, StoreError) or isinstance(error, CommitRefused):
-                    return Concluded(error=error, is_final=body.is_final)
+                    is_final = body.is_final or (body.error is None and isinstance(error, Misuse))
+                    return Concluded(error=error, is_final=is_final)
                 log.warning(
                     "the transaction of step %r of run %s is begun again: %s",
                     execution.step.name, execution.live.id, error,

@@ -78,6 +78,11 @@ class StepTransactions:
                 staged = await self._in_transaction(connection, place, body)
             except _BodyFailed as failed:
                 failure = failed.error
+            except BaseException as error:
+                if not isinstance(error, Exception) or is_lost(error.__cause__ or error):
+                    connection.terminate()
+                await _clean(connection)
+                raise
             await _clean(connection)
         if staged is None:
             raise failure or EngineBug("a transaction came to nothing")

@@ -50,7 +50,7 @@ $$;
 create function enter_step_v1(run text, place text, mark text) returns setof staged language plpgsql
 set search_path from current set lock_timeout = '3s' as $$
 begin
-    perform pg_advisory_xact_lock(hashtextextended(current_schema() || ':step:' || run || ':' || place, 0));
+    perform pg_advisory_xact_lock(hashtextextended(current_schema() || ':step:' || run || ':' || place, 1));
     perform set_config('perdure.step', mark, true);
     return query select * from staged where staged.run_id = run and staged.position = place;
 end
