@@ -1,4 +1,4 @@
-"""A standby is promoted under load: with synchronous replication nothing is lost, without it engines notice what was."""
+"""A standby is promoted under load: with synchronous replication nothing is lost, else engines notice what was."""
 
 from __future__ import annotations
 

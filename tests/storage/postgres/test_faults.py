@@ -382,3 +382,26 @@ async def test_burying_waits_for_a_batch_that_is_being_committed(url: str) -> No
             await one.commit()
         claimed = await two.store.claim(engine_id="e-2", epoch=two.engine.epoch, offers=offers(checkout="f"), limit=9)
         assert [one.run.version for one in claimed] == [2]
+
+
+async def test_who_stands_still_amid_a_request_does_not_keep_its_locks(url: str) -> None:
+    """A process that was stopped between two messages of a request is not idle to the server, and has no timeout."""
+    url = url.replace("lease=60", "lease=2")
+    async with author_on(url) as one, meddler(url) as other, meddler(url) as stopped:
+        await stopped.execute("set application_name = 'perdure writer'")
+        await stopped.execute("set idle_in_transaction_session_timeout = 1000")
+        await stopped.execute("begin")
+        await stopped.execute("insert into engines values ('gone', 99, true, 0, '', 0, '[]', 0)")
+        await stopped.execute("commit")
+        await stopped.execute("begin")
+        await stopped.execute("select 1 from engines where id = 'gone' for key share")
+        await stopped.prepare("select 1")
+        resting = "select state from pg_stat_activity where pid = $1"
+        assert await other.fetchval(resting, stopped.get_server_pid()) == "active"
+        buried: list[str] = []
+        while not buried:
+            try:
+                buried = await one.store.bury()
+            except StoreBusy:
+                assert await other.fetchval("select alive from engines where id = 'gone'")
+        assert buried == ["gone"]

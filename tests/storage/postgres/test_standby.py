@@ -40,7 +40,7 @@ def lonely() -> Generator[PostgresServer]:
 
 
 async def test_what_no_standby_has_confirmed_is_not_shown_to_anybody(lonely: PostgresServer) -> None:
-    """Who asks a server to cancel such a commit makes it give up waiting, and a failover would lose what all can see."""
+    """Who asks a server to cancel such a commit has it give up waiting: a failover would lose what all can see."""
     url = f"{lonely.url}?schema=shop&lease=3"
     async with author_on(url) as author, meddler(url) as other:
         await author.commit(insert(a_run("r-1")))

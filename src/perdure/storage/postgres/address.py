@@ -8,11 +8,13 @@ from typing import Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perdure.errors import Misuse, StoreBroken
 
 DEFAULT_LEASE_S: Final = 10.0
 _LEASE_MIN_S: Final = 0.5
+_SILENCE_SHARE: Final = 0.5
 _FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 _PORT: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
 
@@ -24,6 +26,20 @@ class Address(Struct, frozen=True, kw_only=True):
     name: str  # for messages: without a password
     schema: str
     lease_s: float = DEFAULT_LEASE_S
+    is_pooled: bool = False  # by PgBouncer in transaction mode
+    direct_url: str | None = None  # a way around it
+
+    @property
+    def silence_s(self) -> float:
+        """So long a transaction may rest, and a socket be silent."""
+        return self.lease_s * _SILENCE_SHARE
+
+    @property
+    def direct(self) -> Address:
+        """For what needs a session that lasts, if there is a way to one."""
+        if self.direct_url is None:
+            return self
+        return replace(self, url=self.direct_url, name=name_of(self.direct_url), is_pooled=False, direct_url=None)
 
     def __repr__(self) -> str:
         # Tracebacks with values are logged, too.
@@ -48,7 +64,8 @@ class Address(Struct, frozen=True, kw_only=True):
 
 
 def parse(url: str) -> Address:
-    """Of the options, `schema` and `lease` are ours; the others are the driver's, or settings of the server.
+    """Of the options, `schema`, `lease`, `pgbouncer` and `direct` are ours; others are the driver's, or
+    settings of the server.
 
     Raises Misuse, which never shows a password.
     """
@@ -64,9 +81,26 @@ def parse(url: str) -> Address:
         lease_s = 0.0
     if not _LEASE_MIN_S <= lease_s < float("inf"):
         raise Misuse(f"lease= is a number of seconds, {_LEASE_MIN_S} or more", url=name)
+    direct_url = options.pop("direct", None)
+    if direct_url is not None and not direct_url.startswith(("postgresql://", "postgres://")):
+        raise Misuse(
+            "direct= is a whole URL, percent-encoded: direct=postgresql%3A%2F%2Fuser%40host%2Fdatabase", url=name
+        )
+    if direct_url is not None:
+        name_of(direct_url)
+    pooled = options.pop("pgbouncer", "false" if direct_url is None else "true")
+    if pooled not in ("true", "false"):
+        raise Misuse("pgbouncer= is true or false", url=name)
     if service := os.environ.get("PGSERVICE"):
         options.setdefault("service", service)  # The driver knows the option, but overlooks the variable.
-    return Address(url=_with_options(url, options), name=name, schema=schema, lease_s=lease_s)
+    return Address(
+        url=_with_options(url, options),
+        name=name,
+        schema=schema,
+        lease_s=lease_s,
+        is_pooled=pooled == "true",
+        direct_url=direct_url,
+    )
 
 
 def _with_options(url: str, options: dict[str, str]) -> str:

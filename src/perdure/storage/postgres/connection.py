@@ -14,13 +14,13 @@ import asyncpg
 from perdure.errors import PerdureError, StoreBroken
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.faults import is_definite, store_fault
+from perdure.storage.postgres.pooling import rewritten, settings_of
 
 STEP_REST_S: Final = 60.0  # So long, or for the lease, a step may leave its transaction waiting.
 _CONNECT_SHARE: Final = 0.5  # of the lease: so long a connection may take to come about,
 _STATEMENT_SHARE: Final = 0.6  # a statement may run at the server,
 _ANSWER_SHARE: Final = 0.8  # its answer may take to come,
-_LOCK_SHARE: Final = 0.3  # it may wait for a lock,
-_SILENCE_SHARE: Final = 0.5  # and a transaction may rest, or a socket be silent.
+_LOCK_SHARE: Final = 0.3  # and it may wait for a lock.
 
 
 class Transaction(AbstractAsyncContextManager[Any], Protocol):
@@ -117,6 +117,20 @@ class Session:
         self._connection.add_termination_listener(callback)
 
 
+class PooledSession(Session):
+    """One of which nothing is left when a transaction ends."""
+
+    def __init__(
+        self, connection: Any, limit_s: float | None, schema: str, settings: tuple[tuple[str, str], ...]
+    ) -> None:
+        super().__init__(connection, limit_s)
+        self._schema = schema
+        self._settings = settings
+
+    async def _answer(self, request: Callable[..., Awaitable[Any]], query: str, args: tuple[Any, ...]) -> Any:
+        return await super()._answer(request, rewritten(query, self._schema, self._settings), args)
+
+
 async def connect(address: Address, purpose: str, *, patient: bool = False) -> Connection:
     """A new connection. Unless patient, nothing on it takes as long as the lease. Raises asyncpg's errors, OSError,
     and StoreBroken for what the URL says."""
@@ -124,6 +138,7 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
     def share(part: float) -> str:
         return str(max(1, int(address.lease_s * part * 1000)))
 
+    silence = str(max(1, int(address.silence_s * 1000)))
     settings = {
         "application_name": f"perdure {purpose}",
         "search_path": address.schema,
@@ -140,13 +155,34 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
         settings |= {
             "statement_timeout": share(_STATEMENT_SHARE),
             "lock_timeout": share(_LOCK_SHARE),
-            "idle_in_transaction_session_timeout": share(_SILENCE_SHARE),
-            "tcp_user_timeout": share(_SILENCE_SHARE),
+            "idle_in_transaction_session_timeout": silence,
+            "tcp_user_timeout": silence,
         }
-    connection = await _connect(address, max_cached_statement_lifetime=0, server_settings=settings)
+    limit_s = None if patient else address.lease_s * _ANSWER_SHARE
+    made: Session
+    if address.is_pooled:
+        name = {"application_name": settings["application_name"]}
+        connection = await _connect(address, statement_cache_size=0, server_settings=name)
+        # Migrations make names, and set where in their transactions.
+        made = Session(connection, None)
+        if not patient:
+            made = PooledSession(connection, limit_s, address.schema, settings_of(settings))
+    else:
+        connection = await _connect(address, max_cached_statement_lifetime=0, server_settings=settings)
+        made = Session(connection, limit_s)
     if not patient:
-        _limit_silence(connection, int(address.lease_s * _SILENCE_SHARE * 1000))
-    return Session(connection, None if patient else address.lease_s * _ANSWER_SHARE)
+        _limit_silence(connection, int(address.silence_s * 1000))
+    return made
+
+
+async def check_session(connection: Connection, address: Address) -> None:
+    """Raises StoreBroken if settings get lost on the way: then sessions do not last, and nobody said so."""
+    if await connection.fetchval("select current_setting('search_path')") != address.schema:
+        raise StoreBroken(
+            f"{address.name} does not keep a session's settings, as PgBouncer does that ignores them; say so with"
+            " pgbouncer=true in the URL, and give a way around it with direct=…",
+            database=address.name,
+        )
 
 
 async def connect_step(address: Address, purpose: str) -> Connection:
@@ -263,7 +299,7 @@ class Lane:
             self._ended = True
             if self._connection is not None:
                 try:
-                    await self._connection.close(timeout=self._address.lease_s * _SILENCE_SHARE)
+                    await self._connection.close(timeout=self._address.silence_s)
                 except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
                     self._connection.terminate()
                 self._connection = None

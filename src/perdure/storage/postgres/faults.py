@@ -13,6 +13,7 @@ from perdure.errors import CommitRefused, StoreBroken, StoreBusy, StoreError
 CONFLICT: Final = "PD001"
 NEEDS_MATCHING: Final = "PD002"
 LETTERS_GONE: Final = "PD003"
+LOCKED: Final = "55P03"
 _READ_ONLY: Final = "25006"
 
 # By class (two letters) or code. What is not here is a bug of ours, or somebody else's tables.
@@ -24,7 +25,7 @@ _PASSING: Final = frozenset(
         _READ_ONLY,  # a standby, or one that is being switched over
         "40",  # serialization failures and deadlocks
         "53",  # out of disk, memory or connections
-        "55P03",  # a lock was not to be had in time
+        LOCKED,  # a lock was not to be had in time
         "57014",  # cancelled: a statement took too long
         "57P01",  # the server shuts down,
         "57P02",  # has crashed,
@@ -99,6 +100,8 @@ def _closed(error: Exception, code: str) -> str | None:
             "its certificate is not to be trusted; name the file of the authority that signed it with sslrootcert=…,"
             " and the host as the certificate does"
         )
+    if "unsupported startup parameter" in str(error):
+        return "this is PgBouncer; say so with pgbouncer=true in the URL, and give a way around it with direct=…"
     if isinstance(error, ConnectionError) and "rejected SSL upgrade" in str(error):
         return "it has no TLS, and sslmode asks for it; turn `ssl` on in the server, or use sslmode=prefer"
     return _CLOSED.get(code) or _CLOSED.get(code[:2])

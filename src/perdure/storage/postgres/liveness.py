@@ -106,9 +106,10 @@ class SignsOfLife:
         while not self._ended:
             try:
                 if connection is None or connection.is_closed():
-                    connection = await connect(self._address, "heartbeat")
+                    connection = await connect(self._address.direct, "heartbeat")
                 ids, numbers, asked_at = self._ids, dict(self._numbers), now()
-                found: dict[str, int] = dict(map(tuple, await connection.fetch(QUERIES["beat"].sql, ids)))
+                rows = await connection.fetch(QUERIES["beat"].sql, ids)
+                found: dict[str, int] = dict(map(tuple, rows))
                 for engine_id in ids:
                     # A store that went back lacks batches. An engine that has nothing to do would not hear of it.
                     is_there = engine_id in found and found[engine_id] >= numbers.get(engine_id, 0)

@@ -88,6 +88,13 @@ update runs set owner = null where {active} and owner = :id
 -- name: bury
 select bury_v1()
 
+-- name: cut_off
+-- End sessions of ours that rest amid a statement and so keep their locks. The server has no timeout for that: their
+-- processes stand still between two messages of a request.
+select pg_terminate_backend(pid) from pg_stat_activity
+where datname = current_database() and usename = current_user and state = 'active' and wait_event = 'ClientRead'
+    and application_name in ('perdure writer', 'perdure reader') and state_change < clock_timestamp() - :silence::interval
+
 -- name: commit
 select commit_v1(
     :engine, :epoch, :number, :ended, :cleared, :dropped, :put,

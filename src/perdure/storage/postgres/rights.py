@@ -29,7 +29,7 @@ async def upgrade(url: str, *, runtime_role: str | None = None) -> None:
     """
     address = parse(url)
     try:
-        connection = await connect(address, "migration", patient=True)
+        connection = await connect(address.direct, "migration", patient=True)
         try:
             await migrate(connection, address.schema)
             if runtime_role is not None:

@@ -48,6 +48,7 @@ async def migrate(connection: Connection, schema: str) -> None:
 async def _apply(connection: Connection, schema: str) -> None:
     for number, text in MIGRATIONS.items():
         async with connection.transaction():
+            await connection.execute(f'set local search_path to "{schema}"')
             await connection.execute("select pg_advisory_xact_lock(hashtextextended('perdure:' || $1, 0))", schema)
             version = await _inspect(connection, schema)
             if version is None:

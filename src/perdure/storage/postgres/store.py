@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from perdure.errors import CommitRefused, Misuse, RunNotFound, StoreBroken, StoreBusy, UnstorableValue
+from perdure.errors import CommitRefused, Misuse, RunNotFound, StoreBroken, StoreBusy, StoreError, UnstorableValue
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
 from perdure.kernel.status import ACTIVE, FINISHED, Status
@@ -32,8 +32,8 @@ from perdure.ports import (
 )
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.commit import commit
-from perdure.storage.postgres.connection import Lane, Lanes, connect
-from perdure.storage.postgres.faults import store_fault
+from perdure.storage.postgres.connection import Lane, Lanes, check_session, connect
+from perdure.storage.postgres.faults import LOCKED, sqlstate, store_fault
 from perdure.storage.postgres.fleet import Claims, look, offered
 from perdure.storage.postgres.hints import ANYBODY, Listener, Notifier
 from perdure.storage.postgres.insertion import insertion
@@ -87,8 +87,11 @@ class PostgresStore:
             raise Misuse(f"the store on {self.address.name} was opened before; make another one")
         self._state = "open"
         try:
-            connection = await connect(self.address, "migration", patient=True)
+            address = self.address.direct
+            connection = await connect(address, "migration", patient=True)
             try:
+                if not address.is_pooled:
+                    await check_session(connection, address)
                 await migrate(connection, self.address.schema)
             finally:
                 await connection.close()
@@ -125,7 +128,8 @@ class PostgresStore:
 
     @property
     def poll_s(self) -> float:
-        return min(1.0, self.address.lease_s / 4)
+        # Who cannot be told that there is something looks more often.
+        return min(0.25 if self.address.direct.is_pooled else 1.0, self.address.lease_s / 4)
 
     def is_surely_alive(self) -> bool:
         return self._signs.is_lasting()
@@ -153,7 +157,11 @@ class PostgresStore:
         self._notifier.tell([], [ANYBODY])  # Its runs are nobody's now.
 
     async def bury(self) -> builtins.list[str]:
-        rows = await self._write("bury")
+        try:
+            rows = await self._write("bury")
+        except StoreBusy as busy:
+            await self._cut_off(busy)
+            raise
         return builtins.list(rows[0][0])
 
     async def engines(self) -> builtins.list[Engine]:
@@ -161,8 +169,12 @@ class PostgresStore:
 
     async def commit(self, batch: Batch) -> Committed:
         self._check_open()
-        async with self._writer.use() as connection:
-            committed = await commit(connection, batch)
+        try:
+            async with self._writer.use() as connection:
+                committed = await commit(connection, batch)
+        except StoreBusy as busy:
+            await self._cut_off(busy)
+            raise
         self._signs.committed(batch.engine_id, batch.number)
         self._notifier.tell(*self._addressees(batch, committed))
         return committed
@@ -176,6 +188,12 @@ class PostgresStore:
         if taken is None:
             self._lookout.expect(batch.runs)
         return taken
+
+    async def _cut_off(self, busy: StoreBusy) -> None:
+        """If a lock was not to be had in time, end whoever may keep it for no good reason; the next try may get it."""
+        if busy.__cause__ is not None and sqlstate(busy.__cause__) == LOCKED:
+            with suppress(StoreError):
+                await self._write("cut_off", silence=timedelta(seconds=self.address.silence_s))
 
     def _addressees(self, batch: Batch, committed: Committed) -> tuple[set[str], set[str]]:
         """Runs whose owners, or whoever could be one, may have something to do after a batch; engines with answers."""
