@@ -51,7 +51,9 @@ def reference_of(found: Any) -> str:
     return f"{function.__module__}:{function.__qualname__}"
 
 
-def all_of(fork: NodeName | None = None, *, timeout: Duration | None = None, on_timeout: OnTimeout = "fail") -> JoinSpec:
+def all_of(
+    fork: NodeName | None = None, *, timeout: Duration | None = None, on_timeout: OnTimeout = "fail"
+) -> JoinSpec:
     """Go on once every branch of the fork has come to its end, with what those bring that arrived.
 
     `fork` names the node at which the branches came apart: the innermost on the way unless given. The timeout counts
