@@ -129,7 +129,9 @@ class Client(Inspecting, Sending, Reading, Controlling):
             probe=self._probe,
         )
 
-    def _watch(self, recover: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    def _watch(
+        self, recover: Callable[[], Coroutine[Any, Any, object]], is_behind: Callable[[], bool] = lambda: False
+    ) -> None:
         """From now on, notice what others do."""
         if self._poll_s is not None:
             watch = Watch(
@@ -139,6 +141,7 @@ class Client(Inspecting, Sending, Reading, Controlling):
                 self._clock,
                 offers=self._workflows.offers,
                 recover=recover,
+                is_behind=is_behind,
                 poll_s=self._poll_s,
             )
             self._background(watch.run())

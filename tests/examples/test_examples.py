@@ -48,6 +48,20 @@ def wait_for_entry(store: Path, name: str) -> None:
             pass
 
 
+def test_research_looks_everything_up_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", str(EXAMPLES / "graph_research.py")]
+    report = "tides: a note on 'what are tides'; a note on 'who studies tides'; a note on 'when do tides turn'\n"
+    first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    assert sorted(first.stdout.splitlines()[:3]) == [
+        "looking up: what are tides",
+        "looking up: when do tides turn",
+        "looking up: who studies tides",
+    ]
+    assert first.stdout.endswith(report)
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    assert again.stdout == report
+
+
 def test_the_example_in_the_readme_is_hello() -> None:
     code = (EXAMPLES / "hello.py").read_text()
     readme = (ROOT / "README.md").read_text()

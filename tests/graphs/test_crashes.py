@@ -117,7 +117,9 @@ def hurried() -> Graph[Any, Any]:
     graph.node("meet", same, input={"value": "state.got"})
     graph.node("after", same, input={"value": "[nodes.meet, state.got]"})
     graph.edge("begin", "nap", foreach="[1, 3, 30]")
-    graph.edge("nap", "meet", join=all_of(timeout=10, on_timeout="proceed"), merge=collect("state.got", source="branch.item"))
+    graph.edge(
+        "nap", "meet", join=all_of(timeout=10, on_timeout="proceed"), merge=collect("state.got", source="branch.item")
+    )
     graph.edge("meet", "after")
     graph.output("nodes.after")
     return graph
@@ -158,12 +160,15 @@ async def test_a_crash_at_any_commit_changes_nothing(
     assert report.restarts >= report.commits
 
 
-async def test_a_crash_while_it_waits_for_a_child_and_an_event_changes_nothing(fresh: Callable[[], StoreSource]) -> None:
+async def test_a_crash_while_it_waits_for_a_child_and_an_event_changes_nothing(
+    fresh: Callable[[], StoreSource],
+) -> None:
     graph = waiting().build()
 
     async def scenario(env: Environment) -> Any:
         run = await env.engine.start(graph(), id="one")
-        if (await env.engine.get("one")).status in ("running", "suspended"):
+        view = await env.engine.get("one")
+        if view is not None and view.status in ("running", "suspended"):
             await env.engine.send(NamedEvent("told", "word"), to="one", key="once")
         return await run.result()
 

@@ -111,7 +111,7 @@ def test_only_what_an_expression_names_is_converted() -> None:
         def items(self) -> Any:
             raise AssertionError("all of it was asked for")
 
-        __iter__ = keys = values = items  # type: ignore[assignment]
+        __iter__ = keys = values = items
 
     given = Given(state=Huge(x=1), nodes=Huge(a={"b": 2}), input=Huge())
     assert Expression("state.x + nodes.a.b == 3", "here").evaluate(given) is True

@@ -1,9 +1,10 @@
-"""The pure machine: whatever the graph and whatever the order in which nodes end, joins go on once and nothing hangs."""
+"""The pure machine: whatever the graph, and in whatever order nodes end, joins go on once and nothing hangs."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given, settings
@@ -70,7 +71,7 @@ class Drawing:
                 return node, after
             case ["sequence", *parts]:
                 ends = [self._draw(part) for part in parts]
-                for (_, last), (first, _) in zip(ends, ends[1:], strict=False):
+                for (_, last), (first, _) in pairwise(ends):
                     self.graph.edge(last, first)
                 return ends[0][0], ends[-1][1]
             case ["split", need, *parts]:
@@ -94,7 +95,8 @@ class Drawing:
                 after = self._node(f"{name}_after")
                 self.graph.edge(turn, after, priority=1)
                 return first, after
-        raise AssertionError(block)
+            case _:
+                raise AssertionError(block)
 
     def _join(self, last: str, meet: str, fork: str, need: Any) -> None:
         join = all_of(fork) if need == "all" else any_of(fork) if need == "any" else m_of(need, fork)
@@ -122,7 +124,7 @@ class Story:
             assert told < 100_000
             if self.end is None:
                 again = self.machine.completed(token_id, True)  # Twice, or late: it changes nothing.
-                assert not (again.run or again.cancel or again.ended)
+                assert (again.run, again.cancel, again.ended) == ([], [], False)
 
     def _tell(self, token: Token) -> None:
         if token.node.startswith("n_flaky") and not token.node.endswith("after") and self._random.random() < 0.5:

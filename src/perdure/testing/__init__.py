@@ -3,6 +3,7 @@
 `Environment` is an engine on virtual time that can be killed and restarted; `run_with_crashes` kills a scenario at each
 of its commits; `YieldPoints` has two ops that race meet in a chosen order; `check_store` looks for anything that must
 never be stored. `perdure.testing.conformance` has the tests that every store must pass.
+`perdure.testing.simulate` has several engines in one process, on a simulated database with faults drawn from a seed.
 """
 
 from perdure.testing.clock import VirtualClock

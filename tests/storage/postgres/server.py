@@ -136,11 +136,14 @@ def _installation(version: int, place: Path) -> Path:
     assert found.submodule_search_locations
     folder = Path(found.submodule_search_locations[0]).resolve() / _FOLDERS[version]
     if _is_root() and not all(_is_open(path) for path in (folder, *folder.parents)):
-        copy = place / "install"
-        shutil.copytree(folder, copy, symlinks=True)
+        # The programs look for their libraries beside the package that they are in.
+        package, copy = folder.parent, place / "install"
+        shutil.copytree(folder, copy / package.name / folder.name, symlinks=True)
+        if (libraries := package.with_name(f"{package.name}.libs")).is_dir():
+            shutil.copytree(libraries, copy / libraries.name)
         for path in (copy, *copy.rglob("*")):
             shutil.chown(path, "nobody")
-        folder = copy
+        folder = copy / package.name / folder.name
     return folder / "bin"
 
 

@@ -255,7 +255,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
 
     def dump(self, form: texts.Form = "yaml") -> str:
         """The definition as text, which `parse` reads. Functions are in it as `package.module:name`."""
-        return texts.dump(self.build()._draft.spec(), form)
+        return texts.dump(self.definition, form)
 
     @staticmethod
     def json_schema() -> dict[str, Any]:
@@ -282,8 +282,10 @@ class Graph(Workflow[..., O], Generic[I, O]):
 
     @property
     def definition(self) -> GraphSpec:
-        """What it is, as data."""
-        return self._draft.spec()
+        """What it is, as data. Raises InvalidDefinition."""
+        definition = self.build()._draft.checked
+        assert definition is not None
+        return definition
 
     def __repr__(self) -> str:
         return f"<graph {self.name!r} at {self.where}>"
@@ -305,6 +307,7 @@ class Draft:
         self.edges: list[EdgeSpec] = []
         self.output: Any = None
         self.objects: dict[str, Any] = {}
+        self.checked: GraphSpec | None = None
         self.plan: Plan | None = None
 
     @classmethod
@@ -333,8 +336,8 @@ class Draft:
     def built(self) -> Plan:
         """Raises InvalidDefinition."""
         if self.plan is None:
-            spec, kinds = texts.checked(msgspec.to_builtins(self.spec()), self.place)
-            self.plan = build(spec, kinds, self.objects, _field_names(self.type_of("input")))
+            self.checked, kinds = texts.checked(msgspec.to_builtins(self.spec()), self.place)
+            self.plan = build(self.checked, kinds, self.objects, _field_names(self.type_of("input")))
         return self.plan
 
     def type_of(self, which: str) -> Any:

@@ -341,7 +341,12 @@ class Machine:
             if fork.closed or self.ended:
                 return
             self._decide(fork, join, is_first=join is joins[0], is_only=len(joins) == 1)
-        if not fork.closed and not self.ended and fork.unfinished == 0 and all(meeting.fired for meeting in fork.meetings.values()):
+        if (
+            not fork.closed
+            and not self.ended
+            and fork.unfinished == 0
+            and all(meeting.fired for meeting in fork.meetings.values())
+        ):
             self._close(fork)
 
     def _close(self, fork: Fork) -> None:
@@ -363,8 +368,10 @@ class Machine:
             index, fork = fork.index, fork.outer
         if fork is None:
             return False
-        view = token.view(self._input)
-        outputs = tuple(token.output if merge.source is None else merge.source.evaluate(view) for merge in join.merges)
+        outputs = tuple(
+            token.output if merge.source is None else merge.source.evaluate(token.view(self._input))
+            for merge in join.merges
+        )
         meeting = fork.meetings.get(join.target)
         if meeting is None:
             meeting = fork.meetings[join.target] = Meeting(join)

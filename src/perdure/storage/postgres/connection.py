@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import asyncpg
 from msgspec import Struct
 
-from perdure.errors import StoreBroken, StoreError
+from perdure.errors import PerdureError, StoreBroken
 from perdure.storage.postgres.faults import is_definite, store_fault
 
 DEFAULT_LEASE_S: Final = 10.0
@@ -131,7 +131,7 @@ class Lane:
             try:
                 connection = await self._connect()
                 yield connection
-            except StoreError as error:
+            except PerdureError as error:
                 self._keep(connection, is_definite(error.__cause__) if error.__cause__ else True)
                 raise
             except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:

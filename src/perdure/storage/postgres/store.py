@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
 import asyncpg
 
-from perdure.errors import CommitRefused, Misuse, RunNotFound, StoreBroken, UnstorableValue
+from perdure.errors import CommitRefused, Misuse, RunNotFound, StoreBroken, StoreBusy, UnstorableValue
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run
 from perdure.kernel.status import ACTIVE, FINISHED, Status
@@ -262,10 +263,12 @@ class PostgresStore:
         return found
 
     async def collect(self, slots: Sequence[str]) -> dict[str, str]:
-        # Read first: answers that are deleted by a statement whose own answer is lost would be lost with it.
+        # Read first: answers that are deleted by a statement whose own answer is lost would be lost with it. Those that
+        # could not be deleted are purged in time.
         found = dict(map(_pair, await self._read("replies", slots=[*slots]))) if slots else {}
         if found:
-            await self._write("delete_replies", slots=[*found])
+            with suppress(StoreBusy):
+                await self._write("delete_replies", slots=[*found])
         return found
 
     async def _write(self, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
