@@ -2,6 +2,7 @@
 
 from perdure.models.graphs.define import Graph
 from perdure.models.graphs.kinds import Kind, add_kind
+from perdure.models.graphs.secrets import Secrets
 from perdure.models.graphs.spec import END, TERMINATE, Limits
 from perdure.models.graphs.words import (
     NodeRef,
@@ -14,6 +15,7 @@ from perdure.models.graphs.words import (
     http,
     keyed,
     last_wins,
+    llm,
     m_of,
     merge_object,
     reduce_with,
@@ -29,6 +31,7 @@ __all__ = [
     "Kind",
     "Limits",
     "NodeRef",
+    "Secrets",
     "add_kind",
     "all_of",
     "any_of",
@@ -39,6 +42,7 @@ __all__ = [
     "http",
     "keyed",
     "last_wins",
+    "llm",
     "m_of",
     "merge_object",
     "reduce_with",

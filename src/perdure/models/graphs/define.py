@@ -374,8 +374,7 @@ class Draft:
         if not isinstance(part, Bound):
             return part
         reference = self._bind(part.reference, part.found)
-        field = "reducer" if isinstance(part.part, MergeSpec) else "workflow"
-        return msgspec.structs.replace(part.part, **{field: reference})
+        return msgspec.structs.replace(part.part, **{part.field: reference})
 
     def _bind(self, reference: str, found: Any) -> str:
         """Keep an object by its reference; another one of the same name gets a number."""

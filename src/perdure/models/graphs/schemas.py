@@ -42,6 +42,22 @@ def type_of(schema: Any, place: str) -> Any:
     return _Reading(schema.get("$defs", {}), place).type_of(schema, "")
 
 
+def schema_of(wanted: Any, place: str) -> dict[str, Any]:
+    """The JSON Schema of a type, with what it is at its root. Raises InvalidDefinition."""
+    own = getattr(wanted, "model_json_schema", None)  # A pydantic model, without importing pydantic.
+    try:
+        schema: dict[str, Any] = msgspec.json.schema(wanted) if own is None else own()
+    except TypeError as error:
+        raise InvalidDefinition(f"{place}: {error}") from error
+    reference = schema.get("$ref")
+    if reference is None:
+        return schema
+    # Servers want to see an object there, not a reference to one.
+    name, definitions = reference.removeprefix("#/$defs/"), schema["$defs"]
+    others = definitions if reference in repr(definitions) else {k: v for k, v in definitions.items() if k != name}
+    return {**definitions[name], **({"$defs": others} if others else {})}
+
+
 class _Reading:
     def __init__(self, definitions: Mapping[str, Any], place: str) -> None:
         self._definitions = definitions

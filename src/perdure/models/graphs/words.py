@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 from perdure.models.functions.define import Step, Workflow
 from perdure.models.functions.events import Event, options_of
-from perdure.models.graphs.kinds import Child, Http, Kind, Set, Terminate, Timer, Wait
+from perdure.models.graphs.kinds import Child, Http, Kind, Llm, Set, Terminate, Timer, Wait
+from perdure.models.graphs.schemas import schema_of
 from perdure.models.graphs.spec import JoinSpec, MergeSpec
 
 Duration = timedelta | float
@@ -35,6 +38,7 @@ class Bound(Struct, frozen=True):
     """A part of a definition, with the Python object that it refers to."""
 
     part: Any
+    field: Literal["reducer", "workflow", "schema"]
     reference: str
     found: Any
 
@@ -118,7 +122,7 @@ def reduce_with(reducer: Callable[[list[Any]], Any], target: str, source: str | 
     """Put what `reducer` makes of the list of outputs at `target`. It must be pure: a replay calls it again."""
     reference = reference_of(reducer)
     spec = MergeSpec(strategy="reduce", target=target, source=source, reducer=reference)
-    return Bound(spec, reference, reducer)
+    return Bound(spec, "reducer", reference, reducer)
 
 
 def assign(values: Mapping[str, Any]) -> Kind:
@@ -157,6 +161,49 @@ def http(
     )
 
 
+def llm(
+    model: str,
+    prompt: str,
+    *,
+    system: str | None = None,
+    base_url: str | None = None,
+    secret: str | None = None,
+    schema: Any = None,
+    strict: bool = False,
+    repairs: int = 2,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    stream: str | None = None,
+    stall_timeout: Duration = 120.0,
+    attempt_timeout: Duration = 600.0,
+) -> Bound | Kind:
+    """A node that asks a model, at an endpoint for chat completions as OpenAI's; its result is {output, usage, model,
+    repairs}. `schema` is a type, or a JSON Schema; `secret` is the name of a key; the other fields are those of the
+    kind (docs/graphs-llm.md). Raises InvalidDefinition."""
+    spec = Llm(
+        model=model,
+        prompt=prompt,
+        system=system,
+        base_url=base_url,
+        secret=secret,
+        schema=schema if isinstance(schema, str) else dict(schema) if isinstance(schema, Mapping) else None,
+        strict=strict,
+        repairs=repairs,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        options=dict(options or {}),
+        stream=stream,
+        stall_timeout=seconds(stall_timeout) or 0,
+        attempt_timeout=seconds(attempt_timeout) or 0,
+    )
+    if schema is None or spec.schema is not None:
+        return spec
+    if isinstance(schema, type) and not typing.get_args(schema) and schema.__module__ != "builtins":
+        return Bound(spec, "schema", f"{schema.__module__}:{schema.__qualname__}", schema)
+    return msgspec.structs.replace(spec, schema=schema_of(schema, "llm(schema=…)"))
+
+
 def child(
     workflow: Workflow[Any, Any] | str, *, version: str = "", on_failure: Literal["propagate", "catch"] = "propagate"
 ) -> Bound | Kind:
@@ -164,4 +211,4 @@ def child(
     if isinstance(workflow, str):
         return Child(workflow=workflow, version=version, on_failure=on_failure)
     reference = reference_of(workflow)
-    return Bound(Child(workflow=reference, on_failure=on_failure), reference, workflow)
+    return Bound(Child(workflow=reference, on_failure=on_failure), "workflow", reference, workflow)
