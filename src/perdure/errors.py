@@ -28,6 +28,7 @@
     │   ├── RollbackFailed                   not all that was to be undone could be
     │   ├── RunCancelled                     the run was cancelled
     │   ├── DeadlineExceeded                 the run's deadline passed
+    │   ├── ScopeFailed                      a hierarchy of operations, or a part of it, failed
     │   └── StepFailed                       a step failed with something that cannot be rebuilt
     │       ├── MaxRetriesExceeded           … after all its attempts
     │       ├── StepTimedOut (TimeoutError)  an attempt, or all of them, took too long or fell silent
@@ -183,6 +184,12 @@ class RunCancelled(Outcome):
 
 
 class DeadlineExceeded(Outcome): ...
+
+
+class ScopeFailed(Outcome):
+    """A run of an operation failed, or gave up, with all that belongs to it. `failure` tells why, run by run."""
+
+    failure: Any
 
 
 class StepFailed(Outcome):
