@@ -42,6 +42,7 @@
     │   │   ├── LimitExceeded                more tokens, branches or nested forks than the graph may have
     │   │   ├── Terminated                   a terminate node ended the run as a failure
     │   │   └── GraphTimedOut (TimeoutError) a node or the run took too long
+    │   ├── ScopeFailed                      a hierarchy of operations, or a part of it, failed
     │   └── StepFailed                       a step failed with something that cannot be rebuilt
     │       ├── MaxRetriesExceeded           … after all its attempts
     │       ├── StepTimedOut (TimeoutError)  an attempt, or all of them, took too long or fell silent
@@ -269,6 +270,12 @@ class Terminated(GraphFailed): ...
 
 
 class GraphTimedOut(GraphFailed, TimeoutError): ...
+
+
+class ScopeFailed(Outcome):
+    """A run of an operation failed, or gave up, with all that belongs to it. `failure` tells why, run by run."""
+
+    failure: Any
 
 
 class StepFailed(Outcome):

@@ -13,6 +13,7 @@ from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
 from tests.graphs.programs import PROGRAMS, STARTED, laps, nap, same, waiting
 
+
 @pytest.mark.parametrize(("make", "expected"), PROGRAMS)
 async def test_a_crash_at_any_commit_changes_nothing(
     make: Callable[[], Graph[Any, Any]], expected: Any, fresh: Callable[[], StoreSource]
