@@ -50,7 +50,7 @@ class PostgresServer:
             else:
                 way = ["-h", "127.0.0.1", "-p", str(standby_of.port), "-U", "postgres"]
                 self._run("pg_basebackup", "-D", str(self._data), *way, "-R", "--checkpoint=fast", "--no-sync")
-            self.port = _free_port()
+            self.port: int = _free_port()
             self.start()
         except BaseException:
             self.end()

@@ -189,7 +189,8 @@ async def connect_step(address: Address, purpose: str) -> Connection:
     """A new connection for what steps write to tables of their own: with the user's settings, in no hurry. But a server
     that hears nothing from the other end gives the transaction up, and so does one that is left waiting for long.
     Raises as `connect` does."""
-    silence_s = max(1, round(address.lease_s * _SILENCE_SHARE))
+    address = address.direct
+    silence_s = max(1, round(address.silence_s))
     settings = {
         "application_name": f"perdure {purpose}",
         "default_transaction_isolation": "read committed",
@@ -199,7 +200,10 @@ async def connect_step(address: Address, purpose: str) -> Connection:
         "tcp_keepalives_interval": "1",
         "tcp_keepalives_count": "3",
     }
-    connection: Connection = await _connect(address, server_settings=settings)
+    options: dict[str, Any] = {"server_settings": settings}
+    if address.is_pooled:
+        options = {"server_settings": {"application_name": settings["application_name"]}, "statement_cache_size": 0}
+    connection: Connection = await _connect(address, **options)
     _limit_silence(connection, silence_s * 1000)
     return connection
 
