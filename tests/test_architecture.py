@@ -30,6 +30,7 @@ ROWS = (
         "controlling",
         "handles",
         "inspecting",
+        "keeping",
         "reading",
         "registry",
         "resources",

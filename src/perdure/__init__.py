@@ -4,6 +4,7 @@ from perdure.client import Client
 from perdure.coordinator.coordinator import Limits
 from perdure.engine import Engine
 from perdure.handles import RunHandle
+from perdure.keeping import ArtifactView, RecordView
 from perdure.kernel.delivery import Delivered, Queued, TargetFinished, TargetNotFound
 from perdure.kernel.retry import Retry
 from perdure.models.functions.children import ChildHandle, continue_as, run_of, start
@@ -21,11 +22,13 @@ from perdure.models.functions.context import (
 from perdure.models.functions.define import RunCall, Step, StepCall, Stub, Workflow, step, stub, workflow
 from perdure.models.functions.events import Event, NamedEvent
 from perdure.models.functions.publishing import Stream, publish, stream
+from perdure.models.functions.staging import stage
 from perdure.models.functions.waiting import RunEnded, event, first, receive, timer, timer_at
 from perdure.sending import To
 from perdure.views import StreamItemView
 
 __all__ = [
+    "ArtifactView",
     "ChildHandle",
     "Client",
     "CurrentRun",
@@ -36,6 +39,7 @@ __all__ = [
     "Limits",
     "NamedEvent",
     "Queued",
+    "RecordView",
     "Retry",
     "RunCall",
     "RunEnded",
@@ -62,6 +66,7 @@ __all__ = [
     "run_of",
     "sleep",
     "sleep_until",
+    "stage",
     "start",
     "step",
     "stream",

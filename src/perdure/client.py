@@ -24,6 +24,7 @@ from perdure.coordinator.watch import Watch
 from perdure.errors import EngineStopped, Misuse, RunNotFound, StoreError, UnknownWorkflow
 from perdure.handles import RunHandle
 from perdure.inspecting import Inspecting
+from perdure.keeping import Keeping
 from perdure.kernel import ops
 from perdure.kernel.decide import Started
 from perdure.kernel.effects import Drop, Effect, Finish
@@ -47,7 +48,7 @@ R = TypeVar("R")
 _ASK_AGAIN_S, _ASK_AGAIN_MAX_S = 0.01, 0.25
 
 
-class Client(Inspecting, Sending, Reading, Controlling):
+class Client(Inspecting, Sending, Reading, Controlling, Keeping):
     """Talks to the engines that share a store. Use it as an async context manager; one per process will do.
 
     `store` is a URL ("sqlite:///shop.db", "postgresql://…") or a Store; `codec` must be the engines'.
