@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import mimetypes
+import os
 import threading
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -261,31 +262,27 @@ class Staging:
     async def _send_file(self, pulse: Pulse, draft: Draft, path: Path) -> None:
         """Hand a file's parts to the store, one after the other: never more than one of them is in memory."""
         step = pulse.execution
-        digest, size, number = hashlib.sha256(), 0, 0
+        reader = _Reader(path)
         artifact_id = self._ids(self._clock.now())
-        file = await asyncio.to_thread(open, path, "rb")
-        try:
-            while part := await asyncio.to_thread(_read, file, digest):
-                if step.pulse is not pulse:
-                    raise _given_up(draft.name)
-                if number == 0:
-                    self._stager(pulse).files.append(artifact_id)
-                data = sealed(part, self._codec)
-                chunk = Chunk(run_id=step.live.id, artifact_id=artifact_id, number=number, data=data)
-                op = Deposit(run_id=step.live.id, at=self._clock.now(), claim=step.live.claim, chunks=(chunk,))
-                (reply,) = await self._insist([op])
-                if isinstance(reply, BaseException):
-                    raise reply
-                if reply is not True:
-                    raise _given_up(draft.name)
-                number += 1
-                size += len(part)
-        finally:
-            await asyncio.to_thread(file.close)
+        number = 0
+        while part := await asyncio.to_thread(reader.read):
+            if step.pulse is not pulse:
+                raise _given_up(draft.name)
+            if number == 0:
+                self._stager(pulse).files.append(artifact_id)
+            data = sealed(part, self._codec)
+            chunk = Chunk(run_id=step.live.id, artifact_id=artifact_id, number=number, data=data)
+            op = Deposit(run_id=step.live.id, at=self._clock.now(), claim=step.live.claim, chunks=(chunk,))
+            (reply,) = await self._insist([op])
+            if isinstance(reply, BaseException):
+                raise reply
+            if reply is not True:
+                raise _given_up(draft.name)
+            number += 1
         if step.pulse is not pulse:
             raise _given_up(draft.name)
         self._stager(pulse).add(
-            replace(draft, id=artifact_id, chunks=number, size=size, digest=digest.hexdigest())
+            replace(draft, id=artifact_id, chunks=number, size=reader.size, digest=reader.digest.hexdigest())
         )  # fmt: skip
 
     def kept(self, step: Execution, stager: Stager, advance: Advance) -> Advance:
@@ -325,10 +322,31 @@ class Staging:
             self._owe(Deposit(run_id=step.live.id, at=self._clock.now(), claim=step.live.claim, gone=gone))
 
 
-def _read(file: IO[bytes], digest: Any) -> bytes:
-    part = file.read(CHUNK_BYTES)
-    digest.update(part)
-    return part
+class _Reader:
+    """Reads a file part by part, in whatever threads. It is open only while a part is read: whoever wants the next one
+    may be gone by then."""
+
+    __slots__ = ("_path", "_stamp", "digest", "size")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def read(self) -> bytes:
+        """Raises OSError, and Misuse if the file has changed since the first part was read."""
+        with self._path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
+            self._stamp = self._stamp or stamp
+            if stamp != self._stamp:
+                raise Misuse(f"{self._path} changed while it was being staged; stage a file that nobody writes to")
+            file.seek(self.size)
+            part = file.read(CHUNK_BYTES)
+        self.digest.update(part)
+        self.size += len(part)
+        return part
 
 
 def _given_up(name: str) -> Misuse:

@@ -19,7 +19,7 @@ values (
     :id, :run_id, :name, :type, :form, :media_type, :size, :digest, :workflow, :step, :position, :attempt, :seq, :number,
     :state, :version, :staged_at, :published_at, :chunks, :content
 )
-on conflict (run_id, seq, number) where position = '' and number is not null do nothing
+on conflict (run_id, seq, number) where position = '' and number is not null and seq >= 0 do nothing
 
 -- name: insert_chunk
 insert or replace into artifact_chunks (artifact_id, number, run_id, data) values (:artifact_id, :number, :run_id, :data)

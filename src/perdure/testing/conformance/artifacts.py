@@ -140,11 +140,14 @@ class ArtifactRules(Rules):
 
     async def test_a_run_that_goes_on_as_another_call_keeps_what_it_has_staged(self) -> None:
         async with self.author() as author:
-            await author.commit(insert(a_run()), stock=staged(an_artifact("a-1", position="", seq=0, number=1)))
-            await author.commit(hops=["r-1"])
-            await author.commit(stock=staged(an_artifact("a-2", position="", seq=0, number=1)))
+            names = ["a-4", "a-2", "a-3", "a-1"]
+            await author.commit(insert(a_run()))
+            for artifact_id in names:
+                await author.commit(stock=staged(an_artifact(artifact_id, position="", seq=0, number=1)))
+                await author.commit(hops=["r-1"])
             await author.commit(stock=Stock(fates={"r-1": "published"}))
-            assert await _listed(author.store) == ["a-2", "a-1"]
+            found = {one.id: one.version for one in await author.store.artifacts(ArtifactFilter())}
+            assert found == {artifact_id: version for version, artifact_id in enumerate(names, 1)}
 
     async def test_content_comes_back_chunk_by_chunk(self) -> None:
         async with self.author() as author:

@@ -27,7 +27,7 @@ create table artifacts (
 create index artifacts_run on artifacts (run_id, id);
 create unique index artifacts_version on artifacts (name, version) where version is not null;
 create index artifacts_type on artifacts (type, id);
-create unique index artifacts_said on artifacts (run_id, seq, number) where position = '' and number is not null;
+create unique index artifacts_said on artifacts (run_id, seq, number) where position = '' and number is not null and seq >= 0;
 
 -- Parts of content. They may be there before their artifact is, and go with their run's end if it never comes. What is
 -- already compressed, as files often are, is not worth trying again.
@@ -160,7 +160,7 @@ begin
             id, run_id, name, type, form, media_type, size, digest, workflow, step, position, attempt, seq, number,
             new.state, version, staged_at, published_at, chunks, content
         from unnest(s.artifacts) as new
-        on conflict (run_id, seq, number) where position = '' and number is not null do nothing;
+        on conflict (run_id, seq, number) where position = '' and number is not null and seq >= 0 do nothing;
         delete from artifact_chunks using unnest(s.artifacts) as new
         where artifact_chunks.artifact_id = new.id and new.chunks > 0
             and not exists (select 1 from artifacts where artifacts.id = new.id);
