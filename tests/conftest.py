@@ -36,6 +36,8 @@ ON_POSTGRES = {
     "test_events",
     "test_recovery",
     "test_sending",
+    "test_artifacts",
+    "test_tasks",
     "test_together",
 }
 MEMORY = Path("/dev/shm")

@@ -35,6 +35,7 @@ ROWS = (
         "registry",
         "resources",
         "sending",
+        "tasking",
         "views",
     ),
     ("models",),

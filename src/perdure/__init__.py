@@ -7,6 +7,7 @@ from perdure.handles import RunHandle
 from perdure.keeping import ArtifactView, RecordView
 from perdure.kernel.delivery import Delivered, Queued, TargetFinished, TargetNotFound
 from perdure.kernel.retry import Retry
+from perdure.models.functions.assigning import task
 from perdure.models.functions.children import ChildHandle, continue_as, run_of, start
 from perdure.models.functions.compensation import compensate
 from perdure.models.functions.context import (
@@ -25,6 +26,7 @@ from perdure.models.functions.publishing import Stream, publish, stream
 from perdure.models.functions.staging import stage
 from perdure.models.functions.waiting import RunEnded, event, first, receive, timer, timer_at
 from perdure.sending import To
+from perdure.tasking import TaskView
 from perdure.views import StreamItemView
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "Stub",
     "TargetFinished",
     "TargetNotFound",
+    "TaskView",
     "TimeReached",
     "To",
     "Workflow",
@@ -71,6 +74,7 @@ __all__ = [
     "step",
     "stream",
     "stub",
+    "task",
     "timer",
     "timer_at",
     "workflow",

@@ -40,6 +40,7 @@ from perdure.reading import Reading
 from perdure.registry import Registry, called
 from perdure.sending import PENDING_MAX, RETENTION, Sending
 from perdure.storage import open_store
+from perdure.tasking import Tasking
 
 log = logging.getLogger("perdure")
 
@@ -48,7 +49,7 @@ R = TypeVar("R")
 _ASK_AGAIN_S, _ASK_AGAIN_MAX_S = 0.01, 0.25
 
 
-class Client(Inspecting, Sending, Reading, Controlling, Keeping):
+class Client(Inspecting, Sending, Reading, Controlling, Keeping, Tasking):
     """Talks to the engines that share a store. Use it as an async context manager; one per process will do.
 
     `store` is a URL ("sqlite:///shop.db", "postgresql://…") or a Store; `codec` must be the engines'.

@@ -19,6 +19,7 @@
     │   ├── ArtifactNotFound                 no artifact has this id, or this name and version
     │   ├── TaskNotFound                     no task has this id
     │   ├── TaskClosed                       the task was answered before, or withdrawn
+    │   ├── InvalidAnswer                    the answer does not fit the task's schema
     │   ├── TaskLost                         the worker does not have the task
     │   ├── RecordNotFound                   no record has this kind, name and version
     │   ├── QueueFull                        too many events of this name wait to be read, or items to be written
@@ -143,6 +144,13 @@ class TaskClosed(Misuse):
 
     task_id: str
     status: str
+
+
+class InvalidAnswer(Misuse):
+    """`path` says where, as in $.lines[2].amount."""
+
+    task_id: str
+    path: str
 
 
 class TaskLost(Misuse):

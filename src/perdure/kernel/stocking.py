@@ -85,18 +85,17 @@ def answer(run: Run | None, op: ops.Answer, me: str, scene: Scene) -> Decision:
     task = scene.task
     if run is None or task is None:
         raise TaskNotFound(f"there is no task {op.task_id!r}", task_id=op.task_id)
-    if task.status == "answered" or _is_answered(scene.box, task):
-        by = f" by {task.answered_by!r}" if task.answered_by else ""
-        raise TaskClosed(
-            f"task {task.id!r} was answered before{by}: this answer changes nothing", task_id=task.id, status="answered"
-        )
-    if task.status != "open" or run.status in FINISHED:
-        raise _withdrawn(task)
+    if task.status != "open":
+        raise closed(task)
+    if _is_answered(scene.box, task):
+        raise closed(replace(task, status="answered"))
+    if run.status in FINISHED:
+        raise closed(replace(task, status="withdrawn"))
     if op.worker is not None and task.worker != op.worker:
         raise lost(task, op.worker)
     mine_or_free(run, op, me)
     if not boxes.is_open(scene.box, task.position):
-        raise _withdrawn(task)
+        raise closed(replace(task, status="withdrawn"))
     before = boxes.without_expired(scene.box, op.at)
     box, given = boxes.put(before, op.event)
     decision = delivery.delivered(run, box, given, me, scene, reply=True)
@@ -108,12 +107,14 @@ def _is_answered(box: Box, task: Task) -> bool:
     return box.won.get(task.position, (0, None))[1] is not None
 
 
-def _withdrawn(task: Task) -> TaskClosed:
-    return TaskClosed(
-        f"task {task.id!r} was withdrawn: its run {task.run_id!r} no longer waits for it",
-        task_id=task.id,
-        status="withdrawn",
-    )
+def closed(task: Task) -> TaskClosed:
+    """Somebody wants to do something with a task that is open no more."""
+    if task.status == "answered":
+        by = f" by {task.answered_by!r}" if task.answered_by else ""
+        why = f"was answered before{by}: this changes nothing"
+    else:
+        why = f"was withdrawn: its run {task.run_id!r} no longer waits for it"
+    return TaskClosed(f"task {task.id!r} {why}", task_id=task.id, status=task.status)
 
 
 def lost(task: Task, worker: str) -> TaskLost:

@@ -19,7 +19,7 @@ from perdure.errors import InvalidArguments, PerdureError, RollbackFailed, Unsto
 from perdure.kernel.ops import Advance, End, Onward, Start
 from perdure.kernel.records import Attempt, Entry, Failure, Outcome, PublishedValue, Run, StreamItem, Wait
 from perdure.kernel.status import Status
-from perdure.kernel.stock import Artifact, Stock
+from perdure.kernel.stock import Artifact, Stock, Task
 from perdure.models.functions.commands import Ask, ChildCall, Continued, Post
 from perdure.models.functions.compensation import BRANCH, Compensation, roll_back
 from perdure.models.functions.context import CurrentRun
@@ -192,6 +192,8 @@ class LiveRun:
             if isinstance(got, RunEnded) and got.error is not None:
                 mark(got.error, self.seq)
             return got
+        if ask.kind == "task":
+            return ask.what.read(from_json(text, type=Won), self.seq)
         if ask.kind == "compensate":
             self.compensations.append(ask.what)
             return None
@@ -327,8 +329,13 @@ class LiveRun:
             ]
         cancels: list[str] = []
         children: list[Start] = []
+        tasks: list[Task] = []
         for ask in commands.asks:
             self.has_waited = True
+            if ask.kind == "task":
+                tasks.append(ask.what.opened(self.id, ask, self._ids(at), at, self._codec))
+                waits += ask.what.rows(self.id, ask, tasks[-1].id)
+                continue
             more, child = self._waits_of(ask, at)
             waits += more
             children += child
@@ -352,6 +359,9 @@ class LiveRun:
                 end = self._end(commands.end)
         published, items = self._said(commands.posts, at) if commands.posts else ((), ())
         stock = self._staged(commands.posts, at) if self.has_staged and commands.posts else None
+        if tasks:
+            stock = Stock() if stock is None else stock
+            stock.tasks += tasks
         return Advance(
             run_id=self.id,
             at=at,
