@@ -285,8 +285,8 @@ class Store(Protocol):
     async def tasks(self, wanted: TaskFilter) -> builtins.list[Task]:
         """Tasks by keyset."""
 
-    async def task(self, task_id: str) -> Task | None:
-        """One task."""
+    async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
+        """Tasks by id in one query; unknown ids are absent; an empty list asks nothing."""
 
     async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
         """Give up to `limit` open tasks of a queue that nobody has at `at` to a worker, by id; each to one worker

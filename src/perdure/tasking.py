@@ -194,7 +194,7 @@ class Tasking:
 
     async def _task(self, id: str) -> Task:
         self._check_open()
-        found = await self._store.task(checked_text(id, "a task's id"))
+        found = (await self._store.load_tasks([checked_text(id, "a task's id")])).get(id)
         if found is None:
             raise TaskNotFound(f"there is no task {id!r}; list those there are with tasks()", task_id=id)
         return found

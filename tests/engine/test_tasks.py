@@ -231,6 +231,7 @@ async def test_many_tasks_of_one_run_are_answered_in_any_order(source: StoreSour
         await env.quiet()
         for one in reversed(await env.engine.tasks(queue="approvals", status="open")):
             await env.engine.answer(one.id, one.payload * 2)
+            await env.quiet()
             await env.check()
         assert await run.result() == [number * 2 for number in range(10)]
 

@@ -52,9 +52,8 @@ async def look_up(store: Store, loaded: Container[str], items: Sequence[Item]) -
     for letter_id in letters:
         if await store.letter(letter_id) is not None:
             found.letters.add(letter_id)
-    for task_id in tasks:
-        if (task := await store.task(task_id)) is not None:
-            found.tasks[task_id] = task
+    if tasks:
+        found.tasks = await store.load_tasks(tasks)
     missing.update(run_id for run_id in ending if run_id not in loaded)
     if missing:
         found.runs = await store.load(list(missing))

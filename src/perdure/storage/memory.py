@@ -297,8 +297,9 @@ class MemoryStore:
         with database.lock:
             return database.stock.list_tasks(wanted)
 
-    async def task(self, task_id: str) -> Task | None:
-        return self._database().stock.tasks.get(task_id)
+    async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
+        known = self._database().stock.tasks
+        return {one: known[one] for one in ids if one in known}
 
     async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
         database = self._database()

@@ -148,8 +148,8 @@ class StoreProxy:
     async def tasks(self, wanted: TaskFilter) -> builtins.list[Task]:
         return await self._through(self.inner.tasks(wanted))
 
-    async def task(self, task_id: str) -> Task | None:
-        return await self._through(self.inner.task(task_id))
+    async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
+        return await self._through(self.inner.load_tasks(ids))
 
     async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
         claiming = self.inner.claim_tasks(queue=queue, worker=worker, lease_us=lease_us, at=at, limit=limit)

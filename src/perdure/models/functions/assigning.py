@@ -110,7 +110,7 @@ async def task(
 async def task(
     *,
     queue: str,
-    schema: Mapping[str, Any] | None = None,
+    schema: Any = None,
     payload: Any = None,
     title: str = "",
     timeout: timedelta | float | None = None,

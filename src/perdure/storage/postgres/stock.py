@@ -65,8 +65,10 @@ def search_of_artifact(id: str | None, name: str, version: int | None) -> tuple[
 def listing_of_tasks(wanted: TaskFilter) -> tuple[str, dict[str, Any]]:
     if wanted.run_id is not None:
         query = "tasks_of_run"
+    elif wanted.status in ("open", "claimed"):
+        query = "tasks_open_anywhere" if wanted.queue is None else "tasks_open"
     else:
-        query = "tasks_open" if wanted.queue is not None and wanted.status in ("open", "claimed") else "tasks_all"
+        query = "tasks_all"
     return query, asdict(wanted) | {"limit": max(0, wanted.limit)}
 
 

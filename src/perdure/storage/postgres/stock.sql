@@ -17,7 +17,7 @@ order by id desc limit :limit
 
 -- name: artifacts_of_name
 select {artifact_columns} from artifacts
-where name = :name and (version is not null or :staged) and (:after::text is null or id < :after) and {visible}
+where name = :name and (:after::text is null or id < :after) and {visible}
     and (:type::text is null or type = :type)
 order by id desc limit :limit
 
@@ -64,11 +64,14 @@ select {task_columns} from tasks where run_id = :run_id and {is_wanted_task} ord
 -- name: tasks_open
 select {task_columns} from tasks where status = 'open' and queue = :queue and {is_wanted_task} order by id limit :limit
 
+-- name: tasks_open_anywhere
+select {task_columns} from tasks where status = 'open' and {is_wanted_task} order by id limit :limit
+
 -- name: tasks_all
 select {task_columns} from tasks where {is_wanted_task} order by id limit :limit
 
--- name: task
-select {task_columns} from tasks where id = :id
+-- name: tasks
+select {task_columns} from tasks where id = any(:ids::text[])
 
 -- name: claim_tasks
 -- Give open ones of a queue that nobody has, and that nobody else is just taking, to a worker.

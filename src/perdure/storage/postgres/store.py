@@ -281,9 +281,8 @@ class PostgresStore:
         query, variables = stock.listing_of_tasks(wanted)
         return [stock.task_of(row) for row in await self._read_stock(query, **variables)]
 
-    async def task(self, task_id: str) -> Task | None:
-        rows = await self._read_stock("task", id=task_id)
-        return stock.task_of(rows[0]) if rows else None
+    async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
+        return {row[0]: stock.task_of(row) for row in await self._read_stock("tasks", ids=[*ids])} if ids else {}
 
     async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
         """If the connection breaks, tasks may be claimed that nobody knows of: their lease ends."""

@@ -13,7 +13,7 @@ from perdure.kernel.batch import Batch
 from perdure.kernel.stock import LAP, Artifact, Record, Stock, Task
 from perdure.ports import ArtifactFilter, TaskFilter
 from perdure.storage.sqlite.queries import load_queries
-from perdure.storage.sqlite.rows import Row, record_of
+from perdure.storage.sqlite.rows import Row, json_text, record_of
 from perdure.storage.sqlite.transaction import transaction
 
 QUERIES: Final = load_queries(Path(__file__).with_name("stock.sql").read_text("utf-8"))
@@ -103,15 +103,16 @@ def chunk(connection: sqlite3.Connection, *, artifact_id: str, number: int) -> b
 def tasks(connection: sqlite3.Connection, *, wanted: TaskFilter) -> list[Task]:
     if wanted.run_id is not None:
         query = "tasks_of_run"
+    elif wanted.status in ("open", "claimed"):
+        query = "tasks_open_anywhere" if wanted.queue is None else "tasks_open"
     else:
-        query = "tasks_open" if wanted.queue is not None and wanted.status in ("open", "claimed") else "tasks_all"
+        query = "tasks_all"
     variables = asdict(wanted) | {"limit": max(0, wanted.limit)}
     return [task_of(row) for row in connection.execute(QUERIES[query], variables)]
 
 
-def task(connection: sqlite3.Connection, *, task_id: str) -> Task | None:
-    row = connection.execute(QUERIES["task"], {"id": task_id}).fetchone()
-    return None if row is None else task_of(row)
+def load_tasks(connection: sqlite3.Connection, *, ids: list[str]) -> dict[str, Task]:
+    return {row[0]: task_of(row) for row in connection.execute(QUERIES["tasks"], {"ids": json_text(ids)})}
 
 
 def record(connection: sqlite3.Connection, *, kind: str, name: str, version: int | None) -> Record | None:
@@ -147,12 +148,11 @@ def claim_tasks(
     with transaction(connection):
         free = {"queue": queue, "at": at, "limit": max(0, limit)}
         ids = [row[0] for row in connection.execute(QUERIES["free_tasks"], free).fetchall()]
-        claimed: list[Task] = []
         taken: Mapping[str, Any] = {"worker": worker, "lease_us": lease_us, "lease_until": at + lease_us, "at": at}
         for task_id in ids:
             connection.execute(QUERIES["claim_task"], {"id": task_id, **taken})
-            claimed.append(task_of(connection.execute(QUERIES["task"], {"id": task_id}).fetchone()))
-        return claimed
+        claimed = load_tasks(connection, ids=ids)
+        return [claimed[task_id] for task_id in ids]
 
 
 def hold_task(connection: sqlite3.Connection, *, wanted: Mapping[str, Any]) -> bool:

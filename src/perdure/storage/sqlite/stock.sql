@@ -63,8 +63,8 @@ where run_id = :run_id and (:after is null or id < :after) and {visible} and (:n
 order by id desc limit :limit
 
 -- name: artifacts_of_name
-select {artifact_columns} from artifacts
-where name = :name and (version is not null or :staged) and (:after is null or id < :after) and {visible}
+select {artifact_columns} from artifacts indexed by artifacts_name
+where name = :name and (:after is null or id < :after) and {visible}
     and (:type is null or type = :type)
 order by id desc limit :limit
 
@@ -129,11 +129,14 @@ select {task_columns} from tasks indexed by tasks_run where run_id = :run_id and
 select {task_columns} from tasks indexed by tasks_open
 where status = 'open' and queue = :queue and {is_wanted_task} order by id limit :limit
 
+-- name: tasks_open_anywhere
+select {task_columns} from tasks indexed by tasks_open where status = 'open' and {is_wanted_task} order by id limit :limit
+
 -- name: tasks_all
 select {task_columns} from tasks where {is_wanted_task} order by id limit :limit
 
--- name: task
-select {task_columns} from tasks where id = :id
+-- name: tasks
+select {task_columns} from tasks where id in (select value from json_each(:ids))
 
 -- name: free_tasks
 -- Open ones of a queue that nobody has.

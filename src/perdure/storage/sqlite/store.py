@@ -228,8 +228,8 @@ class SqliteStore:
     async def tasks(self, wanted: TaskFilter) -> builtins.list[Task]:
         return await self._read(partial(stock.tasks, wanted=wanted))
 
-    async def task(self, task_id: str) -> Task | None:
-        return await self._read(partial(stock.task, task_id=task_id))
+    async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
+        return await self._read(partial(stock.load_tasks, ids=[*ids])) if ids else {}
 
     async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
         claim = partial(stock.claim_tasks, queue=queue, worker=worker, lease_us=lease_us, at=at, limit=limit)

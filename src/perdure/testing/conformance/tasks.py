@@ -36,6 +36,10 @@ async def _listed(store: Store, **wanted: Any) -> list[str]:
     return [one.id for one in await store.tasks(TaskFilter(**wanted))]
 
 
+async def _task(store: Store, task_id: str = "t-1") -> Task:
+    return (await store.load_tasks([task_id]))[task_id]
+
+
 async def _claim(store: Store, worker: str, *, at: int = 10, lease: int = 100, limit: int = 10) -> list[str]:
     claimed = await store.claim_tasks(queue="approvals", worker=worker, lease_us=lease, at=at, limit=limit)
     assert all((task.worker, task.lease_until) == (worker, at + lease) for task in claimed)
@@ -52,16 +56,17 @@ class TaskRules(Rules):
         async with self.author() as author:
             task = a_task(due_at=9, title="𝕌 '", details="null", kind="remote")
             await author.commit(insert(a_run()), stock=Stock(tasks=[task]))
-            assert await author.store.task("t-1") == task
+            assert await _task(author.store) == task
             assert await author.store.tasks(TaskFilter()) == [task]
-            assert await author.store.task("t-2") is None
+            assert await author.store.load_tasks(["t-2", "t-1", "t-1"]) == {"t-1": task}
+            assert await author.store.load_tasks([]) == {}
 
     async def test_a_task_is_answered_once(self) -> None:
         async with self.author() as author:
             await author.commit(insert(a_run()), stock=Stock(tasks=[a_task()]))
             await author.commit(stock=answered())
             expected = msgspec.structs.replace(a_task(), status="answered", closed_at=8, answered_by="ann")
-            assert await author.store.task("t-1") == expected
+            assert await _task(author.store) == expected
             with pytest.raises(CommitConflict) as conflict:
                 await author.commit(stock=answered())
             assert conflict.value.run_ids == frozenset()
@@ -86,8 +91,7 @@ class TaskRules(Rules):
             assert await _claim(store, "w-2") == ["t-2"]
             assert await _claim(store, "w-3", at=109) == []
             assert await _claim(store, "w-3", at=110) == ["t-1", "t-2"]
-            task = await store.task("t-1")
-            assert task is not None
+            task = await _task(store)
             assert (task.claims, task.beat_at) == (2, 110)
 
     async def test_workers_that_claim_at_the_same_time_get_different_tasks(self) -> None:
@@ -120,8 +124,7 @@ class TaskRules(Rules):
             assert await store.hold_task(task_id="t-1", worker="w-1", at=90, keep=True, details='"half"')
             assert await _claim(store, "w-2", at=150) == []
             assert await store.hold_task(task_id="t-1", worker="w-1", at=95, keep=True)
-            task = await store.task("t-1")
-            assert task is not None
+            task = await _task(store)
             assert (task.details, task.lease_until, task.beat_at) == ('"half"', 195, 95)
             # Late, but nobody else has taken it.
             assert await store.hold_task(task_id="t-1", worker="w-1", at=300, keep=True)
@@ -135,8 +138,7 @@ class TaskRules(Rules):
             await author.commit(insert(a_run()), stock=Stock(tasks=[a_task()]))
             await _claim(author.store, "w-1")
             assert await author.store.hold_task(task_id="t-1", worker="w-1", at=20, keep=False, error="tired")
-            task = await author.store.task("t-1")
-            assert task is not None
+            task = await _task(author.store)
             assert (task.worker, task.lease_until, task.error) == (None, None, "tired")
             assert not await author.store.hold_task(task_id="t-1", worker="w-1", at=21, keep=True)
             assert await _claim(author.store, "w-2", at=21) == ["t-1"]

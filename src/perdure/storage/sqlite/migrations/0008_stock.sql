@@ -26,6 +26,7 @@ create table artifacts (
 );
 create index artifacts_run on artifacts (run_id, id);
 create unique index artifacts_version on artifacts (name, version) where version is not null;
+create index artifacts_name on artifacts (name, id);
 create index artifacts_type on artifacts (type, id);
 create unique index artifacts_said on artifacts (run_id, seq, number) where position = '' and number is not null and seq >= 0;
 
