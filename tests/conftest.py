@@ -37,6 +37,8 @@ ON_POSTGRES = {
     "test_graph_programs",
     "test_recovery",
     "test_sending",
+    "test_artifacts",
+    "test_tasks",
     "test_together",
 }
 MEMORY = Path("/dev/shm")

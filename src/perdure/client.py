@@ -24,6 +24,7 @@ from perdure.coordinator.watch import Watch
 from perdure.errors import EngineStopped, Misuse, RunNotFound, StoreError
 from perdure.handles import RunHandle
 from perdure.inspecting import Inspecting
+from perdure.keeping import Keeping
 from perdure.kernel.effects import Drop, Effect, Finish
 from perdure.kernel.records import Engine as EngineRow
 from perdure.kernel.records import Outcome, Run
@@ -37,13 +38,14 @@ from perdure.registry import Registry
 from perdure.sending import PENDING_MAX, RETENTION, Sending
 from perdure.starting import Starting
 from perdure.storage import open_store
+from perdure.tasking import Tasking
 
 log = logging.getLogger("perdure")
 
 _ASK_AGAIN_S, _ASK_AGAIN_MAX_S = 0.01, 0.25
 
 
-class Client(Starting, Inspecting, Sending, Reading, Controlling):
+class Client(Starting, Inspecting, Sending, Reading, Controlling, Keeping, Tasking):
     """Talks to the engines that share a store. Use it as an async context manager; one per process will do.
 
     `store` is a URL ("sqlite:///shop.db", "postgresql://…") or a Store; `codec` must be the engines'.

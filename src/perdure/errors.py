@@ -17,6 +17,12 @@
     │   ├── RunFinished                      the run has ended, the request needs one that has not
     │   ├── RunNotWaiting                    the run does not wait for this event, and it was not to be queued
     │   ├── DeadLetterNotFound               no dead letter has this id
+    │   ├── ArtifactNotFound                 no artifact has this id, or this name and version
+    │   ├── TaskNotFound                     no task has this id
+    │   ├── TaskClosed                       the task was answered before, or withdrawn
+    │   ├── InvalidAnswer                    the answer does not fit the task's schema
+    │   ├── TaskLost                         the worker does not have the task
+    │   ├── RecordNotFound                   no record has this kind, name and version
     │   ├── QueueFull                        too many events of this name wait to be read, or items to be written
     │   ├── RunNotRetryable                  only a failed run can be retried
     │   ├── RunOwnedElsewhere                another live engine owns the run
@@ -26,6 +32,7 @@
     ├── Outcome                     how a run or a step ended
     │   ├── RunFailed                        the run failed; its cause is the rebuilt failure
     │   ├── ChildFailed                      a run that was waited for did not succeed
+    │   ├── TaskFailed                       whoever was to do a task could not
     │   ├── RollbackFailed                   not all that was to be undone could be
     │   ├── RunCancelled                     the run was cancelled
     │   ├── DeadlineExceeded                 the run's deadline passed
@@ -145,6 +152,37 @@ class DeadLetterNotFound(Misuse):
     letter_id: str
 
 
+class ArtifactNotFound(Misuse, LookupError): ...
+
+
+class TaskNotFound(Misuse, LookupError):
+    task_id: str
+
+
+class TaskClosed(Misuse):
+    """`status` says how: answered or withdrawn."""
+
+    task_id: str
+    status: str
+
+
+class InvalidAnswer(Misuse):
+    """`path` says where, as in $.lines[2].amount."""
+
+    task_id: str
+    path: str
+
+
+class TaskLost(Misuse):
+    task_id: str
+    worker: str
+
+
+class RecordNotFound(Misuse, LookupError):
+    kind: str
+    name: str
+
+
 class QueueFull(Misuse):
     event: str
     pending: int
@@ -191,6 +229,13 @@ class ChildFailed(Outcome):
 
     run_id: str
     status: str
+
+
+class TaskFailed(Outcome):
+    """Whoever had a task gave it up for good. `task_id` tells which, `worker` who."""
+
+    task_id: str
+    worker: str
 
 
 class RollbackFailed(Outcome):

@@ -35,6 +35,7 @@ from perdure.kernel.records import (
     StreamItem,
     Wait,
 )
+from perdure.kernel.stock import Artifact, Record, Task
 
 
 class LoadedRun(Struct, frozen=True, kw_only=True):
@@ -135,6 +136,31 @@ class Insertion(Struct, frozen=True):
 STREAM_PAGE_CHARS_MAX = 4 * 1024 * 1024
 
 
+class ArtifactFilter(Struct, frozen=True, kw_only=True):
+    """Which artifacts to list: all that match every given field, by id, the greatest first, strictly below `after`.
+    Those that are staged count only if `staged` is set; those set aside never do."""
+
+    name: str | None = None
+    run_id: str | None = None
+    type: str | None = None
+    staged: bool = False
+    after: str | None = None
+    limit: int = 100
+
+
+class TaskFilter(Struct, frozen=True, kw_only=True):
+    """Which tasks to list: all that match every given field, by id, strictly after `after`. An open one whose lease has
+    not passed at `at` is claimed, and one whose lease has is open."""
+
+    queue: str | None = None
+    kind: str | None = None
+    run_id: str | None = None
+    status: str | None = None  # open | claimed | answered | withdrawn
+    at: int = 0
+    after: str | None = None
+    limit: int = 100
+
+
 class RunFilter(Struct, frozen=True, kw_only=True):
     """Which runs to list: all that match every given field, newest first, strictly after the cursor.
 
@@ -214,6 +240,12 @@ class Store(Protocol):
         published value is replaced only by one with a greater mark. Entries that are archived take their marks with
         them: items from there on have none, values stay until one with a mark from there on comes. A run that gets
         another input has said nothing yet: its items have no marks, its values any other replaces.
+
+        An artifact that workflow code stages and that is there (the same run, `seq` and `number`, no position) is left
+        as it is. Published ones get the next versions of their names, in the order of staging. Entries that are
+        archived take with them what was staged with them or after; of a run that hops, all is kept, as if staged before
+        any entry. With the end of a run go chunks that no artifact has. An answer to a task that is not open, or that
+        another worker has, is a CommitConflict.
         """
 
     def insertion(self, batch: Batch) -> Insertion:
@@ -300,6 +332,41 @@ class Store(Protocol):
     async def stream(self, run_id: str, name: str, *, after: int, limit: int) -> StreamPage:
         """The items of a stream with an offset greater than `after`, in order: up to `limit`, and fewer if they are
         large. Raises RunNotFound; a stream that nobody wrote to is empty."""
+
+    async def artifacts(self, wanted: ArtifactFilter) -> builtins.list[Artifact]:
+        """Artifacts without content, by keyset."""
+
+    async def artifact(self, *, id: str | None = None, name: str = "", version: int | None = None) -> Artifact | None:
+        """One artifact with its content, unless that is in chunks: by id, if it is staged or published, or by name the
+        published one of a version (None: the newest)."""
+
+    async def chunk(self, artifact_id: str, number: int) -> bytes | None:
+        """One chunk of an artifact."""
+
+    async def tasks(self, wanted: TaskFilter) -> builtins.list[Task]:
+        """Tasks by keyset."""
+
+    async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
+        """Tasks by id in one query; unknown ids are absent; an empty list asks nothing."""
+
+    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
+        """Give up to `limit` open tasks of a queue that nobody has at `at` to a worker, by id; each to one worker
+        only."""
+
+    async def hold_task(
+        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+    ) -> bool:
+        """Lengthen a worker's lease, or (`keep` False) end it; whether the worker has the task, and it is open. None
+        leaves details and error as they are."""
+
+    async def put_record(self, record: Record) -> int:
+        """Add a version of a record, unless its newest has the same digest; the version that has it."""
+
+    async def record(self, kind: str, name: str, version: int | None = None) -> Record | None:
+        """One version of a record (None: the newest)."""
+
+    async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
+        """The newest versions of the records of a kind, by name, strictly after one."""
 
     async def post(self, mail: Mail) -> int:
         """Leave mail; its id. FIFO per sender. Mail with a slot that was used before is not left again: its id is 0."""

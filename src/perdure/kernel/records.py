@@ -86,7 +86,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     run_id: str
     seq: int  # the completion number: 1, 2, 3, … in the order handed to the workflow
     position: str
-    kind: str  # step | timer | wait | child | start
+    kind: str  # step | timer | wait | child | start | compensate | task
     name: str
     value: str | None = None
     failure: str | None = None

@@ -29,7 +29,9 @@ from perdure.kernel.records import (
     Staged,
 )
 from perdure.kernel.status import ACTIVE, FINISHED, Status
+from perdure.kernel.stock import Artifact, Record, Task
 from perdure.ports import (
+    ArtifactFilter,
     Insertion,
     Journal,
     LoadedRun,
@@ -40,9 +42,11 @@ from perdure.ports import (
     StepPlace,
     StoredRun,
     StreamPage,
+    TaskFilter,
     Transacts,
 )
 from perdure.storage.memory_events import EventTables
+from perdure.storage.memory_stock import StockTables
 from perdure.storage.memory_streams import StreamTables
 
 T = TypeVar("T")
@@ -59,6 +63,7 @@ class MemoryDatabase(Struct, eq=False):
     archive: dict[str, dict[tuple[int, int], Entry]] = field(default_factory=dict)  # (attempt, seq)
     tables: EventTables = field(default_factory=EventTables)
     streams: StreamTables = field(default_factory=StreamTables)
+    stock: StockTables = field(default_factory=StockTables)
     audit: dict[str, dict[int, Audit]] = field(default_factory=dict)
     mail: dict[int, Mail] = field(default_factory=dict)
     replies: dict[str, tuple[str, int]] = field(default_factory=dict)  # by slot; and when they were given
@@ -299,6 +304,58 @@ class MemoryStore:
             items = database.streams.page(run_id, name, after, max(0, limit))
             return StreamPage(items=items, has_ended=database.runs[run_id].run.status in FINISHED)
 
+    async def artifacts(self, wanted: ArtifactFilter) -> builtins.list[Artifact]:
+        database = self._database()
+        with database.lock:
+            return database.stock.list_artifacts(wanted)
+
+    async def artifact(self, *, id: str | None = None, name: str = "", version: int | None = None) -> Artifact | None:
+        database = self._database()
+        with database.lock:
+            return database.stock.artifact(id, name, version)
+
+    async def chunk(self, artifact_id: str, number: int) -> bytes | None:
+        return self._database().stock.chunk(artifact_id, number)
+
+    async def tasks(self, wanted: TaskFilter) -> builtins.list[Task]:
+        database = self._database()
+        with database.lock:
+            return database.stock.list_tasks(wanted)
+
+    async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
+        known = self._database().stock.tasks
+        return {one: known[one] for one in ids if one in known}
+
+    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
+        database = self._database()
+        check_storable(queue, worker, at + lease_us)
+        with database.lock:
+            return database.stock.claim_tasks(queue, worker, lease_us, at, limit)
+
+    async def hold_task(
+        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+    ) -> bool:
+        database = self._database()
+        check_storable(worker, details, error)
+        with database.lock:
+            return database.stock.hold_task(task_id, worker, at, keep, details, error)
+
+    async def put_record(self, record: Record) -> int:
+        database = self._database()
+        check_storable(*astuple(record))
+        with database.lock:
+            return database.stock.put_record(record)
+
+    async def record(self, kind: str, name: str, version: int | None = None) -> Record | None:
+        database = self._database()
+        with database.lock:
+            return database.stock.record(kind, name, version)
+
+    async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
+        database = self._database()
+        with database.lock:
+            return database.stock.list_records(kind, after, limit)
+
     async def post(self, mail: Mail) -> int:
         database = self._database()
         check_storable(*astuple(mail))
@@ -359,7 +416,8 @@ def check_runs(database: MemoryDatabase, batch: Batch) -> None:
     taken = [key for key in batch.keys if key in database.tables.keys]
     gone = batch.mail_done.keys() - database.mail.keys()
     is_letter_gone = any(letter not in database.tables.letters for letter in batch.letters_gone)
-    if wrong or taken or gone or is_letter_gone:
+    is_task_gone = batch.stock is not None and not database.stock.accepts(batch.stock)
+    if wrong or taken or gone or is_letter_gone or is_task_gone:
         raise CommitConflict(frozenset(wrong), frozenset(gone))
 
 
@@ -379,6 +437,9 @@ def check_rows(database: MemoryDatabase, batch: Batch) -> None:
     said = (*batch.published.values(), *batch.stream_items)
     for record in (*batch.journal, *batch.waits.values(), *batch.events, *batch.audit, *said):
         check_storable(*astuple(record))
+    if batch.stock is not None:
+        for brought in (*batch.stock.artifacts, *batch.stock.tasks, *batch.stock.answers):
+            check_storable(*astuple(brought))
     check_storable(*batch.mail_done.values())
     aside = {(run_id, first) for run_id, first, _ in batch.archive}
     taken = {
@@ -453,6 +514,7 @@ def write_batch(
     for mail in (*batch.mail, *knocks):
         _post(database, mail)
     database.streams.apply(batch)
+    database.stock.apply(batch)
     found.taken = [(run_id, database.tables.waits_of(run_id), database.tables.of(run_id)) for run_id in taken_in(batch)]
     return found
 

@@ -64,7 +64,7 @@ class Answering:
         for ask in asks:
             if live.asks.get(ask.position) is not ask or live.ended:
                 continue
-            if ask.kind == "wait":
+            if ask.kind in ("wait", "task"):
                 for option, due_at in ask.what.due_at.items():
                     timer = self._timers.arm(due_at, partial(self._option_due, live, ask, option))
                     live.timers[ask.position] = timer

@@ -6,7 +6,8 @@ newest of them, one write at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -49,7 +50,16 @@ class Pulse(Struct, eq=False):
             append=self.append,
             flush=self.flush,
             connection=self.connection,
+            stage=self.stage,
+            stage_file=self.stage_file,
         )
+
+    def stage(self, name: str, value: Any, type: str, media_type: str | None) -> None:
+        """An artifact, from any thread. Raises UnstorableValue, InvalidArguments, Misuse."""
+        self.execution.runner.staging.stage(self, name, value, type, media_type)
+
+    def stage_file(self, name: str, path: str | Path, type: str, media_type: str | None) -> Awaitable[None]:
+        return self.execution.runner.staging.stage_file(self, name, path, type, media_type)
 
     def append(self, stream: str, value: Any) -> None:
         """An item for a stream, from any thread. Raises UnstorableValue, InvalidArguments, QueueFull."""

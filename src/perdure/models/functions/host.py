@@ -30,6 +30,7 @@ from perdure.models.functions.loading import Loader
 from perdure.models.functions.loop import Commands, Livelock, StepRequest, TimerRequest
 from perdure.models.functions.runner import LiveRun, Mismatch
 from perdure.models.functions.speaking import Speaking
+from perdure.models.functions.staging import Staging
 from perdure.models.functions.steps import Execution, StepRunner
 from perdure.models.functions.transactions import Transactions
 from perdure.ports import Clock, Codec, Ids, Journal, Store
@@ -101,6 +102,7 @@ class FunctionHost(Answering):
             processes_max=processes_max,
             payload_max=payload_bytes_max,
             speaking=Speaking(clock, codec, payload_bytes_max, insist, self._background),
+            staging=Staging(clock, codec, ids, payload_bytes_max, insist, owe),
             finished=self._step_finished,
             delayed=self._step_delayed,
             paused=self._inactive,
@@ -457,6 +459,9 @@ class FunctionHost(Answering):
         except Exception as trouble:  # noqa: BLE001 - as in _guarded, without a call more on the hot path
             self._set_aside(live, trouble)
         else:
+            if (stager := execution.stager) is not None:
+                execution.stager = None
+                advance = self._steps.staging.kept(execution, stager, advance)
             if unsaid:
                 advance = replace(advance, stream_items=unsaid + advance.stream_items, plain=False)
             self._progressed(live, advance)

@@ -32,6 +32,7 @@ from perdure.models.functions.heartbeats import Beats, Pulse
 from perdure.models.functions.loop import StepRequest
 from perdure.models.functions.runner import LiveRun
 from perdure.models.functions.speaking import Speaker, Speaking
+from perdure.models.functions.staging import Stager, Staging
 from perdure.ports import Clock, TimerHandle
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class Execution:
 
     __slots__ = (
         "_beats", "_silence", "_thread", "_timed_out", "_timeout", "attempt", "context", "coroutine", "deadline",
-        "details", "dropped", "fate", "history", "live", "pulse", "request", "runner", "speaker", "started_at", "step",
-        "task",
+        "details", "dropped", "fate", "history", "live", "pulse", "request", "runner", "speaker", "stager",
+        "started_at", "step", "task",
     )  # fmt: skip
 
     def __init__(self, runner: StepRunner, live: LiveRun, request: StepRequest) -> None:
@@ -70,6 +71,7 @@ class Execution:
         self.dropped = False
         self.fate: Fate | None = None  # of a transactional step's writes
         self.speaker: Speaker | None = None
+        self.stager: Stager | None = None
         self._beats: Beats | None = None
         self._thread: Future[Any] | None = None
         self._timeout: TimerHandle | None = None
@@ -103,6 +105,8 @@ class Execution:
         runner, step, call = self.runner, self.step, self.request.call
         if self._timeout is not None:
             self._stop_timers()
+        if self.stager is not None:
+            self.discard()
         self.attempt += 1
         now = runner.clock.now()
         if not self.started_at:
@@ -155,6 +159,12 @@ class Execution:
         """The step has ended, or is of no matter: what it appended that is not on its way yet."""
         return () if self.speaker is None else self.speaker.hush()
 
+    def discard(self) -> None:
+        """What the last attempt has staged comes to nothing."""
+        stager, self.stager = self.stager, None
+        if stager is not None:
+            self.runner.staging.discard(self, stager)
+
     def drop(self) -> None:
         """Stop: the outcome no longer matters. A process is killed; a thread cannot be, and is left to end."""
         self.dropped = True
@@ -162,6 +172,7 @@ class Execution:
         self._stop_timers()
         self._end_beats()
         self.hush()
+        self.discard()
         if self.task is not None and not self.task.done() and self._is_given_up():
             self.task.cancel()
 
@@ -404,6 +415,7 @@ class StepRunner:
         processes_max: int | None,
         payload_max: int,
         speaking: Speaking,
+        staging: Staging,
         finished: Callable[[Execution, Any, BaseException | None], None],
         delayed: Callable[[Execution, int, BaseException], None],
         paused: Callable[[Execution], None],
@@ -420,6 +432,7 @@ class StepRunner:
         self.resources = resources
         self.payload_max = payload_max
         self.speaking = speaking
+        self.staging = staging
         self.finished = finished
         self.delayed = delayed
         self.paused = paused

@@ -95,8 +95,8 @@ select pg_terminate_backend(pid) from pg_stat_activity
 where datname = current_database() and usename = current_user and state = 'active' and wait_event = 'ClientRead'
     and application_name in ('perdure writer', 'perdure reader') and state_change < clock_timestamp() - :silence::interval
 
--- name: commit
-select commit_v1(
+-- name: commit_call
+commit_v1(
     :engine, :epoch, :number, :ended, :cleared, :dropped, :put,
     row(
         :new_runs::new_run_v1[], :changed_runs::changed_run_v1[], :archive::archive_v1[], :hops::text[],
@@ -104,6 +104,23 @@ select commit_v1(
         :published::published_v1[], :stream_items::stream_item_v1[]
     )::writes_v1
 )
+
+-- name: commit
+select {commit_call}
+
+-- name: stock
+-- What a batch does to artifacts and tasks.
+row(
+    :stock_at::bigint, :chunks::chunk_v1[], :chunks_gone::text[], :artifacts::artifact_v1[], :archive::archive_v1[],
+    :hops::text[], :fates::fate_v1[], :tasks::task_v1[], :answers::task_answer_v1[], :withdrawn::text[]
+)::stock_v1
+
+-- name: commit_with_stock
+select write_stock_v1({commit_call}, {stock})
+
+-- name: finish_stock
+-- The last part of a batch that needed matching.
+select write_stock_v1(0, {stock})
 
 -- name: prepare
 select state, base from prepare_v1(

@@ -9,13 +9,16 @@ from datetime import timedelta
 from typing import Any, Final
 
 import asyncpg
+from msgspec.structs import asdict
 
 from perdure.errors import CommitRefused, Misuse, RunNotFound, StoreBroken, StoreBusy, StoreError, UnstorableValue
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
 from perdure.kernel.status import ACTIVE, FINISHED, Status
+from perdure.kernel.stock import Artifact, Record, Task
 from perdure.ports import (
     STREAM_PAGE_CHARS_MAX,
+    ArtifactFilter,
     Insertion,
     Journal,
     LoadedRun,
@@ -28,8 +31,10 @@ from perdure.ports import (
     StepPlace,
     StoredRun,
     StreamPage,
+    TaskFilter,
     Transacts,
 )
+from perdure.storage.postgres import stock
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.commit import commit
 from perdure.storage.postgres.connection import Lane, Lanes, check_session, connect
@@ -310,6 +315,51 @@ class PostgresStore:
             rows = await fetch(connection, "stream", **wanted, chars_max=STREAM_PAGE_CHARS_MAX)
             return StreamPage(items=tuple(stream_item_of(row) for row in rows), has_ended=has_ended)
 
+    async def artifacts(self, wanted: ArtifactFilter) -> builtins.list[Artifact]:
+        query, variables = stock.listing_of_artifacts(wanted)
+        return [stock.artifact_of(row) for row in await self._read_stock(query, **variables)]
+
+    async def artifact(self, *, id: str | None = None, name: str = "", version: int | None = None) -> Artifact | None:
+        query, variables = stock.search_of_artifact(id, name, version)
+        rows = await self._read_stock(query, **variables)
+        return stock.artifact_of(rows[0]) if rows else None
+
+    async def chunk(self, artifact_id: str, number: int) -> bytes | None:
+        rows = await self._read_stock("chunk", artifact_id=artifact_id, number=number)
+        return rows[0][0] if rows else None
+
+    async def tasks(self, wanted: TaskFilter) -> builtins.list[Task]:
+        query, variables = stock.listing_of_tasks(wanted)
+        return [stock.task_of(row) for row in await self._read_stock(query, **variables)]
+
+    async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
+        return {row[0]: stock.task_of(row) for row in await self._read_stock("tasks", ids=[*ids])} if ids else {}
+
+    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
+        """If the connection breaks, tasks may be claimed that nobody knows of: their lease ends."""
+        wanted = {"queue": queue, "worker": worker, "lease_us": lease_us, "at": at, "limit": max(0, limit)}
+        return [stock.task_of(row) for row in await self._write_stock("claim_tasks", **wanted)]
+
+    async def hold_task(
+        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+    ) -> bool:
+        wanted = {"id": task_id, "worker": worker, "at": at, "keep": keep, "details": details, "error": error}
+        return bool(await self._write_stock("hold_task", **wanted))
+
+    async def put_record(self, record: Record) -> int:
+        rows = await self._write_stock("put_record", **asdict(record))
+        version: int = rows[0][0]
+        return version
+
+    async def record(self, kind: str, name: str, version: int | None = None) -> Record | None:
+        query = "newest_record" if version is None else "record"
+        rows = await self._read_stock(query, kind=kind, name=name, version=version)
+        return stock.stored_record_of(rows[0]) if rows else None
+
+    async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
+        rows = await self._read_stock("records", kind=kind, after=after, limit=max(0, limit))
+        return [stock.stored_record_of(row) for row in rows]
+
     async def post(self, mail: Mail) -> int:
         """If the connection breaks, mail with a slot may be posted again; other mail may then be there twice."""
         left = {"run_id": mail.run_id, "sender": mail.sender, "slot": mail.slot or None, "op": mail.op, "at": mail.at}
@@ -337,6 +387,17 @@ class PostgresStore:
         self._check_open()
         async with self._lanes.use() as connection:
             return await fetch(connection, query, **variables)
+
+    async def _write_stock(self, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
+        self._check_open()
+        async with self._lanes.use() as connection:
+            return await stock.fetch(connection, query, **variables)
+
+    async def _read_stock(self, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
+        try:
+            return await self._write_stock(query, **variables)
+        except CommitRefused as error:
+            raise UnstorableValue(f"nothing in a store can match this: {error}") from error
 
     async def _read(self, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
         try:

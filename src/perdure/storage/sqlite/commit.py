@@ -49,6 +49,8 @@ from perdure.storage.sqlite.rows import (
     updated_run,
     wait_rows,
 )
+from perdure.storage.sqlite.stock import TaskTaken
+from perdure.storage.sqlite.stock import write as write_stock
 from perdure.storage.sqlite.streams import write as write_streams
 from perdure.storage.sqlite.transaction import snapshot, transaction
 
@@ -134,11 +136,13 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
                 connection.execute(sql, variables)
             if planned.has_streams:
                 write_streams(connection, batch)
+            if batch.stock is not None or batch.archive or batch.hops:
+                write_stock(connection, batch)
             if taken := taken_in(batch):
                 loaded = load_now(connection, taken)
                 found.taken = [(one.run.id, one.waits, one.events) for one in loaded]
             return found
-    except LettersGone:
+    except (LettersGone, TaskTaken):
         raise CommitConflict(frozenset()) from None
     except _RunConflict:
         raise _conflict(connection, batch) from None

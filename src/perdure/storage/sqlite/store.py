@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 from perdure.errors import CommitRefused, EngineBug, Misuse, RunNotFound, StoreBroken, UnstorableValue
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
+from perdure.kernel.stock import Artifact, Record, Task
 from perdure.ports import (
+    ArtifactFilter,
     Insertion,
     Journal,
     LoadedRun,
@@ -23,9 +25,10 @@ from perdure.ports import (
     StepPlace,
     StoredRun,
     StreamPage,
+    TaskFilter,
     Transacts,
 )
-from perdure.storage.sqlite import fleet, reading
+from perdure.storage.sqlite import fleet, reading, stock
 from perdure.storage.sqlite.commit import commit, plan
 from perdure.storage.sqlite.connection import connect_reader, connect_steps, connect_writer
 from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
@@ -234,6 +237,40 @@ class SqliteStore:
 
     async def stream(self, run_id: str, name: str, *, after: int, limit: int) -> StreamPage:
         return await self._read(partial(read_stream, run_id=run_id, name=name, after=after, limit=limit))
+
+    async def artifacts(self, wanted: ArtifactFilter) -> builtins.list[Artifact]:
+        return await self._read(partial(stock.artifacts, wanted=wanted))
+
+    async def artifact(self, *, id: str | None = None, name: str = "", version: int | None = None) -> Artifact | None:
+        return await self._read(partial(stock.artifact, id=id, name=name, version=version))
+
+    async def chunk(self, artifact_id: str, number: int) -> bytes | None:
+        return await self._read(partial(stock.chunk, artifact_id=artifact_id, number=number))
+
+    async def tasks(self, wanted: TaskFilter) -> builtins.list[Task]:
+        return await self._read(partial(stock.tasks, wanted=wanted))
+
+    async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
+        return await self._read(partial(stock.load_tasks, ids=[*ids])) if ids else {}
+
+    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
+        claim = partial(stock.claim_tasks, queue=queue, worker=worker, lease_us=lease_us, at=at, limit=limit)
+        return await self._write(claim)
+
+    async def hold_task(
+        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+    ) -> bool:
+        wanted = {"id": task_id, "worker": worker, "at": at, "keep": keep, "details": details, "error": error}
+        return await self._write(partial(stock.hold_task, wanted=wanted))
+
+    async def put_record(self, record: Record) -> int:
+        return await self._write(partial(stock.put_record, record=record))
+
+    async def record(self, kind: str, name: str, version: int | None = None) -> Record | None:
+        return await self._read(partial(stock.record, kind=kind, name=name, version=version))
+
+    async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
+        return await self._read(partial(stock.records, kind=kind, after=after, limit=limit))
 
     async def post(self, mail: Mail) -> int:
         return await self._write(partial(fleet.post, mail=mail))
