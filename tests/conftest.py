@@ -34,7 +34,7 @@ ON_POSTGRES = {
     "test_continue_as",
     "test_control",
     "test_events",
-    "test_joins",
+    "test_graph_programs",
     "test_recovery",
     "test_sending",
     "test_together",

@@ -1,10 +1,11 @@
 """Graphs: workflows as nodes and edges. The vocabulary beyond that of `perdure` itself."""
 
-from perdure.models.graphs.define import Graph, NodeRef
+from perdure.models.graphs.define import Graph
 from perdure.models.graphs.kinds import Kind, add_kind
 from perdure.models.graphs.secrets import Secrets
 from perdure.models.graphs.spec import END, TERMINATE, Limits
 from perdure.models.graphs.words import (
+    NodeRef,
     all_of,
     any_of,
     append,

@@ -354,7 +354,9 @@ def test_joins_that_could_close_one_fork_or_another() -> None:
     for name in "abcde":
         graph.node(name, assign({}))
     for source, target, options in edges:
-        graph.edge(source, target, **{**options, **({"join": all_of("a")} if "join" in options else {})})
+        if "join" in options:
+            options["join"] = all_of("a")
+        graph.edge(source, target, **options)
     graph.build()
 
 

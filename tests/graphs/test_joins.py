@@ -134,6 +134,22 @@ async def test_several_tokens_in_one_branch_count_as_one(source: StoreSource) ->
     assert await run(graph, source, [1, 2]) == {"got": [100, 200], "times": 1}
 
 
+async def test_branches_may_leave_for_the_join_of_an_outer_fork(source: StoreSource) -> None:
+    graph: Graph[Any, Any] = Graph("leaving")
+    graph.node("outer", assign({}))
+    graph.node("inner", assign({}))
+    graph.node("work", same, input={"value": "branch.item"})
+    graph.node("row", same, input={"value": "state.row"})
+    graph.node("table", assign({"state.times": "has(state.times) ? state.times + 1 : 1"}))
+    graph.edge("outer", "inner", foreach="input")
+    graph.edge("inner", "work", foreach="branch.item")
+    graph.edge("work", "row", when="nodes.work < 10", join=all_of("inner"), merge=collect("state.row"))
+    graph.edge(["work", "row"], "table", priority=1, join=all_of("outer"), merge=collect("state.table"))
+    graph.output({"table": "state.table", "times": "state.times"})
+    # The first list stays, the second one leaves as a whole, the third in part: then what met comes last.
+    assert await run(graph, source, [[1, 2], [10, 11], [3, 12]]) == {"table": [[1, 2], 11, [3]], "times": 1}
+
+
 async def test_branches_that_end_early_are_not_waited_for(source: StoreSource) -> None:
     graph: Graph[Any, Any] = Graph("early")
     graph.node("begin", assign({}))

@@ -26,7 +26,7 @@ from perdure.models.graphs.kinds.function import as_step
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.runner import interpret
 from perdure.models.graphs.spec import EdgeSpec, GraphSpec, JoinSpec, Limits, MergeSpec, RetrySpec
-from perdure.models.graphs.words import Bound, Duration, reference_of, seconds
+from perdure.models.graphs.words import Bound, Duration, NodeName, NodeRef, named, reference_of, seconds
 
 I = TypeVar("I")  # noqa: E741 - a graph's input
 O = TypeVar("O")  # noqa: E741 - and its output
@@ -34,15 +34,6 @@ O = TypeVar("O")  # noqa: E741 - and its output
 X = TypeVar("X")
 
 _MISSING: Any = object()
-
-
-class NodeRef(msgspec.Struct, frozen=True):
-    """A node of a graph that is being built."""
-
-    name: str
-
-
-NodeName = NodeRef | str
 
 
 class Graph(Workflow[..., O], Generic[I, O]):
@@ -197,12 +188,12 @@ class Graph(Workflow[..., O], Generic[I, O]):
         """Add an edge, or one from each of several nodes. See `EdgeSpec`."""
         draft = self._open()
         merges = [draft.bound(one) for one in ([merge] if isinstance(merge, MergeSpec | Bound) else merge)]
-        sources = [_named(source)] if isinstance(source, NodeRef | str) else [_named(one) for one in source]
+        sources = [named(source)] if isinstance(source, NodeRef | str) else [named(one) for one in source]
         cancelled = [cancel] if isinstance(cancel, NodeRef | str) else cancel
         draft.edges.append(
             EdgeSpec(
                 source=sources[0] if len(sources) == 1 else sources,
-                target=_named(target),
+                target=named(target),
                 when=when,
                 priority=priority,
                 on_error=on_error,
@@ -211,7 +202,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
                 limit=limit,
                 join=join,
                 merge=merges[0] if len(merges) == 1 else merges,
-                cancel=[_named(one) for one in cancelled],
+                cancel=[named(one) for one in cancelled],
             )
         )
 
@@ -422,10 +413,6 @@ class GraphSignature(Signature):
                 "return": self._draft.type_of("output"),
             }
         return super()._resolve()
-
-
-def _named(node: NodeName) -> str:
-    return node.name if isinstance(node, NodeRef) else node
 
 
 def _field_names(wanted: Any) -> frozenset[str] | None:

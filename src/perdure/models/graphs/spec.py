@@ -86,8 +86,8 @@ class EdgeSpec(Spec, frozen=True, kw_only=True, rename={"source": "from", "targe
 class Limits(Spec, frozen=True, kw_only=True):
     """Bounds of one run of a graph: a run that goes beyond one of them fails."""
 
-    tokens: Count = 100_000  # that are alive at once
-    branches: Count = 100_000  # of one fork
+    tokens: Count = 20_000  # that are alive at once
+    branches: Count = 20_000  # of one fork
     nesting: Count = 32  # forks inside each other
 
 

@@ -21,6 +21,19 @@ OnEarly = Literal["cancel", "let_finish", "late_merge"]
 OnTimeout = Literal["fail", "proceed"]
 
 
+class NodeRef(Struct, frozen=True):
+    """A node of a graph that is being built."""
+
+    name: str
+
+
+NodeName = NodeRef | str
+
+
+def named(node: NodeName) -> str:
+    return node.name if isinstance(node, NodeRef) else node
+
+
 class Bound(Struct, frozen=True):
     """A part of a definition, with the Python object that it refers to."""
 
@@ -42,36 +55,42 @@ def reference_of(found: Any) -> str:
     return f"{function.__module__}:{function.__qualname__}"
 
 
-def all_of(fork: str | None = None, *, timeout: Duration | None = None, on_timeout: OnTimeout = "fail") -> JoinSpec:
+def all_of(
+    fork: NodeName | None = None, *, timeout: Duration | None = None, on_timeout: OnTimeout = "fail"
+) -> JoinSpec:
     """Go on once every branch of the fork has come to its end, with what those bring that arrived.
 
     `fork` names the node at which the branches came apart: the innermost on the way unless given. The timeout counts
     from the first arrival; then the join fails, or proceeds with what is there.
     """
-    return JoinSpec(fork=fork, timeout=seconds(timeout), on_timeout=on_timeout)
+    return JoinSpec(fork=_fork(fork), timeout=seconds(timeout), on_timeout=on_timeout)
 
 
 def any_of(
-    fork: str | None = None,
+    fork: NodeName | None = None,
     *,
     on_early: OnEarly = "cancel",
     timeout: Duration | None = None,
     on_timeout: OnTimeout = "fail",
 ) -> JoinSpec:
     """Go on with the first branch that arrives. The others are cancelled, or may finish, or finish and are merged."""
-    return JoinSpec(need="any", fork=fork, on_early=on_early, timeout=seconds(timeout), on_timeout=on_timeout)
+    return JoinSpec(need="any", fork=_fork(fork), on_early=on_early, timeout=seconds(timeout), on_timeout=on_timeout)
 
 
 def m_of(
     number: int,
-    fork: str | None = None,
+    fork: NodeName | None = None,
     *,
     on_early: OnEarly = "cancel",
     timeout: Duration | None = None,
     on_timeout: OnTimeout = "fail",
 ) -> JoinSpec:
     """Go on once so many branches have arrived; fail as soon as so many no longer can."""
-    return JoinSpec(need=number, fork=fork, on_early=on_early, timeout=seconds(timeout), on_timeout=on_timeout)
+    return JoinSpec(need=number, fork=_fork(fork), on_early=on_early, timeout=seconds(timeout), on_timeout=on_timeout)
+
+
+def _fork(fork: NodeName | None) -> str | None:
+    return None if fork is None else named(fork)
 
 
 def append(target: str, source: str | None = None) -> MergeSpec:
