@@ -212,7 +212,7 @@ class _Request:
         try:
             body = _BODY.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            shown = self._shown(content[:_SHOWN_CHARS].decode(errors="replace"))
+            shown = self._shown(content[:_ERROR_BYTES_MAX].decode(errors="replace"))
             raise self._failed(f"the answer is malformed: {self._shown(str(error))}: {shown}") from None
         if body.error is not None:
             raise self._failed(f"the server broke off: {self._shown(_message_in(body.error)[0])}")
