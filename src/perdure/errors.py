@@ -262,8 +262,8 @@ class LlmFailed(Outcome):
     policy counts: `status` is that of the answer, if there was one, `retry_after_s` how long the server wants to be
     left alone."""
 
-    status: int | None
-    retry_after_s: float | None
+    status: int | None = None
+    retry_after_s: float | None = None
 
 
 class LlmRefused(LlmFailed, NonRetryable):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
@@ -97,7 +98,7 @@ class Endpoint:
         says that it wants a stream. Raises LlmFailed and its subclasses, SecretNotFound, Misuse."""
         base_url = self._base_url or os.environ.get(BASE_URL_VARIABLE) or OPENAI
         if (wrong := wrong_with_url(base_url)) is not None:
-            raise LlmRefused(f"{self.place}: {BASE_URL_VARIABLE} in the environment is wrong: {wrong}", status=None)
+            raise LlmRefused(f"{self.place}: {BASE_URL_VARIABLE} in the environment is wrong: {wrong}")
         key = None if self._secret is None else await secret(self._secret, self.place)
         return await _Request(self, base_url, key, self._secret, self._stall_s).send(body, heard)
 
@@ -138,7 +139,7 @@ class _Request:
         except httpx.HTTPError as error:
             raise self._failed(f"the connection broke: {self._shown(str(error)) or type(error).__name__}") from None
         except httpx.InvalidURL:
-            raise LlmRefused(f"{self._about}: this is no address; put base_url right", status=None) from None
+            raise LlmRefused(f"{self._about}: this is no address; put base_url right") from None
 
     async def _read(self, response: httpx.Response, heard: Heard | None) -> Answer:
         content = bytearray()
@@ -175,17 +176,18 @@ class _Request:
                 pieces.append(piece)
                 await heard(piece)
 
-        async for data in self._events(response):
-            if data == b"[DONE]":
-                is_done = True
-                break
-            body = self._decoded(data)
-            model, usage = body.model or model, body.usage or usage
-            for choice in body.choices[:1]:
-                finish = choice.finish_reason or finish
-                if choice.delta is not None:
-                    refusal += choice.delta.refusal or ""
-                    await take(self._veil.piece(choice.delta.content or ""))
+        async with aclosing(self._events(response)) as events:
+            async for data in events:
+                if data == b"[DONE]":
+                    is_done = True
+                    break
+                body = self._decoded(data)
+                model, usage = body.model or model, body.usage or usage
+                for choice in body.choices[:1]:
+                    finish = choice.finish_reason or finish
+                    if choice.delta is not None:
+                        refusal += choice.delta.refusal or ""
+                        await take(self._veil.piece(choice.delta.content or ""))
         await take(self._veil.rest())
         if not is_done and finish is None:
             raise self._failed("the stream ended before the answer did")
@@ -193,7 +195,7 @@ class _Request:
         self._check_end(finish, refusal, text)
         return self._answer(text, model, usage)
 
-    async def _events(self, response: httpx.Response) -> AsyncIterator[bytes]:
+    async def _events(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
         """What the events of a stream say."""
         held = b""
         async for chunk in response.aiter_bytes():
@@ -210,7 +212,7 @@ class _Request:
         try:
             body = _BODY.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            shown = self._shown(content[:_SHOWN_CHARS].decode(errors="replace"))
+            shown = self._shown(content[:_ERROR_BYTES_MAX].decode(errors="replace"))
             raise self._failed(f"the answer is malformed: {self._shown(str(error))}: {shown}") from None
         if body.error is not None:
             raise self._failed(f"the server broke off: {self._shown(_message_in(body.error)[0])}")
@@ -224,7 +226,6 @@ class _Request:
                 f"{self._about}: the answer was cut off at its maximum of tokens, after {len(text):,} characters; give "
                 "the node more max_tokens, or ask for less",
                 status=200,
-                retry_after_s=None,
                 output=text[:_SHOWN_CHARS],
             )
         if finish == "content_filter":
@@ -247,7 +248,7 @@ class _Request:
         is_passing = (status in _MAY_PASS and code != "insufficient_quota") or status >= 500
         if is_passing:
             return LlmFailed(about, status=status, retry_after_s=_retry_after_s(response))
-        return LlmRefused(about, status=status, retry_after_s=None)
+        return LlmRefused(about, status=status)
 
     def _advice(self, status: int, message: str, code: str) -> str:
         said = f"{code} {message}".lower()
@@ -268,10 +269,10 @@ class _Request:
         return ""
 
     def _failed(self, what: str) -> LlmFailed:
-        return LlmFailed(f"{self._about}: {what}", status=None, retry_after_s=None)
+        return LlmFailed(f"{self._about}: {what}")
 
     def _refusal(self, what: str) -> LlmRefused:
-        return LlmRefused(f"{self._about}: {what}", status=200, retry_after_s=None)
+        return LlmRefused(f"{self._about}: {what}", status=200)
 
     def _shown(self, text: str) -> str:
         shown = self._veil.over(text).strip()

@@ -6,6 +6,7 @@ that is missing is passed over.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -116,8 +117,16 @@ def _made() -> Any:
     from minijinja import Environment
 
     return Environment(
-        undefined_behavior="strict", auto_escape_callback=lambda _: False, keep_trailing_newline=True, fuel=_FUEL
+        undefined_behavior="strict",
+        auto_escape_callback=lambda _: False,
+        keep_trailing_newline=True,
+        fuel=_FUEL,
+        filters={"tojson": _to_json},  # Its own is for web pages, and writes < as an escape.
     )
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _environment(place: str) -> Any:

@@ -180,7 +180,7 @@ def llm(
 ) -> Bound | Kind:
     """A node that asks a model, at an endpoint for chat completions as OpenAI's; its result is {output, usage, model,
     repairs}. `schema` is a type, or a JSON Schema; `secret` is the name of a key; the other fields are those of the
-    kind (docs/graphs-llm.md). Raises InvalidDefinition."""
+    kind (docs/graphs.md). Raises InvalidDefinition."""
     spec = Llm(
         model=model,
         prompt=prompt,

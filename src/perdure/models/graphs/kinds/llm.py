@@ -175,7 +175,6 @@ class Answering:
                     f"{self._place}: the answer of {answer.model!r} does not fit the schema after {repairs} repairs: "
                     f"{problem}; make the schema or the prompt plainer, or take another model. It was: {shown}",
                     status=200,
-                    retry_after_s=None,
                     output=shown,
                     problem=problem,
                     repairs=repairs,
