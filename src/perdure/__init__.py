@@ -1,5 +1,6 @@
 """Perdure: durable workflows for Python. One SQLite file, no server."""
 
+from perdure.blocking import Blocking
 from perdure.client import Client
 from perdure.coordinator.coordinator import Limits
 from perdure.engine import Engine
@@ -26,6 +27,7 @@ from perdure.sending import To
 from perdure.views import StreamItemView
 
 __all__ = [
+    "Blocking",
     "ChildHandle",
     "Client",
     "CurrentRun",

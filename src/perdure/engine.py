@@ -14,7 +14,7 @@ from perdure.coordinator.coordinator import Limits
 from perdure.coordinator.recovery import Recovery, RecoveryReport
 from perdure.coordinator.sweep import Sweeper
 from perdure.coordinator.timers import Timer, Timers, pause
-from perdure.errors import DeadlineExceeded, EngineStopped, StoreError
+from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, StoreError
 from perdure.kernel import ops
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Finish, Proceed, Published, Rearm
 from perdure.kernel.records import Run
@@ -102,7 +102,8 @@ class Engine(Client):
     # Life.
 
     async def open(self) -> None:
-        """Open the store, register, recover what is there to go on with. Raises StoreBroken, DuplicateWorkflow."""
+        """Open the store, register, recover what is there to go on with. Raises StoreBusy if the store cannot be had
+        now, StoreBroken, DuplicateWorkflow."""
         self._assemble()
         try:
             await self._store.open()
@@ -111,7 +112,7 @@ class Engine(Client):
         except BaseException:
             self._functions.close()
             await self._resources.release()
-            await self._store.close()
+            await self._close_store()
             raise
         self._state = "open"
         try:
@@ -119,7 +120,7 @@ class Engine(Client):
         except BaseException:
             await self.shutdown(grace=0)
             raise
-        self._watch(self._recovery.run)
+        self._watch(self._recovery.run, lambda: self._recovery.is_behind)
         if self._poll_s is not None:
             self._background(self._purge_regularly())
             self._block_watch = BlockWatch(self._blocked_warn_s)
@@ -217,8 +218,12 @@ class Engine(Client):
 
     async def recover(self) -> RecoveryReport:
         """Go on with every run that no live engine has and whose workflow this one has. Done at start and regularly."""
-        self._check_open(to_start=True)
-        return await self._recovery.run()
+        while True:
+            self._check_open(to_start=True)
+            try:
+                return await self._recovery.run()
+            except Fenced:
+                await self._coordinator.prove()  # Then it is registered anew.
 
     async def _purge_regularly(self) -> None:
         while True:

@@ -7,6 +7,7 @@
     │   ├── DuplicateWorkflow                two workflows share a name
     │   ├── UnknownWorkflow                  no such workflow in this engine
     │   ├── UnstorableValue                  a value has no JSON form, or is too large
+    │   ├── SecretNotFound                   a definition names a secret that is nowhere
     │   ├── ForbiddenInWorkflow              I/O, threads or foreign futures in workflow code
     │   ├── NotInWorkflow                    a workflow verb outside a workflow
     │   ├── NotInStep                        a step verb outside a step
@@ -28,6 +29,20 @@
     │   ├── RollbackFailed                   not all that was to be undone could be
     │   ├── RunCancelled                     the run was cancelled
     │   ├── DeadlineExceeded                 the run's deadline passed
+    │   ├── HttpFailed                       a server answered with a status that says no
+    │   ├── LlmFailed                        a model's server gave no answer this time
+    │   │   ├── LlmRefused                   … and would give none the next time
+    │   │   ├── LlmTruncated                 the answer was cut off at its maximum of tokens
+    │   │   └── LlmOutputInvalid             the answer does not fit its schema, after all repairs
+    │   ├── GraphFailed                      a graph cannot go on
+    │   │   ├── ExpressionFailed             an expression has no value
+    │   │   ├── TemplateFailed               a template cannot be filled in
+    │   │   ├── NoMatchingEdge               edges lead on from a node, and none matches
+    │   │   ├── JoinFailed                   what a join needs can no longer arrive, or came too late
+    │   │   ├── LimitExceeded                more tokens, branches or nested forks than the graph may have
+    │   │   ├── Terminated                   a terminate node ended the run as a failure
+    │   │   └── GraphTimedOut (TimeoutError) a node or the run took too long
+    │   ├── ScopeFailed                      a hierarchy of operations, or a part of it, failed
     │   └── StepFailed                       a step failed with something that cannot be rebuilt
     │       ├── MaxRetriesExceeded           … after all its attempts
     │       ├── StepTimedOut (TimeoutError)  an attempt, or all of them, took too long or fell silent
@@ -86,6 +101,10 @@ class UnknownWorkflow(Misuse): ...
 class UnstorableValue(Misuse): ...
 
 
+class SecretNotFound(Misuse, LookupError):
+    name: str
+
+
 class ForbiddenInWorkflow(Misuse): ...
 
 
@@ -98,8 +117,9 @@ class NotInStep(Misuse): ...
 class RunNotFound(Misuse):
     run_id: str
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"no run has the id {run_id!r}; list the runs there are with engine.runs()", run_id=run_id)
+    def __init__(self, run_id: str, why: str = "") -> None:
+        why = why or "list the runs there are with engine.runs()"
+        super().__init__(f"no run has the id {run_id!r}; {why}", run_id=run_id)
 
 
 class NotPublished(Misuse, LookupError):
@@ -183,6 +203,79 @@ class RunCancelled(Outcome):
 
 
 class DeadlineExceeded(Outcome): ...
+
+
+class HttpFailed(Outcome):
+    """An HTTP node's request was answered with a status that says no."""
+
+    status: int
+    body: str
+
+
+class LlmFailed(Outcome):
+    """A request to a model was not answered, or with something that is no answer. It may be the next time, so the retry
+    policy counts: `status` is that of the answer, if there was one, `retry_after_s` how long the server wants to be
+    left alone."""
+
+    status: int | None
+    retry_after_s: float | None
+
+
+class LlmRefused(LlmFailed, NonRetryable):
+    """The request is wrong, or not allowed, or the model declined: the next one would fare no better."""
+
+
+class LlmTruncated(LlmFailed, NonRetryable):
+    """The answer has as many tokens as it may have, and is not at its end. `output` is its beginning."""
+
+    output: str
+
+
+class LlmOutputInvalid(LlmFailed, NonRetryable):
+    """The model was told what is wrong with its answer, as often as it may be, and the last one is wrong too."""
+
+    output: str
+    problem: str
+    repairs: int
+    usage: dict[str, Any] | None
+
+
+class GraphFailed(Outcome):
+    """A run of a graph cannot go on; `place` says where in the definition."""
+
+    place: str
+
+
+class ExpressionFailed(GraphFailed):
+    expression: str
+
+
+class TemplateFailed(GraphFailed):
+    """`variable` is what was missing, or the part of the template that went wrong."""
+
+    variable: str | None
+
+
+class NoMatchingEdge(GraphFailed): ...
+
+
+class JoinFailed(GraphFailed):
+    """Its cause, if branches failed, is the failure of the first of them."""
+
+
+class LimitExceeded(GraphFailed): ...
+
+
+class Terminated(GraphFailed): ...
+
+
+class GraphTimedOut(GraphFailed, TimeoutError): ...
+
+
+class ScopeFailed(Outcome):
+    """A run of an operation failed, or gave up, with all that belongs to it. `failure` tells why, run by run."""
+
+    failure: Any
 
 
 class StepFailed(Outcome):

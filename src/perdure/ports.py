@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from time import time_ns
 from typing import Any, Literal, Protocol
 
@@ -111,6 +111,26 @@ class StreamPage(Struct, frozen=True, kw_only=True):
     has_ended: bool
 
 
+class Statement(Struct, frozen=True):
+    """What to execute on a connection that is a caller's own. Parameters stand in the text as the database has them:
+    $1, $2, … for Postgres; ?, or names, for SQLite. Before one that `writes` there must be a transaction."""
+
+    sql: str
+    parameters: tuple[Any, ...] | Mapping[str, Any] = ()
+    writes: bool = False
+
+
+Rows = Sequence[Sequence[Any]]
+
+
+class Insertion(Struct, frozen=True):
+    """How a caller's own connection inserts a new run. `steps` gives statements, takes their rows, and returns the run
+    that has the id already, or None if the run was inserted; what a statement raised is thrown into it."""
+
+    database: str  # postgresql | sqlite
+    steps: Generator[Statement, Rows, StoredRun | None]
+
+
 # A page of a stream stops after this many characters, though never before its first item.
 STREAM_PAGE_CHARS_MAX = 4 * 1024 * 1024
 
@@ -195,6 +215,12 @@ class Store(Protocol):
         them: items from there on have none, values stay until one with a mark from there on comes. A run that gets
         another input has said nothing yet: its items have no marks, its values any other replaces.
         """
+
+    def insertion(self, batch: Batch) -> Insertion:
+        """What writes the rows of one new run, as `commit` would, but in a caller's transaction, and tells nobody until
+        that is committed. It may be executed in any thread. Its steps raise Misuse if the connection cannot do that: it
+        leads to another database, reads only, or has no transaction. Nothing is written then, and the caller's
+        transaction goes on. Raises Misuse if there are no connections to such a store."""
 
     async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:
         """Have a step write to tables of the user's, and stage what it came to, in one transaction; what is staged.

@@ -154,7 +154,7 @@ def test_whatever_shares_a_batch_nothing_is_lost_or_given_twice_and_all_stores_a
         check_counters(Path(path, "runs.db"))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(actions, min_size=1, max_size=6), max_size=12))
 def test_postgres_agrees_too(postgres_servers: Servers, groups: list[list[Action]]) -> None:
     asyncio.run(compare(groups, open_store(postgres_servers.fresh())))

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +19,7 @@ from perdure.errors import StoreError
 from perdure.kernel.status import FINISHED
 from perdure.ports import Store
 from perdure.storage import open_store
-from tests.fleet.load import STARTED, run_id
+from tests.fleet.load import OPEN, STARTED, run_id
 from tests.fleet.takeovers import Takeovers
 
 T = TypeVar("T")
@@ -45,7 +47,7 @@ class Process:
         self.messages = messages
         self._is_killed = False
         with messages.open("ab") as file:
-            self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=file)
+            self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=file, bufsize=0)
 
     @property
     def pid(self) -> int:
@@ -54,8 +56,13 @@ class Process:
     def allow(self, limit: int) -> None:
         """Let it go on, up to this number of a run."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{limit}\n".encode())
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # `check` tells why.
+            self._process.stdin.write(f"{limit}\n".encode())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its engine is, and not just about to be."""
+        return f" {self.pid} INFO {OPEN}\n" in self.messages.read_text()
 
     def check(self) -> None:
         """See that it has not ended by itself."""
@@ -136,17 +143,23 @@ class Convoy:
         self.processes[index] = self._process(index)
 
     async def stop(self, index: int, *, is_lost: bool) -> list[str]:
-        """SIGSTOP, once it has an engine; its engines. If it is lost, others must take its runs over."""
-
-        async def has_engine() -> bool:
-            return bool(await self._engines(index))
-
-        await self.until(has_engine, "a process is to register its engine")
+        """SIGSTOP; its engines. If it is lost, others must take its runs over."""
         engines = await self._engines(index)
         self.processes[index].stop()
         if is_lost:
             self.takeovers.lost(engines)
         return engines
+
+    async def one_is_open(self, *indexes: int) -> None:
+        """Wait until one of these processes has an engine that is open."""
+
+        async def is_one() -> bool:
+            return any(self.processes[index].is_open for index in indexes)
+
+        await self.until(is_one, "a process is to open its engine")
+
+    def others(self, index: int) -> list[int]:
+        return [other for other in range(self.size) if other != index]
 
     async def _engines(self, index: int) -> list[str]:
         """The engines that a process has, by the store."""
@@ -162,7 +175,7 @@ class Convoy:
         ids = [run_id(number) for number in range(self._limit)]
         for start in range(0, len(ids), 1000):
             page = ids[start : start + 1000]
-            found = await self._ask(lambda page=page: self.store.load(page))
+            found = await self._ask(partial(self.store.load, page))
             if len(found) < len(page) or any(one.run.status not in FINISHED for one in found.values()):
                 return False
         return True

@@ -16,9 +16,8 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure import Engine, Event, RunCall, current_step, first, receive, sleep, step, timer, workflow
 from perdure.errors import RunFinished, RunNotFound, StoreError
@@ -26,8 +25,11 @@ from perdure.ports import Store
 from perdure.storage import open_store
 
 STARTED, LATE, UNSEEN = "STARTED", "LATE", "UNSEEN"
+OPEN = "the engine is open"
 LOOK_WITHIN_S = 1.0  # after which the process may have been stopped in between
 AGAIN_S = 0.05
+
+MESSAGES = logging.getLogger("load")
 
 
 class Paid(Event):
@@ -213,32 +215,42 @@ async def until_taken(request: Callable[[], Awaitable[None]]) -> None:
         try:
             return await request()
         except StoreError as error:
-            logging.warning("asked again: %s", error)
+            MESSAGES.warning("asked again: %s", error)
             await asyncio.sleep(AGAIN_S)
 
 
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Store]:
-    store = open_store(url)
-    await until_taken(store.open)
-    try:
-        yield store
-    finally:
-        await store.close()
+Opened = TypeVar("Opened", Engine, Store)
+
+
+async def opened(make: Callable[[], Opened]) -> Opened:
+    """An engine or a store, as soon as one can be opened. Each has one try."""
+    while True:
+        made = make()
+        try:
+            await made.open()
+        except StoreError as error:
+            MESSAGES.warning("opened again: %s", error)
+            await asyncio.sleep(AGAIN_S)
+        else:
+            return made
 
 
 async def main(url: str, index: int, of: int, runs: int, at_once: int) -> None:
     words = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
-    async with opened(url) as LOG.store:
-        # These kills are no run's fault: however often one is hit in a row, it must not be set aside as poison.
-        async with Engine(url, recoveries_max=1_000_000) as engine, asyncio.TaskGroup() as group:
-            worker = Worker(engine, index, of, runs, at_once)
-            tasks: list[asyncio.Task[Any]] = [group.create_task(one) for one in (worker.start_all(), worker.send_all())]
-            async for limit in words:
-                worker.allow(int(limit))
-            for task in tasks:
-                task.cancel()
+    LOG.store = await opened(lambda: open_store(url))
+    # These kills are no run's fault: however often one is hit in a row, it must not be set aside as poison.
+    engine = await opened(lambda: Engine(url, recoveries_max=1_000_000))
+    MESSAGES.info(OPEN)
+    async with asyncio.TaskGroup() as group:
+        worker = Worker(engine, index, of, runs, at_once)
+        tasks: list[asyncio.Task[Any]] = [group.create_task(one) for one in (worker.start_all(), worker.send_all())]
+        async for limit in words:
+            worker.allow(int(limit))
+        for task in tasks:
+            task.cancel()
+    await engine.shutdown()
+    await LOG.store.close()
 
 
 if __name__ == "__main__":

@@ -25,11 +25,17 @@ class Takeovers:
         self._store = store
         self._lost: dict[str, float] = {}  # engines, and since when
         self._waiting: dict[str, float] = {}  # runs, and since when
+        self._hindered_until = 0.0
         self._one_at_a_time = asyncio.Lock()
 
     def lost(self, engine_ids: Iterable[str]) -> None:
         """These engines do nothing any more, from now on."""
         self._lost.update(dict.fromkeys(engine_ids, time.time()))
+
+    def hindered(self) -> None:
+        """Until now nobody may have been able to take anything over: what still waits counts from here."""
+        self._hindered_until = time.time()
+        self._waiting = dict.fromkeys(self._waiting, self._hindered_until)
 
     @property
     def longest(self) -> float:
@@ -38,7 +44,9 @@ class Takeovers:
     @property
     def summary(self) -> str:
         middle = sorted(seconds for seconds, _ in self.waited)[len(self.waited) // 2] if self.waited else 0.0
-        return f"{len(self.waited)} runs taken over, after {middle:.2f} s in the middle and {self.longest:.2f} s at most"
+        return (
+            f"{len(self.waited)} runs taken over, after {middle:.2f} s in the middle and {self.longest:.2f} s at most"
+        )
 
     @property
     def is_waiting(self) -> bool:
@@ -60,15 +68,13 @@ class Takeovers:
         found = {run.id: run for run in await self._store.list(RunFilter(statuses=_UNFINISHED, limit=2000))}
         orphans = {run_id: run for run_id, run in found.items() if run.owner in self._lost and run.hold is None}
         needy = {
-            run_id: self._lost[run.owner or ""]
-            for run_id, run in orphans.items()
-            if run.status is not Status.SUSPENDED
+            run_id: self._lost[run.owner or ""] for run_id, run in orphans.items() if run.status is not Status.SUSPENDED
         }
         needy |= await self._due([run for run_id, run in orphans.items() if run_id not in needy], now)
         for run_id in [run_id for run_id in self._waiting if run_id not in needy]:
             self.waited.append((now - self._waiting.pop(run_id), run_id))
         for run_id, since in needy.items():
-            self._waiting.setdefault(run_id, since)
+            self._waiting.setdefault(run_id, max(since, self._hindered_until))
 
     async def _due(self, runs: list[Run], now: float) -> dict[str, float]:
         """Of suspended runs: those that were to go on, and since when."""

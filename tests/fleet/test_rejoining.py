@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from perdure import Engine
+from perdure.ports import Store
 from perdure.storage import open_store
+from perdure.testing.proxy import StoreProxy
 from tests.fleet.conftest import until
 from tests.fleet.test_together import sleeps
 from tests.storage.postgres.server import Servers
@@ -28,3 +32,18 @@ async def test_an_engine_that_was_marked_dead_registers_anew_though_it_has_nothi
             assert [one.alive for one in await store.engines()] == [False, True]
         finally:
             await store.close()
+
+
+async def test_an_engine_that_is_marked_dead_while_it_opens_registers_anew(make_store: Callable[[], Store]) -> None:
+    class Hasty(StoreProxy):
+        """Somebody takes the engine for dead before it has claimed anything."""
+
+        async def bury(self) -> list[str]:
+            engines = await self.inner.engines()
+            if len(engines) == 1:
+                await self.inner.retire(engines[0].id)
+            return await super().bury()
+
+    async with Engine(Hasty(make_store()), workflows=[sleeps]) as engine:
+        assert await engine.run(sleeps(0.01)) == "awake"
+        assert [one.alive for one in await engine._store.engines()] == [False, True]

@@ -12,7 +12,7 @@ import pytest
 from perdure.errors import CommitConflict, Fenced, OutcomeUnknown, StoreBusy
 from perdure.kernel.status import Status
 from perdure.testing.conformance.base import Author, a_run, an_event, insert, update, waits_for
-from perdure.testing.simulate import Network, SimulatedDatabase, SimulatedLoop, SimulatedStore, Weather
+from perdure.testing.simulate import Bug, Network, SimulatedDatabase, SimulatedLoop, SimulatedStore, Weather
 from perdure.testing.simulate.locks import Holder, Locks
 
 LEASE_S = 10.0
@@ -97,6 +97,27 @@ def test_a_wait_and_a_broadcast_that_meet_find_each_other() -> None:
             assert [event.position for event in loaded.events] == ["1"]
 
     played(scene)
+
+
+@pytest.mark.parametrize("bugs", [frozenset[Bug](), frozenset({Bug.UNLOCKED_OWNERS})])
+def test_whoever_takes_a_run_that_wins_something_just_then_hears_of_it(bugs: frozenset[Bug]) -> None:
+    unheard: list[str] = []
+
+    async def scene(_: SimulatedLoop, database: SimulatedDatabase) -> None:
+        database.bugs = bugs
+        one, other = await an_author(database, "e-1"), await an_author(database, "e-2")
+        for number in range(30):
+            run = a_run(f"r-{number}", status=Status.SUSPENDED)
+            await one.exchange(insert(run), waits=[waits_for(run.id)])
+            taken, sent = await asyncio.gather(
+                one.commit(update(run, owner="e-1", claim=1)), other.exchange(events=[an_event(f"e-{number}")])
+            )
+            has_found = any(events for _, _, events in taken.taken)
+            if not has_found and run.id not in sent.told:
+                unheard.append(run.id)
+
+    played(scene)
+    assert bool(unheard) == bool(bugs)
 
 
 def test_an_engine_that_shows_no_life_for_longer_than_the_lease_is_buried_and_fenced() -> None:

@@ -452,12 +452,17 @@ class Coordinator:
         self._inbox.put_back(self._from_outside(self._inbox.empty(), fenced))
         while True:
             try:
-                await self._patiently(self._join)
+                await self._patiently(self._rejoin_once)
             except StoreUnavailable as error:
                 log.warning("registering anew is tried again: %s", error)
             else:
                 break
         self._lost_track()
+
+    async def _rejoin_once(self) -> None:
+        # A store that went back to an earlier state takes the engine for alive: nobody else would get its runs.
+        await self._store.retire(self._engine.id)
+        await self._join()
 
     async def _recollect(self, assembly: Assembly) -> Committed:
         """A batch had landed without our hearing of it: what it had found out is read from the store. That leaves out

@@ -128,6 +128,16 @@ def deliberate(
     return Deliberation(assembly, decided, owed)
 
 
+def drafted(op: Start, engine: Engine) -> Batch:
+    """What a start comes to that is not this engine's to commit: the rows of a run that waits for somebody to take it.
+    Raises InvariantViolated."""
+    assembly = Assembly(Batch(engine_id=engine.id, epoch=engine.epoch, number=0, at=op.at))
+    decision = decide(None, replace(op, admit=False), engine.id)
+    check_decision(decision)
+    assembly.add(None, decision)
+    return assembly.batch
+
+
 def _scene(
     op: Op,
     run: Run | None,

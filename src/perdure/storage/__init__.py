@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, quote, urlsplit
 
 from perdure.errors import Misuse
 
@@ -14,14 +12,14 @@ if TYPE_CHECKING:
 __all__ = ["open_store"]
 
 _FORMS = "use memory://, sqlite:///relative.db, sqlite:////absolute/path.db or postgresql://user@host/database"
-_LEASE_MIN_S = 0.5
 
 
 def open_store(url: str) -> Store:
     """The store a URL names, not opened yet. Raises Misuse, with the forms there are, if it names none."""
     scheme, separator, rest = url.partition("://")
     if not separator:
-        raise Misuse(f"{url!r} is not a store's URL; {_FORMS}", url=url)
+        shown = _without_password(url)
+        raise Misuse(f"{shown!r} is not a store's URL; {_FORMS}", url=shown)
     if scheme == "memory":
         if rest:
             raise Misuse(f"memory:// takes nothing after it, but the URL is {url!r}", url=url)
@@ -51,29 +49,17 @@ def _sqlite_path(url: str, rest: str) -> str:
 
 
 def _postgres(url: str) -> Store:
-    """Of the options, `schema` and `lease` are ours; the others are asyncpg's, or settings of the server."""
-    name = _without_password(url).partition("?")[0]
-    options = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
-    schema = options.pop("schema", "perdure")
-    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema) or schema.startswith("pg_"):
-        raise Misuse(f"{schema!r} cannot be the schema: up to 50 of a-z, 0-9 and _, no digit first, not pg_…", url=name)
     try:
-        lease_s = float(options.pop("lease", "10"))
-    except ValueError:
-        lease_s = 0.0
-    if not _LEASE_MIN_S <= lease_s < float("inf"):
-        raise Misuse(f"lease= is a number of seconds, {_LEASE_MIN_S} or more", url=name)
-    try:
-        from perdure.storage.postgres import Address, PostgresStore
+        from perdure.storage.postgres import PostgresStore, parse
     except ModuleNotFoundError as error:
         if error.name != "asyncpg":
             raise
-        raise Misuse("Postgres needs asyncpg: pip install 'perdure[postgres]'", url=name) from error
-    query = "&".join(f"{quote(key, safe='')}={quote(value, safe='')}" for key, value in options.items())
-    own_url = url.partition("?")[0] + (f"?{query}" if query else "")
-    return PostgresStore(Address(url=own_url, name=name, schema=schema, lease_s=lease_s))
+        raise Misuse("Postgres needs asyncpg: pip install 'perdure[postgres]'", url=_without_password(url)) from error
+    return PostgresStore(parse(url))
 
 
 def _without_password(url: str) -> str:
-    scheme, _, rest = url.partition("://")
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return f"…{url.rpartition('@')[2]}" if "@" in url else url
     return f"{scheme}://…@{rest.rpartition('@')[2]}" if "@" in rest else url

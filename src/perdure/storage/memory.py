@@ -29,7 +29,19 @@ from perdure.kernel.records import (
     Staged,
 )
 from perdure.kernel.status import ACTIVE, FINISHED, Status
-from perdure.ports import Journal, LoadedRun, News, Offer, Ripe, RunFilter, StepPlace, StoredRun, StreamPage, Transacts
+from perdure.ports import (
+    Insertion,
+    Journal,
+    LoadedRun,
+    News,
+    Offer,
+    Ripe,
+    RunFilter,
+    StepPlace,
+    StoredRun,
+    StreamPage,
+    Transacts,
+)
 from perdure.storage.memory_events import EventTables
 from perdure.storage.memory_streams import StreamTables
 
@@ -158,6 +170,12 @@ class MemoryStore:
             committed = write_batch(database, batch, database.tables.apply(batch, statuses))
         self._tell_others()
         return committed
+
+    def insertion(self, batch: Batch) -> Insertion:
+        raise Misuse(
+            f"run {min(batch.runs)!r} cannot be started on a connection: memory:// has none; leave connection= out, or"
+            " use an SQLite file or Postgres"
+        )
 
     async def transact(self, _place: StepPlace, _body: Callable[[Any], Any], /) -> Staged:
         raise Misuse("a store in memory has no transactions for steps: use sqlite:///… or postgresql://…")

@@ -4,6 +4,7 @@
 of its commits, and `assert_exactly_once` counts what transactional steps have written then; `YieldPoints` has two ops
 that race meet in a chosen order; `check_store` looks for anything that must never be stored.
 `perdure.testing.conformance` has the tests that every store must pass.
+`perdure.testing.simulate` has several engines in one process, on a simulated database with faults drawn from a seed.
 """
 
 from perdure.testing.clock import VirtualClock

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
 from perdure.ports import (
+    Insertion,
     Journal,
     LoadedRun,
     News,
@@ -74,6 +75,9 @@ class StoreProxy:
 
     async def commit(self, batch: Batch) -> Committed:
         return await self._through(self.inner.commit(batch))
+
+    def insertion(self, batch: Batch) -> Insertion:
+        return self.inner.insertion(batch)
 
     @property
     def transacts(self) -> Transacts:

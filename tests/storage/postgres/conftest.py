@@ -9,4 +9,5 @@ from tests.storage.postgres.server import Servers
 
 @pytest.fixture
 def url(postgres_servers: Servers) -> str:
-    return postgres_servers.fresh()
+    """With a long lease: who is stopped on purpose must not run into a timeout, however slow the machine is."""
+    return f"{postgres_servers.fresh()}&lease=60"

@@ -23,11 +23,14 @@ async def author_on(url: str, engine_id: str = "e-1") -> AsyncGenerator[Author]:
         await store.close()
 
 
+def schema_of(url: str) -> str:
+    return url.partition("?schema=")[2].partition("&")[0]
+
+
 @asynccontextmanager
 async def meddler(url: str) -> AsyncGenerator[Any]:
     """A connection of somebody else, in the store's schema."""
-    plain, _, schema = url.partition("?schema=")
-    connection: Any = await asyncpg.connect(plain, server_settings={"search_path": schema.partition("&")[0]})
+    connection: Any = await asyncpg.connect(url.partition("?")[0], server_settings={"search_path": schema_of(url)})
     try:
         yield connection
     finally:

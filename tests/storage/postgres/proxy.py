@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Literal
@@ -85,5 +86,32 @@ async def proxy_to(url: str, port: int) -> AsyncGenerator[tuple[Proxy, str]]:
     proxy.port = server.sockets[0].getsockname()[1]
     try:
         yield proxy, url.replace(f":{port}/", f":{proxy.port}/")
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def tls_to(url: str, port: int, context: ssl.SSLContext) -> AsyncGenerator[str]:
+    """The URL of a server that speaks TLS: what it hears it tells the one at a port, which has been built without."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readexactly(8)  # the request for TLS, the same from every client
+            writer.write(b"S")
+            await writer.start_tls(context)
+            there_reader, there_writer = await asyncio.open_connection("127.0.0.1", port)
+            line = _Line(Proxy(port))
+            ways = [line.requests(reader, there_writer), line.answers(there_reader, writer)]
+            await asyncio.wait([asyncio.ensure_future(way) for way in ways], return_when=asyncio.FIRST_COMPLETED)
+            there_writer.transport.abort()
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # It does not trust us.
+        finally:
+            writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    own_port = server.sockets[0].getsockname()[1]
+    try:
+        yield url.replace(f":{port}/", f":{own_port}/")
     finally:
         server.close()

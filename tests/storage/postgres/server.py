@@ -31,7 +31,8 @@ _SETTINGS = {
 class PostgresServer:
     """A server, running from the start. It does not outlive the process that made it."""
 
-    def __init__(self, version: int, folder: Path | None = None) -> None:
+    def __init__(self, version: int, folder: Path | None = None, *, standby_of: PostgresServer | None = None) -> None:
+        """With `standby_of`, a standby of another one, which follows what that one writes until it is promoted."""
         self.version = version
         if folder is not None and _is_root():
             folder.chmod(0o755)
@@ -43,8 +44,13 @@ class PostgresServer:
         if _is_root():
             shutil.chown(self._place, "nobody")
         try:
-            self._run("initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "utf8", "--no-sync")
-            self.port = _free_port()
+            if standby_of is None:
+                self._run("initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "utf8", "--no-sync")
+                self._ask_for_passwords()
+            else:
+                way = ["-h", "127.0.0.1", "-p", str(standby_of.port), "-U", "postgres"]
+                self._run("pg_basebackup", "-D", str(self._data), *way, "-R", "--checkpoint=fast", "--no-sync")
+            self.port: int = _free_port()
             self.start()
         except BaseException:
             self.end()
@@ -53,6 +59,11 @@ class PostgresServer:
     @property
     def url(self) -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def _ask_for_passwords(self) -> None:
+        """Only those of members of the role `locked`, if a test makes one."""
+        access = self._data / "pg_hba.conf"
+        access.write_text(f"host all +locked all scram-sha-256\n{access.read_text()}")
 
     def start(self) -> None:
         """Returns when it takes connections."""
@@ -75,6 +86,10 @@ class PostgresServer:
             if self._process.poll() is not None or time.monotonic() > give_up_at:
                 raise RuntimeError(f"Postgres {self.version} does not start:\n{(self._place / 'log').read_text()}")
             time.sleep(0.02)
+
+    def promote(self) -> None:
+        """Make a standby a primary. Returns when it is one."""
+        self._run("pg_ctl", "promote", "-D", str(self._data))
 
     def crash(self) -> None:
         """Stop at once, as if the machine had lost its power; what was committed is recovered by the next start."""
@@ -136,11 +151,14 @@ def _installation(version: int, place: Path) -> Path:
     assert found.submodule_search_locations
     folder = Path(found.submodule_search_locations[0]).resolve() / _FOLDERS[version]
     if _is_root() and not all(_is_open(path) for path in (folder, *folder.parents)):
-        copy = place / "install"
-        shutil.copytree(folder, copy, symlinks=True)
+        # The programs look for their libraries beside the package that they are in.
+        package, copy = folder.parent, place / "install"
+        shutil.copytree(folder, copy / package.name / folder.name, symlinks=True)
+        if (libraries := package.with_name(f"{package.name}.libs")).is_dir():
+            shutil.copytree(libraries, copy / libraries.name)
         for path in (copy, *copy.rglob("*")):
             shutil.chown(path, "nobody")
-        folder = copy
+        folder = copy / package.name / folder.name
     return folder / "bin"
 
 

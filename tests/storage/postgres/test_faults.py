@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import string
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
 
-from perdure.errors import CommitConflict, CommitRefused, Fenced, OutcomeUnknown, StoreBroken, StoreBusy
+from perdure.errors import CommitConflict, CommitRefused, Fenced, OutcomeUnknown, RunNotFound, StoreBroken, StoreBusy
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Mail
 from perdure.ports import Store
@@ -97,6 +99,20 @@ async def test_runs_of_a_claim_whose_answer_was_lost_are_not_lost(url: str) -> N
         assert await author.claim() == []
 
 
+async def test_runs_of_a_claim_whose_answer_was_lost_come_as_they_are_by_then(url: str) -> None:
+    async with through_proxy(url) as (proxy, author):
+        await author.claim()
+        await author.commit(insert(a_run("a")))
+        proxy.cut("reader", "commit\0", "after")
+        with pytest.raises(StoreBusy):
+            await author.claim()
+        await author.exchange(events=[an_event("late", run_id="a")])
+        (claimed,) = await author.store.claim(
+            engine_id=author.id, epoch=author.engine.epoch, offers=offers(checkout="f"), limit=9
+        )
+        assert [event.id for event in claimed.events] == ["late"]
+
+
 async def test_runs_of_a_claim_that_never_came_about_are_claimed_by_the_next(url: str) -> None:
     async with through_proxy(url) as (proxy, author):
         await author.commit(insert(a_run("a")))
@@ -116,6 +132,17 @@ async def test_mail_with_a_slot_can_be_posted_again_when_the_answer_was_lost(url
             await author.store.post(mail)
         assert await author.store.post(mail) == 0
         assert [one.slot for one in await author.store.mail(author.id, 10)] == ["", "slot"]
+
+
+async def test_answers_are_not_lost_when_the_one_to_their_removal_is(url: str) -> None:
+    async with through_proxy(url) as (proxy, author):
+        mail = [Mail(run_id="known", sender="s", slot=slot, op="{}", at=1) for slot in ("first", "slot")]
+        ids = [await author.store.post(one) for one in mail]
+        await author.commit(mail_done=dict(zip(ids, ("1", "2"), strict=True)))
+        assert await author.store.collect(["first"]) == {"first": "1"}
+        proxy.cut("reader", "\0\0\0\1\0\0\0\1\0\0\0\4slot", "after")  # an array of this slot alone
+        assert await author.store.collect(["slot", "none"]) == {"slot": "2"}
+        assert proxy.cuts == 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -223,7 +250,7 @@ async def test_what_can_never_be_opened_is_broken(postgres_servers: Servers, bad
 
 
 async def test_a_lock_that_is_not_to_be_had_in_time_is_busy_and_nothing_is_written(url: str) -> None:
-    async with author_on(f"{url}&lease=1") as author, meddler(url) as other:
+    async with author_on(f"{url}&lease=4") as author, meddler(url) as other:
         await author.commit(insert(a_run(owner=author.id)))
         async with other.transaction():
             await other.execute("select 1 from runs for update")
@@ -234,7 +261,7 @@ async def test_a_lock_that_is_not_to_be_had_in_time_is_busy_and_nothing_is_writt
 
 
 async def test_a_statement_that_takes_too_long_is_ended_before_the_lease_is(url: str) -> None:
-    async with author_on(f"{url}&lease=1") as author:
+    async with author_on(f"{url}&lease=4") as author:
         store = cast(PostgresStore, author.store)
         with pytest.raises(StoreBusy):
             async with store._lanes.use() as connection:
@@ -243,7 +270,7 @@ async def test_a_statement_that_takes_too_long_is_ended_before_the_lease_is(url:
 
 
 async def test_who_rests_inside_a_transaction_is_cut_off_before_the_lease_is(url: str) -> None:
-    async with author_on(f"{url}&lease=1") as author, meddler(url) as other:
+    async with author_on(f"{url}&lease=4") as author, meddler(url) as other:
         store = cast(PostgresStore, author.store)
 
         async def rest() -> None:
@@ -257,6 +284,27 @@ async def test_who_rests_inside_a_transaction_is_cut_off_before_the_lease_is(url
         with pytest.raises(StoreBusy):
             await rest()
         assert await store.load(["r-1"]) == {}
+
+
+async def test_what_is_not_there_costs_no_connection(url: str) -> None:
+    async with author_on(url) as author, meddler(url) as other:
+        await author.store.load(["r-1"])
+        sessions = "select pid from pg_stat_activity where application_name = 'perdure reader' order by pid"
+        before = await other.fetch(sessions)
+        for _ in range(3):
+            with pytest.raises(RunNotFound):
+                await author.store.published("r-1")
+            with pytest.raises(CommitRefused):
+                await author.store.post(Mail(run_id="nul\0", sender="s", op="{}", at=1))
+        assert await other.fetch(sessions) == before
+
+
+async def test_what_is_too_long_for_an_index_is_refused_alone(url: str) -> None:
+    async with author_on(url) as author:
+        long = "".join(random.Random(1).choices(string.ascii_letters, k=10_000))
+        with pytest.raises(CommitRefused):
+            await author.commit(insert(a_run(tags={"long": long})))
+        await author.commit(insert(a_run(), f'"{long}"'))
 
 
 async def test_values_that_postgres_cannot_hold_are_refused_alone(url: str) -> None:
@@ -334,3 +382,26 @@ async def test_burying_waits_for_a_batch_that_is_being_committed(url: str) -> No
             await one.commit()
         claimed = await two.store.claim(engine_id="e-2", epoch=two.engine.epoch, offers=offers(checkout="f"), limit=9)
         assert [one.run.version for one in claimed] == [2]
+
+
+async def test_who_stands_still_amid_a_request_does_not_keep_its_locks(url: str) -> None:
+    """A process that was stopped between two messages of a request is not idle to the server, and has no timeout."""
+    url = url.replace("lease=60", "lease=2")
+    async with author_on(url) as one, meddler(url) as other, meddler(url) as stopped:
+        await stopped.execute("set application_name = 'perdure writer'")
+        await stopped.execute("set idle_in_transaction_session_timeout = 1000")
+        await stopped.execute("begin")
+        await stopped.execute("insert into engines values ('gone', 99, true, 0, '', 0, '[]', 0)")
+        await stopped.execute("commit")
+        await stopped.execute("begin")
+        await stopped.execute("select 1 from engines where id = 'gone' for key share")
+        await stopped.prepare("select 1")
+        resting = "select state from pg_stat_activity where pid = $1"
+        assert await other.fetchval(resting, stopped.get_server_pid()) == "active"
+        buried: list[str] = []
+        while not buried:
+            try:
+                buried = await one.store.bury()
+            except StoreBusy:
+                assert await other.fetchval("select alive from engines where id = 'gone'")
+        assert buried == ["gone"]

@@ -9,7 +9,7 @@ from perdure.kernel.records import Mail
 from perdure.kernel.status import Status
 from perdure.storage.postgres import PostgresStore
 from perdure.testing.conformance.base import a_run, an_event, insert, update, waits_for
-from tests.storage.postgres.meddling import author_on, meddler
+from tests.storage.postgres.meddling import author_on, meddler, schema_of
 
 
 def mail_for(run_id: str, slot: str = "") -> Mail:
@@ -23,8 +23,7 @@ class Ear:
         self._heard: asyncio.Queue[str] = asyncio.Queue()
 
     async def listen(self, connection: Any, url: str) -> None:
-        schema = url.partition("?schema=")[2]
-        await connection.add_listener(f"perdure_{schema}", lambda *heard: self._heard.put_nowait(heard[3]))
+        await connection.add_listener(f"perdure_{schema_of(url)}", lambda *heard: self._heard.put_nowait(heard[3]))
 
     async def next(self) -> str:
         return await asyncio.wait_for(self._heard.get(), 30)

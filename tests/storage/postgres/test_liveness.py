@@ -45,7 +45,7 @@ asyncio.run(main())
 
 async def test_a_stopped_process_is_buried_after_its_lease_and_fenced_when_it_goes_on(url: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", ENGINE, f"{url}&lease=1"],
+        [sys.executable, "-c", ENGINE, f"{url}&lease=3"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -82,7 +82,7 @@ async def test_the_heart_beats_while_the_event_loop_is_stuck(url: str) -> None:
                 beats.add(await other.fetchval("select beat_at from heartbeats"))
                 await asyncio.sleep(0.02)
 
-    async with author_on(f"{url}&lease=2") as author:
+    async with author_on(f"{url}&lease=4") as author:
         watching = threading.Thread(target=lambda: asyncio.run(watch()))
         watching.start()
         watching.join()  # The loop of this test stands still meanwhile.
@@ -119,7 +119,7 @@ async def test_no_thread_and_no_sign_is_left_of_a_store_that_has_ended(url: str,
 
 
 async def test_each_engine_is_judged_by_its_own_lease(url: str) -> None:
-    async with author_on(f"{url}&lease=3600", "patient") as patient, author_on(f"{url}&lease=2", "brisk") as brisk:
+    async with author_on(f"{url}&lease=3600", "patient") as patient, author_on(f"{url}&lease=20", "brisk") as brisk:
         async with meddler(url) as other:
             await other.execute(
                 "update heartbeats set beat_at = beat_at - interval '1 minute' where engine_id = 'patient'"

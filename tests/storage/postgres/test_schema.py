@@ -10,7 +10,7 @@ from perdure.errors import SchemaTooNew, StoreBroken
 from perdure.storage import open_store
 from perdure.storage.postgres.schema import SCHEMA_VERSION
 from perdure.testing.conformance.base import a_run, insert
-from tests.storage.postgres.meddling import author_on, meddler
+from tests.storage.postgres.meddling import author_on, meddler, schema_of
 from tests.storage.postgres.server import Servers
 
 
@@ -38,7 +38,7 @@ async def test_a_schema_of_a_newer_perdure_is_refused(url: str) -> None:
 
 
 async def test_somebody_elses_schema_is_left_alone(url: str) -> None:
-    schema = url.partition("?schema=")[2]
+    schema = schema_of(url)
     async with meddler(url) as other:
         await other.execute(f"create schema {schema}")
         await other.execute("create table customers (id text)")
@@ -48,7 +48,7 @@ async def test_somebody_elses_schema_is_left_alone(url: str) -> None:
 
 
 async def test_a_user_without_rights_on_the_database_can_use_a_schema_made_for_it(url: str) -> None:
-    schema = url.partition("?schema=")[2]
+    schema = schema_of(url)
     async with meddler(url) as other:
         await other.execute(f"create role guest_{schema} login")
         await other.execute(f"create schema {schema} authorization guest_{schema}")

@@ -110,7 +110,7 @@ class Step(Generic[P, R]):
         total_timeout: Duration | None,
         heartbeat_timeout: Duration | None,
         process: bool,
-        transactional: bool,
+        transactional: bool = False,
         signature: Signature,
     ) -> None:
         self.function = function
@@ -221,6 +221,8 @@ class RunCall(Coroutine[Any, Any, R_co]):
 class Workflow(Generic[P, R]):
     """A durable function: deterministic code between steps, which goes on after any crash where it was."""
 
+    model = "function"
+
     def __init__(
         self,
         function: Callable[P, Coroutine[Any, Any, R]],
@@ -263,7 +265,12 @@ class Stub(Workflow[P, R]):
 
     def __init__(self, function: Callable[P, Coroutine[Any, Any, R]], **options: Any) -> None:
         super().__init__(function, **options)
-        _WORKFLOWS.discard(self)
+        forget(self)
+
+
+def forget(workflow: Workflow[Any, Any]) -> None:
+    """Have no engine take it that was not given it."""
+    _WORKFLOWS.discard(workflow)
 
 
 def decorated_workflows() -> list[Workflow[Any, Any]]:

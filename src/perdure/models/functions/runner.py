@@ -459,6 +459,7 @@ class LiveRun:
             at=at,
             workflow=child.workflow.name,
             workflow_version=child.workflow.version,
+            model=child.workflow.model,
             input=self._codec.encode(child.input),
             tags=child.tags,
             deadline=None if child.deadline_us is None else at + child.deadline_us,

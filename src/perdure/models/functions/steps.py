@@ -354,7 +354,7 @@ class Execution:
         self.history.append(Attempt(self.attempt, kind, message[:1000], now))
         try:
             again = policy.again(self.attempt, error)
-            delay = policy.backoff(self.attempt, random.random()) if again else 0
+            delay = policy.backoff(self.attempt, random.random(), error) if again else 0
         except Exception as broken:  # noqa: BLE001 - the policy has functions of the user's
             again, delay = False, 0
             broken.add_note(f"raised by the retry policy of step {self.step.name!r}")

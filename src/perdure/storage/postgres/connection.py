@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final, Protocol
 
 import asyncpg
-from msgspec import Struct
 
-from perdure.errors import StoreBroken, StoreError
+from perdure.errors import PerdureError, StoreBroken
+from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.faults import is_definite, store_fault
+from perdure.storage.postgres.pooling import rewritten, settings_of
 
-DEFAULT_LEASE_S: Final = 10.0
 STEP_REST_S: Final = 60.0  # So long, or for the lease, a step may leave its transaction waiting.
 _CONNECT_SHARE: Final = 0.5  # of the lease: so long a connection may take to come about,
 _STATEMENT_SHARE: Final = 0.6  # a statement may run at the server,
 _ANSWER_SHARE: Final = 0.8  # its answer may take to come,
-_LOCK_SHARE: Final = 0.3  # it may wait for a lock,
-_SILENCE_SHARE: Final = 0.5  # and a transaction may rest, or a socket be silent.
+_LOCK_SHARE: Final = 0.3  # and it may wait for a lock.
 
 
 class Transaction(AbstractAsyncContextManager[Any], Protocol):
@@ -59,21 +59,86 @@ class Connection(Protocol):
     def add_termination_listener(self, callback: Callable[..., object]) -> None: ...
 
 
-class Address(Struct, frozen=True, kw_only=True):
-    """Where the database is, and how long its engines may be silent before they count as dead."""
+class Session:
+    """A connection on which no answer takes longer than a limit: then it is cut.
 
-    url: str
-    name: str  # for messages: without a password
-    schema: str
-    lease_s: float = DEFAULT_LEASE_S
+    The driver's own timeout would ask the server to cancel, and a server that waits for its standby to confirm a commit
+    then gives up waiting, and shows everybody what a failover would lose.
+    """
+
+    def __init__(self, connection: Any, limit_s: float | None) -> None:
+        self._connection = connection
+        self._limit_s = limit_s
+
+    async def _answer(self, request: Callable[..., Awaitable[Any]], query: str, args: tuple[Any, ...]) -> Any:
+        if self._limit_s is None:
+            return await request(query, *args)
+        guard = asyncio.get_running_loop().call_later(self._limit_s, self._connection.terminate)
+        try:
+            return await request(query, *args)
+        finally:
+            guard.cancel()
+
+    async def execute(self, query: str, *args: Any) -> str:
+        status: str = await self._answer(self._connection.execute, query, args)
+        return status
+
+    async def fetch(self, query: str, *args: Any) -> Sequence[Sequence[Any]]:
+        rows: Sequence[Sequence[Any]] = await self._answer(self._connection.fetch, query, args)
+        return rows
+
+    async def fetchval(self, query: str, *args: Any) -> Any:
+        return await self._answer(self._connection.fetchval, query, args)
+
+    async def fetchrow(self, query: str, *args: Any) -> Sequence[Any] | None:
+        row: Sequence[Any] | None = await self._answer(self._connection.fetchrow, query, args)
+        return row
+
+    def transaction(self, *, isolation: str | None = None, readonly: bool = False) -> Transaction:
+        made: Transaction = self._connection.transaction(isolation=isolation, readonly=readonly)
+        return made
+
+    async def reset(self) -> None:
+        await self._connection.reset()
+
+    def is_closed(self) -> bool:
+        return bool(self._connection.is_closed())
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        await self._connection.close(timeout=timeout)
+
+    def terminate(self) -> None:
+        self._connection.terminate()
+
+    async def add_listener(self, channel: str, callback: Callable[..., object]) -> None:
+        await self._connection.add_listener(channel, callback)
+
+    def add_termination_listener(self, callback: Callable[..., object]) -> None:
+        self._connection.add_termination_listener(callback)
+
+
+class PooledSession(Session):
+    """One of which nothing is left when a transaction ends."""
+
+    def __init__(
+        self, connection: Any, limit_s: float | None, schema: str, settings: tuple[tuple[str, str], ...]
+    ) -> None:
+        super().__init__(connection, limit_s)
+        self._schema = schema
+        self._settings = settings
+
+    async def _answer(self, request: Callable[..., Awaitable[Any]], query: str, args: tuple[Any, ...]) -> Any:
+        return await super()._answer(request, rewritten(query, self._schema, self._settings), args)
 
 
 async def connect(address: Address, purpose: str, *, patient: bool = False) -> Connection:
-    """A new connection. Unless patient, nothing on it takes as long as the lease. Raises asyncpg's errors, OSError."""
+    """A new connection. Unless patient, nothing on it takes as long as the lease. Raises asyncpg's errors, OSError,
+    and StoreBroken for what the URL says."""
 
     def share(part: float) -> str:
         return str(max(1, int(address.lease_s * part * 1000)))
 
+    silence = str(max(1, int(address.silence_s * 1000)))
     settings = {
         "application_name": f"perdure {purpose}",
         "search_path": address.schema,
@@ -90,21 +155,42 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
         settings |= {
             "statement_timeout": share(_STATEMENT_SHARE),
             "lock_timeout": share(_LOCK_SHARE),
-            "idle_in_transaction_session_timeout": share(_SILENCE_SHARE),
-            "tcp_user_timeout": share(_SILENCE_SHARE),
+            "idle_in_transaction_session_timeout": silence,
+            "tcp_user_timeout": silence,
         }
-    command_timeout_s = None if patient else address.lease_s * _ANSWER_SHARE
-    connection = await _open(address, settings, command_timeout=command_timeout_s, max_cached_statement_lifetime=0)
+    limit_s = None if patient else address.lease_s * _ANSWER_SHARE
+    made: Session
+    if address.is_pooled:
+        name = {"application_name": settings["application_name"]}
+        connection = await _connect(address, statement_cache_size=0, server_settings=name)
+        # Migrations make names, and set where in their transactions.
+        made = Session(connection, None)
+        if not patient:
+            made = PooledSession(connection, limit_s, address.schema, settings_of(settings))
+    else:
+        connection = await _connect(address, max_cached_statement_lifetime=0, server_settings=settings)
+        made = Session(connection, limit_s)
     if not patient:
-        _limit_silence(connection, int(address.lease_s * _SILENCE_SHARE * 1000))
-    return connection
+        _limit_silence(connection, int(address.silence_s * 1000))
+    return made
+
+
+async def check_session(connection: Connection, address: Address) -> None:
+    """Raises StoreBroken if settings get lost on the way: then sessions do not last, and nobody said so."""
+    if await connection.fetchval("select current_setting('search_path')") != address.schema:
+        raise StoreBroken(
+            f"{address.name} does not keep a session's settings, as PgBouncer does that ignores them; say so with"
+            " pgbouncer=true in the URL, and give a way around it with direct=…",
+            database=address.name,
+        )
 
 
 async def connect_step(address: Address, purpose: str) -> Connection:
     """A new connection for what steps write to tables of their own: with the user's settings, in no hurry. But a server
     that hears nothing from the other end gives the transaction up, and so does one that is left waiting for long.
     Raises as `connect` does."""
-    silence_s = max(1, round(address.lease_s * _SILENCE_SHARE))
+    address = address.direct
+    silence_s = max(1, round(address.silence_s))
     settings = {
         "application_name": f"perdure {purpose}",
         "default_transaction_isolation": "read committed",
@@ -114,16 +200,37 @@ async def connect_step(address: Address, purpose: str) -> Connection:
         "tcp_keepalives_interval": "1",
         "tcp_keepalives_count": "3",
     }
-    connection = await _open(address, settings)
+    options: dict[str, Any] = {"server_settings": settings}
+    if address.is_pooled:
+        options = {"server_settings": {"application_name": settings["application_name"]}, "statement_cache_size": 0}
+    connection: Connection = await _connect(address, **options)
     _limit_silence(connection, silence_s * 1000)
     return connection
 
 
-async def _open(address: Address, settings: Mapping[str, str], **options: Any) -> Connection:
+async def _connect(address: Address, **options: Any) -> Any:
+    """From the first host that lets in and can write: after a failover that is another one than before."""
+    address.check_files()
+    urls = address.urls
+    if "target_session_attrs" not in address.url and "PGTARGETSESSIONATTRS" not in os.environ:
+        options["target_session_attrs"] = "read-write"
     driver: Any = asyncpg
-    timeout_s = address.lease_s * _CONNECT_SHARE
-    made: Connection = await driver.connect(address.url, timeout=timeout_s, server_settings=dict(settings), **options)
-    return made
+    while True:
+        url = urls.pop(0)
+        try:
+            return await driver.connect(url, timeout=address.lease_s * _CONNECT_SHARE / len(address.urls), **options)
+        except (OSError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched):
+            if not urls:
+                raise
+        except ValueError as error:
+            if isinstance(error, asyncpg.InterfaceError):
+                raise
+            # It may repeat what it could not read, and that may be a part of a password.
+            raise StoreBroken(
+                f"the URL of {address.name}, or PGPORT or another PG… variable, is not what the driver understands;"
+                " correct it",
+                database=address.name,
+            ) from None
 
 
 def _limit_silence(connection: Any, limit_ms: int) -> None:
@@ -167,7 +274,7 @@ class Lane:
             try:
                 connection = await self._connect()
                 yield connection
-            except StoreError as error:
+            except PerdureError as error:
                 self._keep(connection, is_definite(error.__cause__) if error.__cause__ else True)
                 raise
             except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
@@ -196,7 +303,7 @@ class Lane:
             self._ended = True
             if self._connection is not None:
                 try:
-                    await self._connection.close(timeout=self._address.lease_s * _SILENCE_SHARE)
+                    await self._connection.close(timeout=self._address.silence_s)
                 except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
                     self._connection.terminate()
                 self._connection = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 from typing import Final
 
 import asyncpg
@@ -11,6 +13,8 @@ from perdure.errors import CommitRefused, StoreBroken, StoreBusy, StoreError
 CONFLICT: Final = "PD001"
 NEEDS_MATCHING: Final = "PD002"
 LETTERS_GONE: Final = "PD003"
+LOCKED: Final = "55P03"
+_READ_ONLY: Final = "25006"
 
 # By class (two letters) or code. What is not here is a bug of ours, or somebody else's tables.
 _PASSING: Final = frozenset(
@@ -18,10 +22,10 @@ _PASSING: Final = frozenset(
         "08",  # connection exceptions
         "25P03",  # idle in transaction for too long
         "25P04",  # the transaction took too long
-        "25006",  # read-only: a standby, or one that is being switched over
+        _READ_ONLY,  # a standby, or one that is being switched over
         "40",  # serialization failures and deadlocks
         "53",  # out of disk, memory or connections
-        "55P03",  # a lock was not to be had in time
+        LOCKED,  # a lock was not to be had in time
         "57014",  # cancelled: a statement took too long
         "57P01",  # the server shuts down,
         "57P02",  # has crashed,
@@ -31,7 +35,15 @@ _PASSING: Final = frozenset(
     }
 )
 _REFUSED: Final = frozenset({"22", "23", "54"})  # data, constraints, limits
-_CLOSED: Final = frozenset({"28", "3D", "42501"})  # passwords, databases, privileges
+_CLOSED: Final = {
+    "28P01": "the password is wrong, or there is none; check it in the URL, PGPASSWORD or the passfile",
+    "28": "this user is not let in; check the user, and what pg_hba.conf says, which may ask for sslmode=require",
+    "3D": "there is no such database; create it, or correct the URL or PGDATABASE",
+    "42501": (
+        "this user has not all the rights that an engine needs; have the owner of the schema grant them with"
+        " perdure.storage.postgres.upgrade"
+    ),
+}
 
 LOST: Final = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -51,6 +63,8 @@ def is_definite(error: BaseException) -> bool:
     if _is_about_values(error):
         return True
     severity = getattr(error, "severity", None)
+    if sqlstate(error) == _READ_ONLY:
+        return False  # Another server is the primary now: the next connection finds it.
     return isinstance(error, asyncpg.PostgresError) and severity not in ("FATAL", "PANIC") and not is_lost(error)
 
 
@@ -65,15 +79,11 @@ def store_fault(error: Exception, name: str) -> StoreError:
     code = sqlstate(error)
     if code in _REFUSED or code[:2] in _REFUSED:
         return CommitRefused(f"{name} refused what was to be written: {error}", database=name)
-    if code in _CLOSED or code[:2] in _CLOSED:
-        return StoreBroken(
-            f"{name} does not let this user in, or not do what Perdure needs ({error}); check the URL, the password and"
-            " the user's rights on the schema",
-            database=name,
-        )
+    if (advice := _closed(error, code)) is not None:
+        return StoreBroken(f"{name}: {advice} ({error})", database=name)
     if not code or code in _PASSING or code[:2] in _PASSING:
         what = f"{error}" or type(error).__name__
-        return StoreBusy(f"{name} could not be reached, or was too busy; nothing was written ({what})", database=name)
+        return StoreBusy(f"{name} {_passing(error)}; nothing was written ({what})", database=name)
     return StoreBroken(
         f"{name} has not the tables that Perdure made ({error}); restore them from a backup, or give Perdure a schema"
         " of its own",
@@ -81,8 +91,36 @@ def store_fault(error: Exception, name: str) -> StoreError:
     )
 
 
+def _closed(error: Exception, code: str) -> str | None:
+    """What somebody has to do before the database lets anybody in; None if nobody has to."""
+    if isinstance(error, asyncpg.ClientConfigurationError):
+        return "the URL, or a PG… variable of the environment, asks for what cannot be had; correct it"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            "its certificate is not to be trusted; name the file of the authority that signed it with sslrootcert=…,"
+            " and the host as the certificate does"
+        )
+    if "unsupported startup parameter" in str(error):
+        return "this is PgBouncer; say so with pgbouncer=true in the URL, and give a way around it with direct=…"
+    if isinstance(error, ConnectionError) and "rejected SSL upgrade" in str(error):
+        return "it has no TLS, and sslmode asks for it; turn `ssl` on in the server, or use sslmode=prefer"
+    return _CLOSED.get(code) or _CLOSED.get(code[:2])
+
+
+def _passing(error: Exception) -> str:
+    if isinstance(error, socket.gaierror):
+        return "has a host that nobody knows; check its name in the URL or PGHOST"
+    if isinstance(error, ConnectionRefusedError | FileNotFoundError) or "Connect call failed" in str(error):
+        return "could not be reached; see that the server runs, and check host and port"
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return "is a standby that cannot be written to, or has no other host; wait for a primary, or name one"
+    return "could not be reached, or was too busy"
+
+
 def _is_about_values(error: BaseException) -> bool:
     """What asyncpg raises for values that it cannot encode: lone surrogates, integers beyond 64 bits."""
+    if isinstance(error, asyncpg.ClientConfigurationError):
+        return False
     return isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)
 
 

@@ -12,7 +12,6 @@ from perdure.storage.postgres.commit import check_fence
 from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.faults import is_lost
 from perdure.storage.postgres.reading import fetch, load_now
-from perdure.storage.postgres.rows import run_of
 
 
 def offered(offers: Sequence[Offer]) -> dict[str, Any]:
@@ -59,12 +58,13 @@ class Claims:
         return claimed
 
     async def _landed(self, connection: Connection, engine_id: str) -> list[LoadedRun]:
-        found = {run.id: run for run in map(run_of, await fetch(connection, "runs", ids=[*self._doubtful]))}
+        """As they are by now: others may have sent them something since."""
+        found = {one.run.id: one for one in await load_now(connection, [*self._doubtful])}
         doubtful, self._doubtful = self._doubtful, {}
         return [
-            one
+            replace(found[run_id], orphaned=one.orphaned)
             for run_id, one in doubtful.items()
-            if run_id in found and (found[run_id].owner, found[run_id].claim) == (engine_id, one.run.claim)
+            if run_id in found and (found[run_id].run.owner, found[run_id].run.claim) == (engine_id, one.run.claim)
         ]
 
 

@@ -15,7 +15,8 @@ from typing import Final
 import asyncpg
 
 from perdure.errors import StoreError
-from perdure.storage.postgres.connection import Address, Connection, Lane, connect
+from perdure.storage.postgres.address import Address
+from perdure.storage.postgres.connection import Connection, Lane, connect
 from perdure.storage.postgres.queries import QUERIES
 
 log = logging.getLogger("perdure")
@@ -87,14 +88,15 @@ class Listener:
         self._names.add(engine_id)
 
     def listen(self, callback: Callable[[], object]) -> None:
+        """Does nothing if there is no session that lasts: then looking regularly is all there is."""
         self._callbacks.append(callback)
-        if self._task is None:
+        if self._task is None and not self._address.direct.is_pooled:
             self._task = asyncio.get_running_loop().create_task(self._live(), name="perdure-listener")
 
     async def _live(self) -> None:
         while True:
             with suppress(*_FAULTS):
-                self._connection = await connect(self._address, "listener")
+                self._connection = await connect(self._address.direct, "listener")
                 gone = asyncio.Event()
                 self._connection.add_termination_listener(lambda *_, gone=gone: gone.set())
                 await self._connection.add_listener(channel_of(self._address.schema), self._heard)

@@ -10,12 +10,14 @@ import asyncio
 import logging
 import threading
 import time
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Final
 
 import asyncpg
 
-from perdure.storage.postgres.connection import Address, Connection, connect
+from perdure.storage.postgres.address import Address
+from perdure.storage.postgres.connection import Connection, connect
 from perdure.storage.postgres.queries import QUERIES
 
 log = logging.getLogger("perdure")
@@ -40,10 +42,12 @@ class SignsOfLife:
         self._lock = threading.Lock()
         self._ids: list[str] = []  # never changed, but replaced
         self._renewed_at: dict[str, float] = {}
+        self._numbers: dict[str, int] = {}  # of the last batches that were committed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._call = asyncio.Event()  # something is new: an engine, or the end
         self._ended = False
         self._thread: threading.Thread | None = None
+        self._over: Future[None] = Future()  # done when the thread is
 
     def give(self, engine_id: str, asked_at: float) -> None:
         """Renew an engine's sign of life from now on. Its row is there already; it was asked for at a time of `now`."""
@@ -57,6 +61,10 @@ class SignsOfLife:
                 self._thread = threading.Thread(target=self._main, name="perdure-heartbeat", daemon=True)
                 self._thread.start()
 
+    def committed(self, engine_id: str, number: int) -> None:
+        """The engine's last batch has this number in the store, for good."""
+        self._numbers[engine_id] = number
+
     def is_lasting(self) -> bool:
         """Whether the sign of the engine that came last cannot have run out: the server has renewed it after it was
         asked to, and that is less than the lease ago."""
@@ -65,13 +73,23 @@ class SignsOfLife:
 
     def end(self) -> None:
         """Take all signs back, for good, if the server can be reached; if not, the lease runs out."""
+        if (thread := self._call_off()) is not None:
+            thread.join(_LAST_WORDS_S)
+
+    async def finish(self) -> None:
+        """The same, without holding up the loop, and without its executor, which is gone when a program ends."""
+        if self._call_off() is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.wrap_future(self._over), _LAST_WORDS_S)
+
+    def _call_off(self) -> threading.Thread | None:
         with self._lock:
             self._ended = True
             thread, loop = self._thread, self._loop
-        if thread is not None and loop is not None:
+        if loop is not None:
             with suppress(RuntimeError):  # The thread has ended.
                 loop.call_soon_threadsafe(self._call.set)
-            thread.join(_LAST_WORDS_S)
+        return thread
 
     def _main(self) -> None:
         assert self._loop is not None
@@ -79,6 +97,8 @@ class SignsOfLife:
             self._loop.run_until_complete(self._live())
         finally:
             self._loop.close()
+            with suppress(InvalidStateError):  # Nobody waits for it any more.
+                self._over.set_result(None)
 
     async def _live(self) -> None:
         connection: Connection | None = None
@@ -86,12 +106,14 @@ class SignsOfLife:
         while not self._ended:
             try:
                 if connection is None or connection.is_closed():
-                    connection = await connect(self._address, "heartbeat")
-                ids, asked_at = self._ids, now()
+                    connection = await connect(self._address.direct, "heartbeat")
+                ids, numbers, asked_at = self._ids, dict(self._numbers), now()
                 rows = await connection.fetch(QUERIES["beat"].sql, ids)
-                found = {engine_id for (engine_id,) in rows}
+                found: dict[str, int] = dict(map(tuple, rows))
                 for engine_id in ids:
-                    self._renewed_at[engine_id] = asked_at if engine_id in found else -1.0
+                    # A store that went back lacks batches. An engine that has nothing to do would not hear of it.
+                    is_there = engine_id in found and found[engine_id] >= numbers.get(engine_id, 0)
+                    self._renewed_at[engine_id] = asked_at if is_there else -1.0
                 is_well = True
             except _FAULTS as error:
                 if is_well:

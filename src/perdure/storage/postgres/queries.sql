@@ -60,8 +60,11 @@ with enrolled as (
 select {engine_columns} from enrolled as engines
 
 -- name: beat
--- Signs of life of this store's engines. One that was buried has none to renew.
-update heartbeats set beat_at = clock_timestamp() where engine_id = any(:ids::text[]) returning engine_id
+-- Signs of life of this store's engines, and their last batches. One that was buried has none to renew.
+with renewed as (
+    update heartbeats set beat_at = clock_timestamp() where engine_id = any(:ids::text[]) returning engine_id
+)
+select engines.id, engines.batch from renewed join engines on engines.id = renewed.engine_id
 
 -- name: end_beats
 -- No sign of life any more.
@@ -84,6 +87,13 @@ update runs set owner = null where {active} and owner = :id
 
 -- name: bury
 select bury_v1()
+
+-- name: cut_off
+-- End sessions of ours that rest amid a statement and so keep their locks. The server has no timeout for that: their
+-- processes stand still between two messages of a request.
+select pg_terminate_backend(pid) from pg_stat_activity
+where datname = current_database() and usename = current_user and state = 'active' and wait_event = 'ClientRead'
+    and application_name in ('perdure writer', 'perdure reader') and state_change < clock_timestamp() - :silence::interval
 
 -- name: commit
 select commit_v1(
@@ -110,6 +120,43 @@ select finish_v1(
         :published::published_v1[], :stream_items::stream_item_v1[]
     )::writes_v1
 )
+
+-- name: surroundings
+-- Asked on a connection of which nothing is known, and never fails: when its transaction began, whether the schema can
+-- have runs started in it, and whether this user may do that.
+select
+    extract(epoch from transaction_timestamp())::text,
+    exists (
+        select 1 from pg_proc join pg_namespace on pg_namespace.oid = pg_proc.pronamespace
+        where pg_namespace.nspname = :schema and pg_proc.proname = 'start_v1'
+    ),
+    (
+        select coalesce(bool_and(has_schema_privilege(pg_namespace.oid, 'usage')), false)
+        from pg_namespace where pg_namespace.nspname = :schema
+    )
+    and (
+        select coalesce(bool_and(has_function_privilege(pg_proc.oid, 'execute')), false)
+        from pg_proc join pg_namespace on pg_namespace.oid = pg_proc.pronamespace
+        where pg_namespace.nspname = :schema
+            and pg_proc.proname in ('start_v1', 'insert_runs_v1', 'write_rest_v1', 'post_v1')
+    )
+    and (
+        select coalesce(bool_and(
+            has_table_privilege(pg_class.oid, 'select')
+            and (pg_class.relname in ('engines', 'blocks') or has_table_privilege(pg_class.oid, 'insert'))
+        ), false)
+        from pg_class join pg_namespace on pg_namespace.oid = pg_class.relnamespace
+        where pg_namespace.nspname = :schema
+            and pg_class.relname in ('runs', 'run_tags', 'audit', 'engines', 'blocks')
+    )
+
+-- name: start
+-- Insert a run in the transaction of somebody else.
+select state from start_v1(:engine, :began, :run, :note) as state
+
+-- name: there
+-- Of these runs, those that are there for everybody to see.
+select id from runs where id = any(:ids::text[])
 
 -- name: expectations
 -- What tells whether runs are as a batch expects them.

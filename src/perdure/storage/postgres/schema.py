@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import asyncpg
+
 from perdure.errors import SchemaTooNew, StoreBroken
 
 if TYPE_CHECKING:
@@ -25,12 +27,28 @@ async def migrate(connection: Connection, schema: str) -> None:
     """Make the schema if there is none, and apply the migrations that it lacks, each in a transaction of its own.
 
     Safe with other processes: whoever gets the lock second finds the work done. A crash leaves whole migrations.
-    Raises SchemaTooNew, and StoreBroken if somebody else's tables are there.
+    Raises SchemaTooNew, and StoreBroken if somebody else's tables are there, or if this user may not do it.
     """
-    if await _inspect(connection, schema) == SCHEMA_VERSION:
+    version = await _inspect(connection, schema)
+    if version == SCHEMA_VERSION:
         return
+    try:
+        await _apply(connection, schema)
+    except asyncpg.InsufficientPrivilegeError as error:
+        what = f"version {version}, and this Perdure needs {SCHEMA_VERSION}" if version else "no tables yet"
+        what = f"the schema {schema!r} has {what}" if version is not None else f"there is no schema {schema!r}"
+        raise StoreBroken(
+            f"{what}, and this user has not the rights to change that ({error}); have the owner of the schema, or of"
+            " the database, do it with perdure.storage.postgres.upgrade",
+            schema=schema,
+            version=version,
+        ) from error
+
+
+async def _apply(connection: Connection, schema: str) -> None:
     for number, text in MIGRATIONS.items():
         async with connection.transaction():
+            await connection.execute(f'set local search_path to "{schema}"')
             await connection.execute("select pg_advisory_xact_lock(hashtextextended('perdure:' || $1, 0))", schema)
             version = await _inspect(connection, schema)
             if version is None:
@@ -54,7 +72,8 @@ async def _inspect(connection: Connection, schema: str) -> int | None:
                 schema=schema,
             )
         return 0
-    version: int | None = await connection.fetchval("select max(version) from perdure_schema")
+    query = f'select max(version) from "{schema}".perdure_schema'  # noqa: S608 - a schema's name has no quotes in it
+    version: int | None = await connection.fetchval(query)
     if version is None:
         raise StoreBroken(f"the schema {schema!r} has lost its version; restore it from a backup", schema=schema)
     if version > SCHEMA_VERSION:

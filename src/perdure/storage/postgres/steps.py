@@ -17,7 +17,8 @@ from msgspec.structs import astuple
 from perdure.errors import CommitConflict, EngineBug, Fenced, Misuse, OutcomeUnknown
 from perdure.kernel.records import Staged
 from perdure.ports import StepPlace
-from perdure.storage.postgres.connection import Address, Connection, Lanes, Transaction, connect_step
+from perdure.storage.postgres.address import Address
+from perdure.storage.postgres.connection import Connection, Lanes, Transaction, connect_step
 from perdure.storage.postgres.faults import is_lost
 from perdure.storage.postgres.rows import staged_of
 

@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
 import asyncpg
 
-from perdure.errors import CommitRefused, Misuse, RunNotFound, StoreBroken, UnstorableValue
+from perdure.errors import CommitRefused, Misuse, RunNotFound, StoreBroken, StoreBusy, StoreError, UnstorableValue
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
 from perdure.kernel.status import ACTIVE, FINISHED, Status
 from perdure.ports import (
     STREAM_PAGE_CHARS_MAX,
+    Insertion,
     Journal,
     LoadedRun,
     News,
     Offer,
     Ripe,
+    Rows,
     RunFilter,
+    Statement,
     StepPlace,
     StoredRun,
     StreamPage,
     Transacts,
 )
+from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.commit import commit
-from perdure.storage.postgres.connection import Address, Lane, Lanes, connect
-from perdure.storage.postgres.faults import store_fault
+from perdure.storage.postgres.connection import Lane, Lanes, check_session, connect
+from perdure.storage.postgres.faults import LOCKED, sqlstate, store_fault
 from perdure.storage.postgres.fleet import Claims, look, offered
 from perdure.storage.postgres.hints import ANYBODY, Listener, Notifier
+from perdure.storage.postgres.insertion import insertion
 from perdure.storage.postgres.listing import listing
 from perdure.storage.postgres.liveness import SignsOfLife, now
+from perdure.storage.postgres.lookout import Lookout
 from perdure.storage.postgres.reading import Snapshot, fetch, journals, load_now, ripe_waits, status
 from perdure.storage.postgres.rows import (
     audit_of,
@@ -71,6 +77,7 @@ class PostgresStore:
         self._signs = SignsOfLife(address)
         self._notifier = Notifier(address)
         self._listener = Listener(address)
+        self._lookout = Lookout(self._lanes, self._notifier)
         self._state = "new"
         self._claims = Claims()
         self._senders: dict[int, str] = {}  # of mail that is to be answered
@@ -80,8 +87,11 @@ class PostgresStore:
             raise Misuse(f"the store on {self.address.name} was opened before; make another one")
         self._state = "open"
         try:
-            connection = await connect(self.address, "migration", patient=True)
+            address = self.address.direct
+            connection = await connect(address, "migration", patient=True)
             try:
+                if not address.is_pooled:
+                    await check_session(connection, address)
                 await migrate(connection, self.address.schema)
             finally:
                 await connection.close()
@@ -91,21 +101,24 @@ class PostgresStore:
         except BaseException:
             self.abandon()
             raise
+        self._lookout.open()
 
     async def close(self) -> None:
         if self._state == "open":
             self._state = "closed"
+            await self._lookout.close()
             await self._listener.close()
             await self._notifier.close()
             await self._steps.close()
             await self._writer.close()
             await self._lanes.close()
-            await asyncio.to_thread(self._signs.end)
+            await self._signs.finish()
 
     def abandon(self) -> None:
         if self._state == "open":
             self._state = "closed"
             # What is being written at this moment lands, or meets the fence of whoever finds the sign gone.
+            self._lookout.abandon()
             self._listener.abandon()
             self._notifier.abandon()
             self._steps.abandon()
@@ -115,7 +128,8 @@ class PostgresStore:
 
     @property
     def poll_s(self) -> float:
-        return min(1.0, self.address.lease_s / 4)
+        # Who cannot be told that there is something looks more often.
+        return min(0.25 if self.address.direct.is_pooled else 1.0, self.address.lease_s / 4)
 
     def is_surely_alive(self) -> bool:
         return self._signs.is_lasting()
@@ -143,7 +157,11 @@ class PostgresStore:
         self._notifier.tell([], [ANYBODY])  # Its runs are nobody's now.
 
     async def bury(self) -> builtins.list[str]:
-        rows = await self._write("bury")
+        try:
+            rows = await self._write("bury")
+        except StoreBusy as busy:
+            await self._cut_off(busy)
+            raise
         return builtins.list(rows[0][0])
 
     async def engines(self) -> builtins.list[Engine]:
@@ -151,10 +169,31 @@ class PostgresStore:
 
     async def commit(self, batch: Batch) -> Committed:
         self._check_open()
-        async with self._writer.use() as connection:
-            committed = await commit(connection, batch)
+        try:
+            async with self._writer.use() as connection:
+                committed = await commit(connection, batch)
+        except StoreBusy as busy:
+            await self._cut_off(busy)
+            raise
+        self._signs.committed(batch.engine_id, batch.number)
         self._notifier.tell(*self._addressees(batch, committed))
         return committed
+
+    def insertion(self, batch: Batch) -> Insertion:
+        self._check_open()
+        return Insertion("postgresql", self._insertion(batch))
+
+    def _insertion(self, batch: Batch) -> Generator[Statement, Rows, StoredRun | None]:
+        taken = yield from insertion(self.address, batch)
+        if taken is None:
+            self._lookout.expect(batch.runs)
+        return taken
+
+    async def _cut_off(self, busy: StoreBusy) -> None:
+        """If a lock was not to be had in time, end whoever may keep it for no good reason; the next try may get it."""
+        if busy.__cause__ is not None and sqlstate(busy.__cause__) == LOCKED:
+            with suppress(StoreError):
+                await self._write("cut_off", silence=timedelta(seconds=self.address.silence_s))
 
     def _addressees(self, batch: Batch, committed: Committed) -> tuple[set[str], set[str]]:
         """Runs whose owners, or whoever could be one, may have something to do after a batch; engines with answers."""
@@ -285,10 +324,12 @@ class PostgresStore:
         return found
 
     async def collect(self, slots: Sequence[str]) -> dict[str, str]:
-        # Read first: answers that are deleted by a statement whose own answer is lost would be lost with it.
+        # Read first: answers that are deleted by a statement whose own answer is lost would be lost with it. Those that
+        # could not be deleted are purged in time.
         found = dict(map(_pair, await self._read("replies", slots=[*slots]))) if slots else {}
         if found:
-            await self._write("delete_replies", slots=[*found])
+            with suppress(StoreBusy):
+                await self._write("delete_replies", slots=[*found])
         return found
 
     async def _write(self, query: str, **variables: Any) -> Sequence[Sequence[Any]]:

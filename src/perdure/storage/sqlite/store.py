@@ -12,12 +12,25 @@ from typing import Any, TypeVar
 from perdure.errors import CommitRefused, EngineBug, Misuse, RunNotFound, StoreBroken, UnstorableValue
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
-from perdure.ports import Journal, LoadedRun, News, Offer, Ripe, RunFilter, StepPlace, StoredRun, StreamPage, Transacts
+from perdure.ports import (
+    Insertion,
+    Journal,
+    LoadedRun,
+    News,
+    Offer,
+    Ripe,
+    RunFilter,
+    StepPlace,
+    StoredRun,
+    StreamPage,
+    Transacts,
+)
 from perdure.storage.sqlite import fleet, reading
 from perdure.storage.sqlite.commit import commit, plan
 from perdure.storage.sqlite.connection import connect_reader, connect_steps, connect_writer
 from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
 from perdure.storage.sqlite.hints import LogWatch
+from perdure.storage.sqlite.insertion import insertion
 from perdure.storage.sqlite.listing import listing
 from perdure.storage.sqlite.liveness import SignsOfLife
 from perdure.storage.sqlite.pace import brisk_switching
@@ -125,6 +138,10 @@ class SqliteStore:
             raise store_fault(error, self.path) from error
         with brisk_switching:
             return await self._write(partial(commit, planned=planned))
+
+    def insertion(self, batch: Batch) -> Insertion:
+        self._check_open()
+        return Insertion("sqlite", insertion(self.path, batch))
 
     async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:
         staged, error = await self._write(lambda _: self._steps.transact(place, body))

@@ -62,8 +62,13 @@ class DatabaseThread:
         """Do what was asked for, then close the connection."""
         if not self._stopping:
             self._stopping = True
+            # Not with the loop's executor: a program that closes its store at its very end has none any more.
+            loop = asyncio.get_running_loop()
+            closed: asyncio.Future[None] = loop.create_future()
+            self._orders.put((sqlite3.Connection.close, loop, closed))
             self._orders.put(None)
-        await asyncio.to_thread(self._thread.join)
+            with suppress(StoreError):
+                await closed
 
     def abandon(self) -> None:
         """Do nothing any more but what is being done at this moment."""

@@ -19,11 +19,12 @@ leave their outcome unknown, as the `Weather` has it. The same seed gives the sa
 doubled or stuck.
 """
 
-from perdure.testing.simulate.database import Bug, SimulatedDatabase
+from perdure.testing.simulate.database import SimulatedDatabase
 from perdure.testing.simulate.loop import Process, SimulatedClock, SimulatedLoop, Stuck
 from perdure.testing.simulate.network import FINE, Network, Weather
 from perdure.testing.simulate.simulation import Member, Simulation
 from perdure.testing.simulate.store import SimulatedStore
+from perdure.testing.simulate.transactions import Bug
 
 __all__ = [
     "FINE",

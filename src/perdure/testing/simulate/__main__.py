@@ -7,10 +7,10 @@ import secrets
 import sys
 import time
 
-from perdure.testing.simulate.database import Bug
 from perdure.testing.simulate.focus import FOCUS
 from perdure.testing.simulate.mixing import MIX
 from perdure.testing.simulate.scenario import simulate
+from perdure.testing.simulate.transactions import Bug
 
 _TAIL = 60
 _EVERY_S = 5.0

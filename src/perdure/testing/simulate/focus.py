@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from perdure.testing.simulate.database import Bug
 from perdure.testing.simulate.mixing import Mix
 from perdure.testing.simulate.network import Weather
+from perdure.testing.simulate.transactions import Bug
 
 __all__ = ["FOCUS"]
 
@@ -25,14 +25,16 @@ _MEETING = Mix(
 # Engines that wake up about when others take over from them, in the middle of long rows of steps.
 _TAKEOVER = Mix(
     engines=(2, 2),
-    runs=(6, 8),
-    tasks=(6, 10),
+    runs=(8, 10),
+    tasks=(8, 10),
     starters=1,
-    pauses=(4, 6),
-    pauses_s=((10.0, 14.0),),
+    pauses=(5, 6),
+    pauses_s=((10.0, 13.0),),
     kills=(0, 0),
+    crowded=0.0,
+    live_runs_max=(1000,),
     weights={"work": 1},
-    weather=lambda _: Weather(slow=0.1, slow_s=4.0),
+    weather=lambda _: Weather(latency_s=0.3),
 )
 
 # Many who send at once to runs of one engine, some of them slowly.
@@ -44,21 +46,9 @@ _MAIL = Mix(
     pauses=(0, 0),
     kills=(0, 0),
     crowded=1.0,
-    weights={"take": 1},
-    weather=lambda _: Weather(slow=0.15, slow_s=2.0),
-)
-
-# Runs that wait and that nobody has, which one engine takes while another gives them something.
-_GIVEN_UP = Mix(
-    engines=(3, 4),
-    runs=(8, 10),
-    tasks=(2, 4),
-    pauses=(0, 0),
-    kills=(3, 5),
-    crowded=1.0,
-    live_runs_max=(1,),
+    live_runs_max=(1000,),
     weights={"meet": 1},
-    weather=lambda _: Weather(latency_s=0.1),
+    weather=lambda _: Weather(slow=0.1, slow_s=1.0),
 )
 
 _UNKNOWN = Mix(pauses=(0, 0), kills=(0, 0), weather=lambda _: Weather(unknown=0.1))
@@ -68,7 +58,7 @@ FOCUS: Final[dict[Bug, Mix]] = {
     Bug.EARLY_SNAPSHOT: _MEETING,
     Bug.NO_FENCE: _TAKEOVER,
     Bug.LATE_BURIAL: _TAKEOVER,
-    Bug.UNLOCKED_OWNERS: _GIVEN_UP,
+    Bug.UNLOCKED_OWNERS: _MAIL,
     Bug.MAIL_CURSOR: _MAIL,
     Bug.UNKNOWN_IS_FAILURE: _UNKNOWN,
 }

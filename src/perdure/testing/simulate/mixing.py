@@ -50,6 +50,7 @@ class Mix(Struct, frozen=True, kw_only=True):
         slow_s=lot.choice((0.05, 0.5, 4.0)),
         busy=lot.choice((0, 0.02, 0.1)),
         unknown=lot.choice((0, 0.02, 0.1)),
+        answers_lost=lot.choice((0, 0, 0.05)),
         hints_lost=lot.choice((0, 0.2, 1.0)),
         latency_s=lot.choice((0.002, 0.02)),
     )

@@ -14,11 +14,11 @@ from msgspec import Struct, field
 from perdure.engine import Engine
 from perdure.errors import EngineStopped, InvariantViolated, RunFinished, RunOwnedElsewhere, StoreError
 from perdure.testing.simulate.checks import Expected, check_rest
-from perdure.testing.simulate.database import Bug
 from perdure.testing.simulate.loop import Stuck, process_name
 from perdure.testing.simulate.mixing import CROWDED_S, HEARING, MIX, Mix, Planner, lanes_in, news_in, targets_in
 from perdure.testing.simulate.network import FINE
 from perdure.testing.simulate.simulation import Member, Simulation
+from perdure.testing.simulate.transactions import Bug
 from perdure.testing.simulate.workload import WORKFLOWS, Job, Ledger, News, Plan, Told
 
 __all__ = ["Report", "simulate"]

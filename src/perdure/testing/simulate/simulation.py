@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 from perdure.engine import Engine
 from perdure.errors import EngineStopped, StoreError
 from perdure.models.functions.define import Workflow
-from perdure.testing.simulate.database import Bug, SimulatedDatabase
+from perdure.testing.simulate.database import SimulatedDatabase
 from perdure.testing.simulate.loop import SimulatedClock, SimulatedLoop, Stuck, process_name
 from perdure.testing.simulate.network import Network, Weather
 from perdure.testing.simulate.store import SimulatedStore
+from perdure.testing.simulate.transactions import Bug
 
 __all__ = ["Member", "Simulation"]
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
-from perdure.errors import CommitConflict, OutcomeUnknown, PerdureError
+from msgspec.structs import replace
+
+from perdure.errors import CommitConflict, OutcomeUnknown, PerdureError, StoreBusy
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Engine, Mail
 from perdure.ports import LoadedRun, Offer
 from perdure.storage.memory import MemoryStore
 from perdure.testing.proxy import StoreProxy
-from perdure.testing.simulate.database import Bug, SimulatedDatabase
+from perdure.testing.simulate.database import SimulatedDatabase
 from perdure.testing.simulate.loop import process_name
+from perdure.testing.simulate.transactions import Bug
 
 __all__ = ["SimulatedStore"]
 
@@ -30,6 +34,7 @@ class SimulatedStore(StoreProxy):
         self._database = database
         self._memory = MemoryStore(database.memory)
         self._is_over = False
+        self._doubtful: builtins.list[LoadedRun] = []
         super().__init__(self._memory)
 
     async def _through(self, request: Coroutine[Any, Any, T]) -> T:
@@ -107,7 +112,23 @@ class SimulatedStore(StoreProxy):
         self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int
     ) -> builtins.list[LoadedRun]:
         claim = partial(self._memory.claim, engine_id=engine_id, epoch=epoch, offers=offers, limit=limit)
-        return await self._write(lambda: self._database.claim(engine_id, claim))
+        if self._doubtful and (landed := await self._landed(engine_id)):
+            return landed
+        return await self._write(lambda: self._database.claim(engine_id, claim), self._doubt)
+
+    def _doubt(self, claimed: builtins.list[LoadedRun]) -> None:
+        self._doubtful = claimed
+
+    async def _landed(self, engine_id: str) -> builtins.list[LoadedRun]:
+        """What a claim got whose answer was lost, as it is by now: it is found out before the next one."""
+        found = await self.load([one.run.id for one in self._doubtful])
+        doubtful, self._doubtful = self._doubtful, []
+        now = [(one, found[one.run.id]) for one in doubtful if one.run.id in found]
+        return [
+            replace(there, orphaned=one.orphaned)
+            for one, there in now
+            if (there.run.owner, there.run.claim) == (engine_id, one.run.claim)
+        ]
 
     async def post(self, mail: Mail) -> int:
         mail_id = await self._write(lambda: self._database.post(mail))
@@ -115,18 +136,29 @@ class SimulatedStore(StoreProxy):
         return mail_id
 
     async def collect(self, slots: Sequence[str]) -> dict[str, str]:
-        return await self._write(lambda: self._memory.collect(slots))
+        # Read first: answers that are deleted by a statement whose own answer is lost would be lost with it. Those that
+        # are not deleted are forgotten in time.
+        replies = self._database.memory.replies
+        await self._arrive()
+        found = {slot: replies[slot][0] for slot in slots if slot in replies}
+        if found:
+            with suppress(StoreBusy):
+                await self._write(lambda: self._memory.collect(list(found)))
+        return found
 
     async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
         return await self._write(lambda: self._memory.purge(at=at, keys_before=keys_before, limit=limit))
 
-    async def _write(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Have the database do something, and hear of it."""
+    async def _write(
+        self, work: Callable[[], Coroutine[Any, Any, T]], unheard: Callable[[T], object] = lambda _: None
+    ) -> T:
+        """Have the database do something that may be done again, and hear of it. Raises StoreBusy if that is lost."""
         await self._arrive()
         answer = await self._database.serve(work())
         await self._database.network.pass_by()
         if self._database.network.loses_answer():
-            raise OutcomeUnknown("the answer was lost, as drawn by lot")
+            unheard(answer)
+            raise StoreBusy("the answer was lost, as drawn by lot")
         return answer
 
     async def _arrive(self) -> None:

@@ -1,8 +1,8 @@
 """What simulated engines do: workflows that interpret plans, whose results their plans determine.
 
-A plan is a list of tasks, plain JSON: ["work", n], ["flaky", n, failures], ["nap", seconds], ["hear", n],
-["hear_in_time", n, seconds], ["take", lane], ["meet", lane], ["news"], ["child", workflow, plan], ["started", workflow, plan],
-["await", run id, plan], ["both", plan, plan].
+A plan is a list of tasks, plain JSON: ["work", n, failures, seconds], ["nap", seconds], ["hear"], ["hear_in_time",
+seconds], ["take", lane], ["meet", lane], ["news"], ["child", workflow, plan], ["started", workflow, plan], ["await",
+run id], ["both", plan, plan].
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ async def _do(task: Task) -> Any:
         case ["take", lane]:
             return (await receive(Job, where={"lane": lane})).number
         case ["meet", lane]:
-            told, job = await asyncio.gather(receive(Told), receive(Job, where={"lane": lane}))
-            return [told.number, job.number]
+            word, job = await asyncio.gather(receive(Told), receive(Job, where={"lane": lane}))
+            return [word.number, job.number]
         case ["news"]:
             return (await receive(News)).number
         case ["child", kind, plan]:

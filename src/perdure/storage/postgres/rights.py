@@ -1,0 +1,45 @@
+"""Two users instead of one: an owner that makes and changes the tables, and one for engines that only uses them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+
+from perdure.storage.postgres.address import parse
+from perdure.storage.postgres.connection import connect
+from perdure.storage.postgres.faults import store_fault
+from perdure.storage.postgres.schema import migrate
+
+_GRANTS: Final = Path(__file__).with_name("grants.sql").read_text("utf-8")
+
+
+def grants(role: str, schema: str = "perdure") -> str:
+    """The SQL that gives a role all that an engine needs, and nothing else. It may be done again at any time."""
+    return _GRANTS.format(schema=_quoted(schema), role=_quoted(role))
+
+
+async def upgrade(url: str, *, runtime_role: str | None = None) -> None:
+    """As the owner of the schema: make it or bring it up to date, and grant a role all that an engine needs.
+
+    Engines do the first by themselves if they connect as the owner. Those that do not need this before they start, and
+    after each new version of Perdure; it may be done again at any time. A crash leaves whole migrations, and the rights
+    as they were. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew.
+    """
+    address = parse(url)
+    try:
+        connection = await connect(address.direct, "migration", patient=True)
+        try:
+            await migrate(connection, address.schema)
+            if runtime_role is not None:
+                async with connection.transaction():
+                    await connection.execute(grants(runtime_role, address.schema))
+        finally:
+            await connection.close()
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
+        raise store_fault(error, address.name) from error
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,188 @@
+"""A commit of a simulated database: the statements of one transaction, with everybody else's between them.
+
+First the fence, then the names of events, then rows; only then anything is read for matching, one statement a question.
+What could be locked only in part is looked at again once its lock is there, and if it has changed, the batch is to be
+sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from perdure.errors import StoreBusy
+from perdure.kernel.batch import Batch, Committed, winners_elsewhere
+from perdure.kernel.matching import Question, Settlement, settle
+from perdure.kernel.records import Mail, Wait
+from perdure.storage.memory import MemoryDatabase, check_rows, check_runs, has_landed, write_batch
+from perdure.storage.memory_events import Answers, EventTables
+from perdure.testing.simulate.network import Fate
+from perdure.testing.simulate.transactions import Bug, Transaction
+
+__all__ = ["Commit"]
+
+
+class Commit:
+    """One batch in one transaction."""
+
+    def __init__(self, memory: MemoryDatabase, batch: Batch, transaction: Transaction, bugs: frozenset[Bug]) -> None:
+        self._memory = memory
+        self._batch = batch
+        self._transaction = transaction
+        self._bugs = bugs
+        self._base = 0
+        self._mail_base = 0
+        self._snapshot: EventTables | None = None
+        self._owners: dict[str, str | None] = {}  # of winners
+
+    async def run(self, fate: Fate) -> Committed:
+        """Raises what Store.commit does. `fate` may be that it fails in the end."""
+        batch, transaction, bugs = self._batch, self._transaction, self._bugs
+        await transaction.statement()
+        if Bug.NO_FENCE not in bugs:
+            await transaction.lock([("engine", batch.engine_id)], exclusive=False)
+        await transaction.lock([("batch", batch.engine_id)], exclusive=True)
+        if self._has_landed():
+            return Committed(landed=True)
+        if Bug.UNLOCKED_OWNERS in bugs:
+            self._owners = {run_id: stored.run.owner for run_id, stored in self._memory.runs.items()}
+        await self._lock_names()
+        await self._lock_rows()
+        check_runs(self._memory, batch)
+        settlement = await self._match()
+        await self._lock_winners(settlement)
+        await transaction.statement()
+        check_rows(self._memory, batch)
+        if fate in ("busy", "unknown_lost"):
+            raise StoreBusy("the connection was lost before the commit, as drawn by lot")
+        return self._write(settlement)
+
+    def _has_landed(self) -> bool:
+        batch, engines = self._batch, self._memory.engines
+        if Bug.NO_FENCE in self._bugs and batch.engine_id in engines:
+            return engines[batch.engine_id].batch == batch.number
+        return has_landed(self._memory, batch)
+
+    # Locks.
+
+    async def _lock_names(self) -> None:
+        """Names first, in a statement of their own: what is read for matching is read after it."""
+        returned, left = self._names_to_return(), self._names_to_leave()
+        alone = {event.name for event in self._batch.events if event.run_id is None} | returned
+        together = {wait.name for wait in self._batch.waits.values() if wait.kind == "event"} | left
+        if not alone and not together:
+            return
+        if Bug.EARLY_SNAPSHOT in self._bugs:
+            self._snapshot = self._memory.tables.copied()
+        if Bug.NO_NAME_LOCK not in self._bugs:
+            for name in sorted(alone | together):
+                await self._transaction.lock([("name", name)], exclusive=name in alone)
+            if not (self._names_to_return() <= alone and self._names_to_leave() <= alone | together):
+                raise StoreBusy("events were given meanwhile to runs of this batch; it may be sent again")
+        await self._transaction.statement()
+
+    def _names_to_return(self) -> set[str]:
+        """Names of events that may go back to their queue, or are still on their way out of it."""
+        tables, batch = self._memory.tables, self._batch
+        over = {*batch.waits_cleared, *batch.hops}
+        read = set(batch.events_read)
+        found = {tables.events[""][one].name for one in batch.spread if one in tables.cursors}
+        found |= {event.name for event in batch.events if event.run_id in over}
+        for run_id in over:
+            found |= {one.name for one in tables.events.get(run_id, {}).values() if (run_id, one.id) not in read}
+        for run_id, position in batch.waits_dropped:
+            events = tables.events.get(run_id, {}).values()
+            found |= {one.name for one in events if one.position == position and (run_id, one.id) not in read}
+        return found
+
+    def _names_to_leave(self) -> set[str]:
+        """Names of the events that these runs and positions still wait for."""
+        return {wait.name for wait in self._waits_to_leave() if wait.kind == "event" and wait.due_at is None}
+
+    def _waits_to_leave(self) -> Iterator[Wait]:
+        batch = self._batch
+        over = {*batch.waits_cleared, *batch.hops}
+        for run_id, position in [*batch.waits_dropped, *((run_id, None) for run_id in over)]:
+            for wait in self._memory.tables.waits.get(run_id, {}).values():
+                if position in (None, wait.position):
+                    yield wait
+
+    async def _lock_rows(self) -> None:
+        """Rows that are written, those that must stay as they are, and those whose end is waited for."""
+        batch, transaction = self._batch, self._transaction
+        targets = {wait.target for wait in batch.waits.values() if wait.target is not None}
+        for run_id in sorted({*batch.runs, *batch.guards, *targets}):
+            await transaction.lock([("run", run_id)], exclusive=run_id in batch.runs)
+        await transaction.lock([("key", key) for key in sorted(batch.keys)], exclusive=True)
+        await transaction.lock([("mail", f"{mail_id}") for mail_id in sorted(batch.mail_done)], exclusive=True)
+        positions = {f"{wait.run_id}/{wait.position}" for wait in self._waits_to_leave()}
+        await transaction.lock([("wait", position) for position in sorted(positions)], exclusive=True)
+
+    async def _lock_winners(self, settlement: Settlement) -> None:
+        """Positions that were won must still be open. Whoever owns a run that won something hears of it, so its owner
+        must stay the same until the commit. The ids of mail are drawn."""
+        memory, batch, transaction = self._memory, self._batch, self._transaction
+        put = {(wait.run_id, wait.position) for wait in batch.waits.values()}
+        won = sorted({(one.run_id, one.position) for one in settlement.found.won} - put)
+        await transaction.lock([("wait", f"{run_id}/{position}") for run_id, position in won], exclusive=True)
+        for run_id, position in won:
+            group = [wait for wait in memory.tables.waits.get(run_id, {}).values() if wait.position == position]
+            if not group or any(wait.due_at == 0 for wait in group):
+                raise StoreBusy("a position was won or left meanwhile; the batch may be sent again")
+        winners = winners_elsewhere(batch, settlement.found)
+        if Bug.UNLOCKED_OWNERS not in self._bugs:
+            await transaction.lock([("run", run_id) for run_id in winners], exclusive=False)
+            self._owners = {run_id: memory.runs[run_id].run.owner for run_id in winners}
+        self._mail_base = memory.mail_count
+        memory.mail_count += len(batch.mail) + len(winners)
+
+    # Matching.
+
+    async def _match(self) -> Settlement:
+        """What the batch's events and waits come to."""
+        tables, transaction = self._memory.tables, self._transaction
+        self._base = tables.numbered(self._batch)  # From a sequence: numbers of a transaction that fails are lost.
+        settlement = await self._settled()
+        await transaction.lock([("event", event.id) for event in settlement.moved], exclusive=True)
+        queue = tables.events.get("", {})
+        if any(event.id not in queue for event in settlement.moved):
+            raise StoreBusy("an event was taken by another transaction meanwhile; the batch may be sent again")
+        return settlement
+
+    async def _settled(self) -> Settlement:
+        matching = settle(self._batch, self._base)
+        try:
+            question = next(matching)
+            while True:
+                await self._transaction.statement()
+                question = matching.send(self._answer(question))
+        except StopIteration as stop:
+            settlement: Settlement = stop.value
+            return settlement
+
+    def _answer(self, question: Question) -> Any:
+        """From the tables as committed now, and this transaction's own writes."""
+        tables = (self._snapshot or self._memory.tables).copied()
+        tables.begin(self._batch, self._base)
+        statuses = {run_id: stored.run.status for run_id, stored in self._memory.runs.items()}
+        return Answers(tables, self._batch, statuses).answer(question)
+
+    # The end.
+
+    def _write(self, settlement: Settlement) -> Committed:
+        """All of it becomes visible at once."""
+        memory, batch = self._memory, self._batch
+        memory.tables.begin(batch, self._base)
+        memory.tables.finish(batch, settlement)
+        count, memory.mail_count = memory.mail_count, self._mail_base
+        committed = write_batch(memory, batch, settlement, self._owners)
+        memory.mail_count = max(count, memory.mail_count)
+        if Bug.MAIL_CURSOR in self._bugs and batch.mail_done:
+            read = max(batch.mail_done)
+            for mail_id in [one.id for one in memory.mail.values() if one.id <= read and self._is_own(one)]:
+                del memory.mail[mail_id]
+        return committed
+
+    def _is_own(self, mail: Mail) -> bool:
+        stored = self._memory.runs.get(mail.run_id)
+        return stored is not None and stored.run.owner == self._batch.engine_id
