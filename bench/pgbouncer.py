@@ -17,7 +17,9 @@ from tests.storage.postgres.server import PostgresServer
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.pgbouncer", description="What PgBouncer costs.")
     parser.add_argument("--rounds", type=int, default=3, help="how many rounds the medians are of (3)")
-    rounds: int = parser.parse_args().rounds
+    parser.add_argument("--runs", type=int, default=1000, help="runs of ten steps in a round (1000)")
+    options = parser.parse_args()
+    rounds: int = options.rounds
     server = PostgresServer(18)
     bouncer = PgBouncer(server, pool=20)
     direct = quote(server.url, safe="")
@@ -32,7 +34,9 @@ def main() -> None:
         for number in range(rounds):
             for index, (name, url) in enumerate(ways.items()):
                 own_url = f"{url}schema=s{number}_{index}"
-                found[name].append(loop.run(steps.measure_on(own_url, runs=1000, steps=10, in_flight=100, singles=200)))
+                found[name].append(
+                    loop.run(steps.measure_on(own_url, runs=options.runs, steps=10, in_flight=100, singles=100))
+                )
     finally:
         bouncer.end()
         server.end()

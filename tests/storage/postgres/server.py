@@ -34,6 +34,7 @@ class PostgresServer:
     def __init__(self, version: int, folder: Path | None = None, *, standby_of: PostgresServer | None = None) -> None:
         """With `standby_of`, a standby of another one, which follows what that one writes until it is promoted."""
         self.version = version
+        self.port = _free_port()
         if folder is not None and _is_root():
             folder.chmod(0o755)
         self._place = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir=folder or _quick_folder()))
@@ -50,7 +51,6 @@ class PostgresServer:
             else:
                 way = ["-h", "127.0.0.1", "-p", str(standby_of.port), "-U", "postgres"]
                 self._run("pg_basebackup", "-D", str(self._data), *way, "-R", "--checkpoint=fast", "--no-sync")
-            self.port: int = _free_port()
             self.start()
         except BaseException:
             self.end()

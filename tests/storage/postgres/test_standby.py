@@ -107,8 +107,8 @@ async def test_an_engine_at_rest_notices_that_the_store_went_back_and_goes_on_wi
                 await other.execute("delete from heartbeats where engine_id = $1", me)
 
         async def is_done() -> bool:
-            view = await engine.get("r-1")
-            return view is not None and view.status == "succeeded"
+            found = await engine.get("r-1")
+            return found is not None and found.status == "succeeded"
 
         await until(is_done)
         assert CALLS == ["o-1", "o-1"]
