@@ -298,7 +298,7 @@ class World:
                         _call(node.undo, scope, message, move.cause)
                 case _:
                     raise AssertionError(move)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a step raises is its failure
             return Raised(failure=to_failure(error, view.source)), self._noted
         outcome = Returned(
             said=said, context=scope.context, emissions=tuple(scope.emissions), values=tuple(scope.values)

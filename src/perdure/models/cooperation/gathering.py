@@ -17,10 +17,9 @@ from perdure.models.cooperation.events import (
     Message,
     MessageEvent,
     ReturnValue,
-    covers,
     failure_in,
     in_order,
-    is_child,
+    parent,
     state_of,
 )
 from perdure.models.cooperation.failures import Failure
@@ -38,8 +37,12 @@ class Hierarchy:
         values: Iterable[ReturnValue] = (),
     ) -> None:
         self.messages: Mapping[str, Message] = {message.id: message for message in messages}
-        self.runs = list(runs)
-        self.values = list(values)
+        self._runs: dict[Lineage, NewRun] = {}
+        self._below: dict[Lineage, list[NewRun]] = {}
+        for run in runs:
+            self._runs[run.lineage] = run
+            self._below.setdefault(parent(run.lineage), []).append(run)
+        self._values = list(values)
         self.rows: dict[Lineage, list[MessageEvent]] = {}
         self._emitted: dict[str, MessageEvent] = {}
         self._told: dict[str, MessageEvent] = {}
@@ -68,13 +71,13 @@ class Hierarchy:
             asks=tuple(self._asks(run)),
             children=tuple(self._children(run, emitted)),
             wakes={id: wake_of(self.messages[id]) for id in emitted if self.messages[id].topic == SLEEP_TOPIC},
-            returned=frozenset(value.variable for value in self.values if value.lineage == run.lineage),
+            returned=frozenset(value.variable for value in self._values if value.lineage == run.lineage),
             now=now,
         )
 
     def _children(self, run: NewRun, emitted: Sequence[str]) -> Iterable[Child]:
         order = {message_id: place for place, message_id in enumerate(emitted)}
-        found = [one for one in self.runs if is_child(one.lineage, run.lineage) and one.message_id in order]
+        found = [one for one in self._below.get(run.lineage, ()) if one.message_id in order]
         for one in sorted(found, key=lambda one: (order[one.message_id], one.handler)):
             rows = self.own(one.lineage)
             yield Child(
@@ -86,16 +89,16 @@ class Hierarchy:
             )
 
     def _asks(self, run: NewRun) -> Iterable[Ask]:
-        for lineage, rows in self.rows.items():
-            if covers(lineage, run.lineage):
-                for row in rows:
-                    if row.type is EventType.CANCELLATION_REQUESTED and row.exception is not None:
-                        yield Ask(kind="cancel", lineage=lineage, failure=row.exception)
-        for above in self.runs:
-            told = self._told.get(above.message_id)
-            if told is not None and above.lineage != run.lineage and covers(above.lineage, run.lineage):
+        for length in range(1, len(run.lineage) + 1):
+            lineage = run.lineage[:length]
+            for row in self.own(lineage):
+                if row.type is EventType.CANCELLATION_REQUESTED and row.exception is not None:
+                    yield Ask(kind="cancel", lineage=lineage, failure=row.exception)
+            above = self._runs.get(lineage) if length < len(run.lineage) else None
+            told = self._told.get(above.message_id) if above is not None else None
+            if told is not None:
                 failure = told.exception or Failure(type="unknown", message="")
-                yield Ask(kind="rollback", lineage=above.lineage, failure=failure)
+                yield Ask(kind="rollback", lineage=lineage, failure=failure)
 
 
 class _Sleep(Struct, frozen=True):
