@@ -182,6 +182,15 @@ def test_who_waits_too_long_stops_waiting(wait: Blocking[Engine]) -> None:
         next(wait.each(run.stream("log", after=1), timeout=0.01))
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Who starts a program in the background may have it ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_caller_stops_waiting(wait: Blocking[Engine]) -> None:
     ended = threading.Event()
 

@@ -23,7 +23,6 @@ from perdure.models.cooperation.context import HAPPY_DEADLINE, ROLLBACK_DEADLINE
 from perdure.models.cooperation.events import EventType, State
 from perdure.models.cooperation.moves import Dismiss, Take, Wait, Writes
 from perdure.models.cooperation.requests import complete, complete_rollback, dismiss, fail, join
-
 from tests.cooperation.shop import Book, operation, topic
 from tests.cooperation.test_order import only, world_of
 from tests.cooperation.world import SECOND, World, everywhere
@@ -79,7 +78,10 @@ def test_cancelling_the_root_undoes_all_of_it_wherever_it_is() -> None:
             **options,
         )
         world.on_commit.append(
-            once(lambda world: world.commits >= cancel_at, lambda world: world.cancel(world.events[0].cooperation_lineage))
+            once(
+                lambda world: world.commits >= cancel_at,
+                lambda world: world.cancel(world.events[0].cooperation_lineage),
+            )
         )
         return world.run()
 
@@ -384,8 +386,10 @@ def test_a_part_is_undone_on_request_and_not_again_with_the_whole() -> None:
         world.run()
         assert world.log == ["a undo 1", "leaf undo 0", "a undo 0"]
         assert world.states() == {
-            **{"root": State.COMMITTED, "b": State.COMMITTED},
-            **{"a": State.ROLLED_BACK, "leaf": State.ROLLED_BACK},
+            "root": State.COMMITTED,
+            "b": State.COMMITTED,
+            "a": State.ROLLED_BACK,
+            "leaf": State.ROLLED_BACK,
         }
         assert world.roll_back(world.events[0].cooperation_lineage)
         world.run()
