@@ -201,7 +201,8 @@ async def test_an_engine_that_was_taken_for_dead_commits_nothing_and_the_other_d
     world.script.act = stage.act
     options: dict[str, Any] = {"poll_s": 0.05, "grace_s": 0, **world.options}
     # It does not look around, so that it hears of its death when it comes to commit.
-    async with Engine(url, workflows=world.program.workflows, **options | {"poll_s": None}) as first:
+    deaf: dict[str, Any] = {**options, "poll_s": None}
+    async with Engine(url, workflows=world.program.workflows, **deaf) as first:
         await first.start(world.program.one(7), id="r")
         await stage.reached.wait()
         observer = open_store(url)
