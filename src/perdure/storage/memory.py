@@ -442,14 +442,16 @@ def check_rows(database: MemoryDatabase, batch: Batch) -> None:
             check_storable(*astuple(brought))
     check_storable(*batch.mail_done.values())
     aside = {(run_id, first) for run_id, first, _ in batch.archive}
+    # What is asked of each new row, not of all that is there: a run may have many thousands.
     taken = {
-        (run_id, seq)
-        for run_id in {entry.run_id for entry in batch.journal}
-        for seq in database.journal.get(run_id, {})
-        if run_id not in batch.hops and not any(run_id == other and seq >= first for other, first in aside)
+        (entry.run_id, entry.seq)
+        for entry in batch.journal
+        if entry.seq in database.journal.get(entry.run_id, {})
+        and entry.run_id not in batch.hops
+        and not any(entry.run_id == other and entry.seq >= first for other, first in aside)
     }
     _check_unique("entry", taken, ((entry.run_id, entry.seq) for entry in batch.journal))
-    taken = {(row.run_id, seq) for row in batch.audit for seq in database.audit.get(row.run_id, {})}
+    taken = {(row.run_id, row.seq) for row in batch.audit if row.seq in database.audit.get(row.run_id, {})}
     _check_unique("audit row", taken, ((row.run_id, row.seq) for row in batch.audit))
     for run_id, first, attempt in batch.archive:
         if any((attempt, seq) in database.archive.get(run_id, {}) for seq in _from(database, run_id, first)):
