@@ -473,6 +473,27 @@ async def stages_in_process() -> None:
     await stages_in_a_process()
 
 
+@step(transactional=True, retry=Retry.never())
+def stages_in_its_transaction(is_file: bool) -> None:
+    if is_file:
+        current_step().stage_file("x", __file__)
+    else:
+        current_step().stage("x", 1)
+
+
+@workflow
+async def stages_in_a_transaction(is_file: bool) -> None:
+    await stages_in_its_transaction(is_file)
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+async def test_a_transactional_step_cannot_stage(is_file: bool, tmp_path: Path) -> None:
+    """After a crash its result may be known without its running again: what it had staged would be missing."""
+    async with Environment([stages_in_a_transaction], f"sqlite:///{tmp_path / 'runs.db'}") as env:
+        with pytest.raises(RunFailed, match="is transactional, and such steps cannot stage"):
+            await env.engine.run(stages_in_a_transaction(is_file))
+
+
 @step(retry=Retry.never())
 async def calls_the_wrong_verb() -> None:
     await stage("x", 1)

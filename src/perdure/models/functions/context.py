@@ -197,7 +197,8 @@ class CurrentStep:
 
         It is staged together with the step's result, if this attempt succeeds, and published in the commit in which the
         run succeeds. What a failed attempt has staged is forgotten. In an attempt that has ended it does nothing.
-        Raises UnstorableValue, InvalidArguments if it is too large; Misuse in a worker process.
+        Raises UnstorableValue, InvalidArguments if it is too large; Misuse in a worker process
+        and in a transactional step.
         """
         self._stage(name, value, type, media_type)
 

@@ -226,6 +226,7 @@ class Staging:
 
     def stage(self, pulse: Pulse, name: str, value: Any, type: str, media_type: str | None) -> None:
         """Stage a value, from whatever thread. Raises UnstorableValue, InvalidArguments, Misuse."""
+        _check_not_transactional(pulse)
         draft = draft_of(name, value, type, media_type, self._payload_max)
         if pulse.execution.pulse is pulse:
             self._stager(pulse).add(draft)
@@ -235,6 +236,7 @@ class Staging:
     ) -> Awaitable[None]:
         """Stage a file: on the engine's loop something to await, in a thread it is done when this returns."""
         _check(name, type, media_type)
+        _check_not_transactional(pulse)
         media_type = media_type or mimetypes.guess_type(str(path))[0] or "application/octet-stream"
         draft = Draft(name=name, type=type, form="bytes", media_type=media_type, size=0, digest="")
         sending = self._send_file(pulse, draft, Path(path))
@@ -347,6 +349,17 @@ class _Reader:
         self.digest.update(part)
         self.size += len(part)
         return part
+
+
+def _check_not_transactional(pulse: Pulse) -> None:
+    """The result of such a step is committed by itself, before its journal entry: after a crash between the two the
+    step does not run again, and what it had staged would be missing."""
+    step = pulse.execution.step
+    if step.transactional:
+        raise Misuse(
+            f"step {step.name!r} is transactional, and such steps cannot stage artifacts: return the value, or the "
+            "file's path, and let workflow code or another step stage it"
+        )
 
 
 def _given_up(name: str) -> Misuse:
