@@ -161,7 +161,8 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
     limit_s = None if patient else address.lease_s * _ANSWER_SHARE
     made: Session
     if address.is_pooled:
-        name = {"application_name": settings["application_name"]}
+        # As the server itself writes it: else PgBouncer sets it anew for each transaction.
+        name = {"application_name": settings["application_name"], "client_encoding": "UTF8"}
         connection = await _connect(address, statement_cache_size=0, server_settings=name)
         # Migrations make names, and set where in their transactions.
         made = Session(connection, None)
