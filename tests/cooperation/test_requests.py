@@ -23,7 +23,7 @@ from perdure.models.cooperation.context import HAPPY_DEADLINE, ROLLBACK_DEADLINE
 from perdure.models.cooperation.events import EventType, State
 from perdure.models.cooperation.moves import Dismiss, Take, Wait, Writes
 from perdure.models.cooperation.requests import complete, complete_rollback, dismiss, fail, join
-
+from perdure.models.cooperation.rules import next_move
 from tests.cooperation.shop import Book, operation, topic
 from tests.cooperation.test_order import only, world_of
 from tests.cooperation.world import SECOND, World, everywhere
@@ -79,7 +79,10 @@ def test_cancelling_the_root_undoes_all_of_it_wherever_it_is() -> None:
             **options,
         )
         world.on_commit.append(
-            once(lambda world: world.commits >= cancel_at, lambda world: world.cancel(world.events[0].cooperation_lineage))
+            once(
+                lambda world: world.commits >= cancel_at,
+                lambda world: world.cancel(world.events[0].cooperation_lineage),
+            )
         )
         return world.run()
 
@@ -244,8 +247,6 @@ def test_a_deadline_that_meets_a_childs_start_leaves_nothing_half_done(first: st
             world.commit(Writes(rows=world.move(quiet_root).rows))
         stale = world.view(world.run_of("child"))
         world.commit(Writes(rows=(world.move(quiet_root)).rows))
-        from perdure.models.cooperation.rules import next_move
-
         late = next_move(world.plans["child"][1], stale)
         assert isinstance(late, Take)
         world.commit(Writes(rows=late.rows))
@@ -384,8 +385,10 @@ def test_a_part_is_undone_on_request_and_not_again_with_the_whole() -> None:
         world.run()
         assert world.log == ["a undo 1", "leaf undo 0", "a undo 0"]
         assert world.states() == {
-            **{"root": State.COMMITTED, "b": State.COMMITTED},
-            **{"a": State.ROLLED_BACK, "leaf": State.ROLLED_BACK},
+            "root": State.COMMITTED,
+            "b": State.COMMITTED,
+            "a": State.ROLLED_BACK,
+            "leaf": State.ROLLED_BACK,
         }
         assert world.roll_back(world.events[0].cooperation_lineage)
         world.run()

@@ -9,7 +9,6 @@ import pytest
 
 from perdure.cooperation import Context, Failure, Key, Operation, Scope, go_on, go_to, repeat
 from perdure.models.cooperation.events import EventType, State
-
 from tests.cooperation.shop import Book, operation, topic
 from tests.cooperation.test_order import only, world_of
 from tests.cooperation.world import SECOND, World, everywhere
