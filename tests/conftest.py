@@ -89,7 +89,8 @@ def quick_path() -> Iterator[Path]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "fresh" in metafunc.fixturenames:
         # Who asks for `source` needs one set of tables, who asks for `fresh` itself may need a hundred.
-        is_telling = metafunc.module.__name__.rpartition(".")[2] in ON_POSTGRES and "source" in metafunc.fixturenames
+        module = metafunc.definition.path.stem
+        is_telling = module in ON_POSTGRES and "source" in metafunc.fixturenames
         backends = ["memory", "sqlite", "postgres"] if is_telling else ["memory", "sqlite"]
         metafunc.parametrize("fresh", backends, indirect=True)
 

@@ -23,6 +23,7 @@ from perdure.models.cooperation.context import HAPPY_DEADLINE, ROLLBACK_DEADLINE
 from perdure.models.cooperation.events import EventType, State
 from perdure.models.cooperation.moves import Dismiss, Take, Wait, Writes
 from perdure.models.cooperation.requests import complete, complete_rollback, dismiss, fail, join
+from perdure.models.cooperation.rules import next_move
 from tests.cooperation.shop import Book, operation, topic
 from tests.cooperation.test_order import only, world_of
 from tests.cooperation.world import SECOND, World, everywhere
@@ -246,8 +247,6 @@ def test_a_deadline_that_meets_a_childs_start_leaves_nothing_half_done(first: st
             world.commit(Writes(rows=world.move(quiet_root).rows))
         stale = world.view(world.run_of("child"))
         world.commit(Writes(rows=(world.move(quiet_root)).rows))
-        from perdure.models.cooperation.rules import next_move
-
         late = next_move(world.plans["child"][1], stale)
         assert isinstance(late, Take)
         world.commit(Writes(rows=late.rows))

@@ -16,11 +16,25 @@ from msgspec import Struct, field
 from perdure.errors import InvalidDefinition, UnstorableValue
 
 V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
 
 _KEYS: dict[str, Key[Any]] = {}
 
 
-class Key(Generic[V]):
+class ReadableKey(Generic[V_co]):
+    """The half of a key that reads: where a value of any type will do, a key of every type does."""
+
+    name: str
+    type: type_[V_co]
+
+    def read(self, value: Any) -> V_co:
+        try:
+            return msgspec.convert(value, self.type)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise UnstorableValue(f"the context's {self.name!r} is no {self.type.__qualname__}: {error}") from error
+
+
+class Key(ReadableKey[V]):
     """A named, typed value of a context: `TENANT = Key("tenant", str)`.
 
     `merge(own, other)` says what becomes of two values when one context is laid over another; without it the upper one
@@ -36,15 +50,9 @@ class Key(Generic[V]):
                 f"the context key {name!r} is defined twice: as {known.type.__qualname__} and as {type.__qualname__}"
             )
         self.name = name
-        self.type: type_[V] = type
+        self.type = type
         self.merge = merge
         _KEYS[name] = self
-
-    def read(self, value: Any) -> V:
-        try:
-            return msgspec.convert(value, self.type)
-        except (msgspec.ValidationError, ValueError) as error:
-            raise UnstorableValue(f"the context's {self.name!r} is no {self.type.__qualname__}: {error}") from error
 
     def write(self, value: V) -> Any:
         try:
@@ -61,7 +69,7 @@ class Context(Struct, frozen=True):
 
     values: Mapping[str, Any] = field(default_factory=dict)
 
-    def get(self, key: Key[V]) -> V | None:
+    def get(self, key: ReadableKey[V]) -> V | None:
         value = self.values.get(key.name)
         return None if value is None else key.read(value)
 

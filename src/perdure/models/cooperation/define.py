@@ -56,8 +56,6 @@ Rollback = Callable[[Scope, M, Failure], Awaitable[None] | None]
 OnChildFailure = Callable[[Scope, M, Failure, int], Awaitable[Said] | Said]
 Finally = Callable[[Scope, M], Awaitable[None] | None]
 
-InvokeT = TypeVar("InvokeT", bound=Callable[..., Any])
-
 
 class Topic(Generic[M]):
     """A channel for messages of one type. Operations of any service may handle it."""
@@ -109,13 +107,13 @@ class OperationStep(Generic[M]):
         self.cleanup: Finally[M] | None = None
         self.__doc__ = function.__doc__
 
-    def rollback(self, function: InvokeT) -> InvokeT:
+    def rollback(self, function: Rollback[M]) -> Rollback[M]:
         """Have this called with (scope, message, cause) to undo the step, after its children were rolled back."""
         self._check(function, "a rollback", 3, self.undo)
         self.undo = function
         return function
 
-    def on_child_failure(self, function: InvokeT) -> InvokeT:
+    def on_child_failure(self, function: OnChildFailure[M]) -> OnChildFailure[M]:
         """Have this called with (scope, message, failure, attempt) when children of the step have failed and rolled
         back. If it returns, the failure is dealt with: what it emitted is waited for (if that fails too, it is called
         again, with the next attempt), then the operation goes on. What it raises rolls the run back.
@@ -126,7 +124,7 @@ class OperationStep(Generic[M]):
         self.handler = function
         return function
 
-    def finally_(self, function: InvokeT) -> InvokeT:
+    def finally_(self, function: Finally[M]) -> Finally[M]:
         """Have this called with (scope, message) in any case, once: after the step and its children, or when the step
         raises, or while it is rolled back. Where the step goes next is where it goes after this."""
         self._check(function, "a finally", 2, self.cleanup)

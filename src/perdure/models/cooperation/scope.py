@@ -21,6 +21,7 @@ from perdure.models.cooperation.context import (
     Context,
     Deadline,
     Key,
+    ReadableKey,
     earlier,
     independent,
 )
@@ -125,7 +126,7 @@ class Scope:
             Emission(message_id=self._ids(), topic=SLEEP_TOPIC, payload=f'{{"until":{at}}}', context=self.context)
         )
 
-    def get(self, key: Key[V]) -> V | None:
+    def get(self, key: ReadableKey[V]) -> V | None:
         return self.context.get(key)
 
     def put(self, key: Key[V], value: V) -> None:
