@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from perdure.ports import Store
 from perdure.storage import open_store
@@ -25,6 +26,10 @@ from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.storage.sqlite.connection import connect_writer
 from perdure.testing.environment import StoreSource
 from tests.storage.postgres.server import Servers
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("perdure", deadline=None)
+settings.load_profile("perdure")
 
 LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
 # Tables of its own take a test on Postgres a while, so only those run there too that do most with a store.
