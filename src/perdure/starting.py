@@ -110,7 +110,7 @@ class Starting:
         started: Started = await self._coordinator.submit(prepared.op)
         if not started.created:
             stored = (await self._store.get([started.run.id]))[started.run.id]
-            self._check_same(started.run, stored.input, prepared)
+            self._check_same(stored.run, stored.input, prepared)
         return self._handle(started.run.id, prepared.reader)
 
     async def run(

@@ -174,7 +174,7 @@ class Answering:
             started = await self._submit(start)
             if not started.created:
                 stored = (await self._store.get([start.run_id]))[start.run_id]
-                check_same(started.run, self._codec.decode(stored.input), start.workflow, ask.what.input)
+                check_same(stored.run, self._codec.decode(stored.input), start.workflow, ask.what.input)
         except EngineStopped as stopped:
             log.warning("child %s is started when its parent goes on: %s", start.run_id, stopped)
             return
