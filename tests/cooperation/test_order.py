@@ -196,9 +196,10 @@ def test_equal_times_and_clocks_that_differ_change_nothing() -> None:
     plain = scenario()
     same = scenario(stamp=lambda now, lots: 7)
     assert (same.sequence(), same.log) == (plain.sequence(), plain.log)
-    for seed in range(10):
+    for seed in range(5):
         lots = random.Random(seed)
         apart = scenario(stamp=lambda now, _, lots=lots: now + lots.randint(-5_000_000, 5_000_000))
         assert (apart.sequence(), apart.log) == (plain.sequence(), plain.log)
         drawn = scenario(seed=seed, stamp=lambda now, _: 7)
-        assert (drawn.sequence(), drawn.log) == (scenario(seed=seed).sequence(), scenario(seed=seed).log)
+        other = scenario(seed=seed)
+        assert (drawn.sequence(), drawn.log) == (other.sequence(), other.log)

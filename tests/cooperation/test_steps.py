@@ -402,6 +402,22 @@ def test_context_travels_down_and_back_and_never_up() -> None:
     everywhere(scenario, check)
 
 
+def test_a_step_that_is_called_like_a_rollback_is_told_from_it() -> None:
+    book = Book()
+    root = Operation("root", ROOT)
+    for name in ("a", "Rollback of a[0,]"):
+        step = root.step(name=name)(lambda scope, message: None)
+
+        @step.rollback
+        def undo(scope: Scope, message: Message, cause: Failure) -> None:
+            book.did(f"undo {scope.step}")
+
+    failing(book, root)
+    world = world_of(book, root)
+    assert world.log == ["undo Rollback of a[0,]", "undo a"]
+    assert world.rows_of("root")[-1].step == "Rollback of a[0,]$"
+
+
 def test_a_step_that_is_gone_blocks_the_run() -> None:
     book = Book()
     root = operation(book, "root", ROOT, [[CHILD], []])
