@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 CODE   := $(wildcard src tests bench examples)
 
 .DEFAULT_GOAL := check
-.PHONY: demo test check lint format types bench bench-scale simulate soak clean
+.PHONY: demo test check lint format types bench bench-scale bench-graphs simulate soak clean
 
 demo: $(STAMP)           ## a shop whose process is killed, and whose orders arrive all the same
 	@$(BIN)/python examples/shop/demo.py
@@ -34,6 +34,9 @@ bench: $(STAMP)          ## what the engine does per second, beside the floor of
 
 bench-scale: $(STAMP)    ## an engine on a file with a million waiting runs
 	@$(BIN)/python -m bench.scale
+
+bench-graphs: $(STAMP)   ## one run of a graph with up to 10,000 branches
+	@$(BIN)/python -m bench.graphs
 
 simulate: $(STAMP)       ## engines on a simulated database, with faults drawn by lot: SEEDS=10000 FROM=1
 	@$(BIN)/python -m perdure.testing.simulate --seeds $(or $(SEEDS),10000) $(if $(FROM),--from $(FROM))

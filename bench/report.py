@@ -60,9 +60,13 @@ ROWS = [
     Row("W8 idle, 1,000 waiting, of a core", "idle", "cpu_percent", "{:.2f} %", target=Target(0.5)),
     Row("W9 launch to first result", "startup", "first_result_s", "{:.2f} s"),
     Row("W9 import perdure", "startup", "import_s", "{:.2f} s"),
+    Row("W10 event to another process, p50", "between", "late_p50_ms", "{:.1f} ms", target=Target(60)),
+    Row("W10 event to another process, p99", "between", "late_p99_ms", "{:.1f} ms"),
     Row("Postgres: W1 steps/s", "postgres_steps", "steps_per_s", "{:,.0f}", "postgres_floor", Target(0.4, least=True)),
     Row("Postgres: W2 one step, p50", "postgres_steps", "latency_p50_ms", "{:.2f} ms", "postgres_floor", Target(2.5)),
     Row("Postgres: W2 one step, p99", "postgres_steps", "latency_p99_ms", "{:.2f} ms", "postgres_floor"),
+    Row("Postgres: W10 event, p50", "postgres_between", "late_p50_ms", "{:.1f} ms", target=Target(15)),
+    Row("Postgres: W10 event, p99", "postgres_between", "late_p99_ms", "{:.1f} ms"),
 ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from bench import (
+    between,
     events,
     events_floor,
     fanout,
@@ -35,6 +36,8 @@ MEASURES: Final[dict[str, Callable[..., Coroutine[Any, Any, Figures]]]] = {
     "fanout": fanout.measure,
     "postgres_floor": postgres.measure_floor,
     "postgres_steps": postgres.measure,
+    "between": between.measure,
+    "postgres_between": between.measure_postgres,
     "timers": timers.measure,
     "recovery": recovery.measure,
     "idle": idle.measure,
@@ -43,7 +46,7 @@ MEASURES: Final[dict[str, Callable[..., Coroutine[Any, Any, Figures]]]] = {
 }
 
 
-def _sizes(steps: Sizes, few: int, many: int, senders: int, timers: int, idle_ms: int) -> dict[str, Sizes]:
+def _sizes(steps: Sizes, few: int, many: int, senders: int, timers: int, idle_ms: int, balls: int) -> dict[str, Sizes]:
     events, many_events, children = {"waiters": few, "senders": senders}, {"waiters": many, "senders": senders}, few
     return {
         "floor": steps,
@@ -56,6 +59,8 @@ def _sizes(steps: Sizes, few: int, many: int, senders: int, timers: int, idle_ms
         "fanout": {"children": children},
         "postgres_floor": steps,
         "postgres_steps": steps,
+        "between": {"balls": balls},
+        "postgres_between": {"balls": balls},
         "timers": {"timers": timers},
         "recovery": events,
         "idle": {"waiters": few, "milliseconds": idle_ms},
@@ -70,6 +75,7 @@ FULL: Final = _sizes(
     senders=200,
     timers=2_000,
     idle_ms=11_000,
+    balls=100,
 )
 QUICK: Final = _sizes(
     {"runs": 200, "steps": 10, "in_flight": 100, "singles": 30},
@@ -78,4 +84,5 @@ QUICK: Final = _sizes(
     senders=50,
     timers=200,
     idle_ms=200,
+    balls=5,
 )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from perdure.ports import Store
 from perdure.storage import open_store
@@ -25,6 +26,10 @@ from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.storage.sqlite.connection import connect_writer
 from perdure.testing.environment import StoreSource
 from tests.storage.postgres.server import Servers
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("perdure", deadline=None)
+settings.load_profile("perdure")
 
 LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
 # Tables of its own take a test on Postgres a while, so only those run there too that do most with a store.
@@ -34,8 +39,11 @@ ON_POSTGRES = {
     "test_continue_as",
     "test_control",
     "test_events",
+    "test_graph_programs",
     "test_recovery",
     "test_sending",
+    "test_artifacts",
+    "test_tasks",
     "test_together",
 }
 MEMORY = Path("/dev/shm")
@@ -86,7 +94,8 @@ def quick_path() -> Iterator[Path]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "fresh" in metafunc.fixturenames:
         # Who asks for `source` needs one set of tables, who asks for `fresh` itself may need a hundred.
-        is_telling = metafunc.module.__name__.rpartition(".")[2] in ON_POSTGRES and "source" in metafunc.fixturenames
+        module = metafunc.definition.path.stem
+        is_telling = module in ON_POSTGRES and "source" in metafunc.fixturenames
         backends = ["memory", "sqlite", "postgres"] if is_telling else ["memory", "sqlite"]
         metafunc.parametrize("fresh", backends, indirect=True)
 

@@ -1,11 +1,14 @@
 """Perdure: durable workflows for Python. One SQLite file, no server."""
 
+from perdure.blocking import Blocking
 from perdure.client import Client
 from perdure.coordinator.coordinator import Limits
 from perdure.engine import Engine
 from perdure.handles import RunHandle
+from perdure.keeping import ArtifactView, RecordView
 from perdure.kernel.delivery import Delivered, Queued, TargetFinished, TargetNotFound
 from perdure.kernel.retry import Retry
+from perdure.models.functions.assigning import task
 from perdure.models.functions.children import ChildHandle, continue_as, run_of, start
 from perdure.models.functions.compensation import compensate
 from perdure.models.functions.context import (
@@ -21,11 +24,15 @@ from perdure.models.functions.context import (
 from perdure.models.functions.define import RunCall, Step, StepCall, Stub, Workflow, step, stub, workflow
 from perdure.models.functions.events import Event, NamedEvent
 from perdure.models.functions.publishing import Stream, publish, stream
+from perdure.models.functions.staging import stage
 from perdure.models.functions.waiting import RunEnded, event, first, receive, timer, timer_at
 from perdure.sending import To
+from perdure.tasking import TaskView
 from perdure.views import StreamItemView
 
 __all__ = [
+    "ArtifactView",
+    "Blocking",
     "ChildHandle",
     "Client",
     "CurrentRun",
@@ -36,6 +43,7 @@ __all__ = [
     "Limits",
     "NamedEvent",
     "Queued",
+    "RecordView",
     "Retry",
     "RunCall",
     "RunEnded",
@@ -47,6 +55,7 @@ __all__ = [
     "Stub",
     "TargetFinished",
     "TargetNotFound",
+    "TaskView",
     "TimeReached",
     "To",
     "Workflow",
@@ -62,10 +71,12 @@ __all__ = [
     "run_of",
     "sleep",
     "sleep_until",
+    "stage",
     "start",
     "step",
     "stream",
     "stub",
+    "task",
     "timer",
     "timer_at",
     "workflow",

@@ -10,44 +10,42 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self
 
 import msgspec
 
-from perdure.controlling import Controlling, deadline_at
+from perdure.controlling import Controlling
 from perdure.coordinator.coordinator import Coordinator, Limits, Stats
 from perdure.coordinator.post import PostOffice
 from perdure.coordinator.watch import Watch
-from perdure.errors import EngineStopped, Misuse, RunNotFound, StoreError, UnknownWorkflow
+from perdure.errors import EngineStopped, Misuse, RunNotFound, StoreError
 from perdure.handles import RunHandle
 from perdure.inspecting import Inspecting
-from perdure.kernel import ops
-from perdure.kernel.decide import Started
+from perdure.keeping import Keeping
 from perdure.kernel.effects import Drop, Effect, Finish
 from perdure.kernel.records import Engine as EngineRow
 from perdure.kernel.records import Outcome, Run
 from perdure.kernel.status import FINISHED
-from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
-from perdure.models.functions.define import RunCall, Workflow
-from perdure.models.functions.identity import check_same
-from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader, to_text
+from perdure.models.functions.checks import checked_text
+from perdure.models.functions.context import holds_writer
+from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
 from perdure.ports import Clock, Codec, Ids, PlainCodec, Probe, Store, SystemClock, new_id
 from perdure.reading import Reading
-from perdure.registry import Registry, called
+from perdure.registry import Registry
 from perdure.sending import PENDING_MAX, RETENTION, Sending
+from perdure.starting import Starting
 from perdure.storage import open_store
+from perdure.tasking import Tasking
 
 log = logging.getLogger("perdure")
-
-R = TypeVar("R")
 
 _ASK_AGAIN_S, _ASK_AGAIN_MAX_S = 0.01, 0.25
 
 
-class Client(Inspecting, Sending, Reading, Controlling):
+class Client(Starting, Inspecting, Sending, Reading, Controlling, Keeping, Tasking):
     """Talks to the engines that share a store. Use it as an async context manager; one per process will do.
 
     `store` is a URL ("sqlite:///shop.db", "postgresql://…") or a Store; `codec` must be the engines'.
@@ -69,6 +67,7 @@ class Client(Inspecting, Sending, Reading, Controlling):
         poll_s: float | msgspec.UnsetType | None = msgspec.UNSET,
         probe: Probe | None = None,
     ) -> None:
+        self._url = store if isinstance(store, str) else None
         self._store = open_store(store) if isinstance(store, str) else store
         self._workflows = Registry([])
         self._clock = clock or SystemClock()
@@ -100,13 +99,13 @@ class Client(Inspecting, Sending, Reading, Controlling):
         await self.shutdown()
 
     async def open(self) -> None:
-        """Open the store and register. Raises StoreBroken."""
+        """Open the store and register. Raises StoreError; it may be tried again if the store was given by its URL."""
         self._assemble()
         try:
             await self._store.open()
             await self._coordinator.start()
         except BaseException:
-            await self._store.close()
+            await self._close_store()
             raise
         self._state = "open"
         self._watch(self._bury)
@@ -129,7 +128,15 @@ class Client(Inspecting, Sending, Reading, Controlling):
             probe=self._probe,
         )
 
-    def _watch(self, recover: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    async def _close_store(self) -> None:
+        """After opening failed."""
+        await self._store.close()
+        if self._url is not None:
+            self._store = open_store(self._url)  # A store is opened once.
+
+    def _watch(
+        self, recover: Callable[[], Coroutine[Any, Any, object]], is_behind: Callable[[], bool] = lambda: False
+    ) -> None:
         """From now on, notice what others do."""
         if self._poll_s is not None:
             watch = Watch(
@@ -139,6 +146,7 @@ class Client(Inspecting, Sending, Reading, Controlling):
                 self._clock,
                 offers=self._workflows.offers,
                 recover=recover,
+                is_behind=is_behind,
                 poll_s=self._poll_s,
             )
             self._background(watch.run())
@@ -222,7 +230,14 @@ class Client(Inspecting, Sending, Reading, Controlling):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _check_open(self, *, to_start: bool = False) -> None:
-        """Raise EngineStopped unless it is there to answer. One that is stopping does, but starts nothing."""
+        """Raise EngineStopped unless it is there to answer. One that is stopping does, but starts nothing.
+
+        Raises Misuse where it could not answer: in a step that holds the writer until it ends."""
+        if step := holds_writer.get()():
+            raise Misuse(
+                f"the {self._kind} cannot be asked for anything in the transactional step {step!r}: nothing else is "
+                "written before it ends. Do it in another step"
+            )
         if self._state == "open" or (self._state == "stopping" and not to_start):
             return
         kind = self._kind
@@ -242,117 +257,14 @@ class Client(Inspecting, Sending, Reading, Controlling):
         """What the coordinator in here has done so far."""
         return self._coordinator.stats
 
-    # Starting and waiting.
-
-    @overload
-    async def start(
-        self,
-        call: RunCall[R],
-        *,
-        id: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
-        actor: str = "api",
-    ) -> RunHandle[R]: ...
-
-    @overload
-    async def start(
-        self,
-        call: str,
-        input: Mapping[str, Any] | None = None,
-        *,
-        version: str | None = None,
-        id: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
-        actor: str = "api",
-    ) -> RunHandle[Any]: ...
-
-    async def start(
-        self,
-        call: RunCall[Any] | str,
-        input: Mapping[str, Any] | None = None,
-        *,
-        version: str | None = None,
-        id: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
-        actor: str = "api",
-    ) -> RunHandle[Any]:
-        """Start a run; its handle once the run is durable.
-
-        What to run is a called workflow, or its name with the arguments by name, as JSON values; without a `version` it
-        is the one that the newest engine has. An engine that has the code takes it.
-
-        With an `id` this is idempotent: the same id, workflow and arguments give the same run, others raise RunExists.
-        A run that has not ended by its `deadline` fails. Raises UnknownWorkflow, InvalidArguments, UnstorableValue.
-        """
-        self._check_open(to_start=True)
-        if actor != "api":
-            checked_remark("", actor)
-        reader: Reader | None = None
-        if isinstance(call, str):
-            name = checked_text(call, "a workflow's name")
-            version = await self._version(name) if version is None else version
-            given = dict(input or {})
-            if (known := self._workflows.get((name, version))) is not None:
-                text = known.signature.write((), given, self._payload_bytes_max)
-            else:
-                text = to_text(given, f"the input of workflow {name!r}", self._payload_bytes_max)
-        else:
-            workflow = self._called(call)
-            name, version = workflow.name, workflow.version
-            text = workflow.signature.write(call.args, call.kwargs, self._payload_bytes_max)
-            reader = workflow.signature.result
-        now = self._clock.now()
-        started: Started = await self._coordinator.submit(
-            ops.Start(
-                run_id=self._ids(now) if id is None else checked_text(id, "a run's id"),
-                at=now,
-                actor=actor,
-                workflow=name,
-                workflow_version=version,
-                input=self._codec.encode(text),
-                tags=checked_tags(tags),
-                deadline=deadline_at(deadline, now),
-                fresh=id is None,
-            )
-        )
-        if not started.created:
-            stored = (await self._store.get([started.run.id]))[started.run.id]
-            check_same(started.run, self._codec.decode(stored.input), name, text)
-        return RunHandle(self, started.run.id, reader)
-
-    def _called(self, call: RunCall[Any]) -> Workflow[Any, Any]:
-        """The workflow of a call that is to be started. Raises Misuse, UnknownWorkflow."""
-        return called(call)
-
-    async def _version(self, name: str) -> str:
-        """The version of a workflow that the engine has that came last. Raises UnknownWorkflow."""
-        engines = [engine for engine in await self._store.engines() if engine.alive]
-        versions = [version for engine in engines for known, version in engine.workflows if known == name]
-        if not versions:
-            known = sorted({known for engine in engines for known, _ in engine.workflows})
-            raise UnknownWorkflow(
-                f"no engine that is alive has a workflow {name!r}, only: {', '.join(known) or 'none'}; to start it all "
-                "the same, and have it wait for one, say which version it is to be: version=''"
-            )
-        return versions[-1]
-
-    async def run(
-        self,
-        call: RunCall[R],
-        *,
-        id: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
-    ) -> R:
-        """Start a run and wait for its result. As `start`, and raises what `RunHandle.result` does."""
-        return await (await self.start(call, id=id, tags=tags, deadline=deadline)).result()
+    # Waiting.
 
     def handle(self, id: str) -> RunHandle[Any]:
         """A handle of a run known by its id. Asks nobody whether it exists."""
-        return RunHandle(self, id, None)
+        return self._handle(id, None)
+
+    def _handle(self, id: str, reader: Reader | None, *, in_transaction: bool = False) -> RunHandle[Any]:
+        return RunHandle(self, id, reader, in_transaction=in_transaction)
 
     def read_result(self, run: Run, output: str, reader: Reader | None) -> Any:
         """What a run returned, typed by its workflow if this one has it."""

@@ -112,7 +112,7 @@ class Engine(Client):
         except BaseException:
             self._functions.close()
             await self._resources.release()
-            await self._store.close()
+            await self._close_store()
             raise
         self._state = "open"
         try:
@@ -120,7 +120,7 @@ class Engine(Client):
         except BaseException:
             await self.shutdown(grace=0)
             raise
-        self._watch(self._recovery.run)
+        self._watch(self._recovery.run, lambda: self._recovery.is_behind)
         if self._poll_s is not None:
             self._background(self._purge_regularly())
             self._block_watch = BlockWatch(self._blocked_warn_s)
@@ -157,6 +157,7 @@ class Engine(Client):
             submit=self._coordinator.submit,
             insist=self._coordinator.insist,
             prove=self._coordinator.prove,
+            me=lambda: self._coordinator.engine,
             lookup=self._coordinator.loaded,
             box=self._coordinator.box,
             dropped=self._sweeper.left,

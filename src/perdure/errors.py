@@ -7,6 +7,7 @@
     │   ├── DuplicateWorkflow                two workflows share a name
     │   ├── UnknownWorkflow                  no such workflow in this engine
     │   ├── UnstorableValue                  a value has no JSON form, or is too large
+    │   ├── SecretNotFound                   a definition names a secret that is nowhere
     │   ├── ForbiddenInWorkflow              I/O, threads or foreign futures in workflow code
     │   ├── NotInWorkflow                    a workflow verb outside a workflow
     │   ├── NotInStep                        a step verb outside a step
@@ -16,6 +17,12 @@
     │   ├── RunFinished                      the run has ended, the request needs one that has not
     │   ├── RunNotWaiting                    the run does not wait for this event, and it was not to be queued
     │   ├── DeadLetterNotFound               no dead letter has this id
+    │   ├── ArtifactNotFound                 no artifact has this id, or this name and version
+    │   ├── TaskNotFound                     no task has this id
+    │   ├── TaskClosed                       the task was answered before, or withdrawn
+    │   ├── InvalidAnswer                    the answer does not fit the task's schema
+    │   ├── TaskLost                         the worker does not have the task
+    │   ├── RecordNotFound                   no record has this kind, name and version
     │   ├── QueueFull                        too many events of this name wait to be read, or items to be written
     │   ├── RunNotRetryable                  only a failed run can be retried
     │   ├── RunOwnedElsewhere                another live engine owns the run
@@ -25,9 +32,24 @@
     ├── Outcome                     how a run or a step ended
     │   ├── RunFailed                        the run failed; its cause is the rebuilt failure
     │   ├── ChildFailed                      a run that was waited for did not succeed
+    │   ├── TaskFailed                       whoever was to do a task could not
     │   ├── RollbackFailed                   not all that was to be undone could be
     │   ├── RunCancelled                     the run was cancelled
     │   ├── DeadlineExceeded                 the run's deadline passed
+    │   ├── HttpFailed                       a server answered with a status that says no
+    │   ├── LlmFailed                        a model's server gave no answer this time
+    │   │   ├── LlmRefused                   … and would give none the next time
+    │   │   ├── LlmTruncated                 the answer was cut off at its maximum of tokens
+    │   │   └── LlmOutputInvalid             the answer does not fit its schema, after all repairs
+    │   ├── GraphFailed                      a graph cannot go on
+    │   │   ├── ExpressionFailed             an expression has no value
+    │   │   ├── TemplateFailed               a template cannot be filled in
+    │   │   ├── NoMatchingEdge               edges lead on from a node, and none matches
+    │   │   ├── JoinFailed                   what a join needs can no longer arrive, or came too late
+    │   │   ├── LimitExceeded                more tokens, branches or nested forks than the graph may have
+    │   │   ├── Terminated                   a terminate node ended the run as a failure
+    │   │   └── GraphTimedOut (TimeoutError) a node or the run took too long
+    │   ├── ScopeFailed                      a hierarchy of operations, or a part of it, failed
     │   └── StepFailed                       a step failed with something that cannot be rebuilt
     │       ├── MaxRetriesExceeded           … after all its attempts
     │       ├── StepTimedOut (TimeoutError)  an attempt, or all of them, took too long or fell silent
@@ -86,6 +108,10 @@ class UnknownWorkflow(Misuse): ...
 class UnstorableValue(Misuse): ...
 
 
+class SecretNotFound(Misuse, LookupError):
+    name: str
+
+
 class ForbiddenInWorkflow(Misuse): ...
 
 
@@ -98,8 +124,9 @@ class NotInStep(Misuse): ...
 class RunNotFound(Misuse):
     run_id: str
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"no run has the id {run_id!r}; list the runs there are with engine.runs()", run_id=run_id)
+    def __init__(self, run_id: str, why: str = "") -> None:
+        why = why or "list the runs there are with engine.runs()"
+        super().__init__(f"no run has the id {run_id!r}; {why}", run_id=run_id)
 
 
 class NotPublished(Misuse, LookupError):
@@ -123,6 +150,37 @@ class RunNotWaiting(Misuse):
 
 class DeadLetterNotFound(Misuse):
     letter_id: str
+
+
+class ArtifactNotFound(Misuse, LookupError): ...
+
+
+class TaskNotFound(Misuse, LookupError):
+    task_id: str
+
+
+class TaskClosed(Misuse):
+    """`status` says how: answered or withdrawn."""
+
+    task_id: str
+    status: str
+
+
+class InvalidAnswer(Misuse):
+    """`path` says where, as in $.lines[2].amount."""
+
+    task_id: str
+    path: str
+
+
+class TaskLost(Misuse):
+    task_id: str
+    worker: str
+
+
+class RecordNotFound(Misuse, LookupError):
+    kind: str
+    name: str
 
 
 class QueueFull(Misuse):
@@ -173,6 +231,13 @@ class ChildFailed(Outcome):
     status: str
 
 
+class TaskFailed(Outcome):
+    """Whoever had a task gave it up for good. `task_id` tells which, `worker` who."""
+
+    task_id: str
+    worker: str
+
+
 class RollbackFailed(Outcome):
     """Compensations failed. Its cause is the first one's failure."""
 
@@ -183,6 +248,79 @@ class RunCancelled(Outcome):
 
 
 class DeadlineExceeded(Outcome): ...
+
+
+class HttpFailed(Outcome):
+    """An HTTP node's request was answered with a status that says no."""
+
+    status: int
+    body: str
+
+
+class LlmFailed(Outcome):
+    """A request to a model was not answered, or with something that is no answer. It may be the next time, so the retry
+    policy counts: `status` is that of the answer, if there was one, `retry_after_s` how long the server wants to be
+    left alone."""
+
+    status: int | None = None
+    retry_after_s: float | None = None
+
+
+class LlmRefused(LlmFailed, NonRetryable):
+    """The request is wrong, or not allowed, or the model declined: the next one would fare no better."""
+
+
+class LlmTruncated(LlmFailed, NonRetryable):
+    """The answer has as many tokens as it may have, and is not at its end. `output` is its beginning."""
+
+    output: str
+
+
+class LlmOutputInvalid(LlmFailed, NonRetryable):
+    """The model was told what is wrong with its answer, as often as it may be, and the last one is wrong too."""
+
+    output: str
+    problem: str
+    repairs: int
+    usage: dict[str, Any] | None
+
+
+class GraphFailed(Outcome):
+    """A run of a graph cannot go on; `place` says where in the definition."""
+
+    place: str
+
+
+class ExpressionFailed(GraphFailed):
+    expression: str
+
+
+class TemplateFailed(GraphFailed):
+    """`variable` is what was missing, or the part of the template that went wrong."""
+
+    variable: str | None
+
+
+class NoMatchingEdge(GraphFailed): ...
+
+
+class JoinFailed(GraphFailed):
+    """Its cause, if branches failed, is the failure of the first of them."""
+
+
+class LimitExceeded(GraphFailed): ...
+
+
+class Terminated(GraphFailed): ...
+
+
+class GraphTimedOut(GraphFailed, TimeoutError): ...
+
+
+class ScopeFailed(Outcome):
+    """A run of an operation failed, or gave up, with all that belongs to it. `failure` tells why, run by run."""
+
+    failure: Any
 
 
 class StepFailed(Outcome):

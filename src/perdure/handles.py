@@ -16,6 +16,8 @@ from perdure.views import RunView, StreamItemView
 
 R = TypeVar("R")
 
+_NOT_COMMITTED = "the transaction that it was started in is not committed, or was rolled back: commit first, then ask"
+
 
 class Source(Protocol):
     """Where a handle gets its answers from: an engine."""
@@ -38,17 +40,25 @@ class Source(Protocol):
 
 
 class RunHandle(Generic[R]):
-    """A run, from outside: its id, and its outcome once there is one."""
+    """A run, from outside: its id, and its outcome once there is one.
 
-    def __init__(self, source: Source, run_id: str, result: Reader | None) -> None:
+    One that was started in a transaction of the caller's (`in_transaction`) is not there before the commit.
+    """
+
+    def __init__(self, source: Source, run_id: str, result: Reader | None, *, in_transaction: bool = False) -> None:
         self.id = run_id
         self._source = source
         self._result = result
+        self._in_transaction = in_transaction
 
     async def result(self) -> R:
         """Wait for the run to end; what it returned. Raises RunFailed (its cause is the failure, rebuilt) or
-        RunCancelled. Can be called any number of times."""
-        run, outcome = await self._source.outcome(self.id)
+        RunCancelled. Can be called any number of times. Raises RunNotFound, at once, if the run was started in a
+        transaction that is not committed."""
+        try:
+            run, outcome = await self._source.outcome(self.id)
+        except RunNotFound as error:
+            raise self._not_found() from error
         if run.status == Status.SUCCEEDED and outcome.output is not None:
             value: R = self._source.read_result(run, outcome.output, self._result)
             return value
@@ -58,8 +68,11 @@ class RunHandle(Generic[R]):
         """The run's status now."""
         found = await self._source.get(self.id)
         if found is None:
-            raise RunNotFound(self.id)
+            raise self._not_found()
         return found.status
+
+    def _not_found(self) -> RunNotFound:
+        return RunNotFound(self.id, _NOT_COMMITTED if self._in_transaction else "")
 
     async def cancel(self, reason: str = "") -> bool:
         return await self._source.cancel(self.id, reason=reason)

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from time import time_ns
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
 
@@ -31,9 +31,11 @@ from perdure.kernel.records import (
     Outcome,
     PublishedValue,
     Run,
+    Staged,
     StreamItem,
     Wait,
 )
+from perdure.kernel.stock import Artifact, Record, Task
 
 
 class LoadedRun(Struct, frozen=True, kw_only=True):
@@ -62,16 +64,28 @@ class News(Struct, frozen=True, kw_only=True):
     stray: bool = False
 
 
+class StepPlace(Struct, frozen=True, kw_only=True):
+    """A step of a run, and the engine that has it, with the claim by which it does."""
+
+    engine_id: str
+    epoch: int
+    run_id: str
+    claim: int
+    position: str
+
+
 class Journal(Struct, frozen=True):
     """What a run was started with, has done and waits for: all that brings it back to life.
 
-    `failure` is what a run that rolls back is undone for; the store leaves it to be asked for.
+    `failure` is what a run that rolls back is undone for; the store leaves it to be asked for. `staged` is what steps
+    came to that are not in the journal yet.
     """
 
     input: str
     entries: list[Entry]
     waits: tuple[Wait, ...] = ()
     failure: str = ""
+    staged: tuple[Staged, ...] = ()
 
 
 class StoredRun(Struct, frozen=True, kw_only=True):
@@ -98,8 +112,53 @@ class StreamPage(Struct, frozen=True, kw_only=True):
     has_ended: bool
 
 
+class Statement(Struct, frozen=True):
+    """What to execute on a connection that is a caller's own. Parameters stand in the text as the database has them:
+    $1, $2, … for Postgres; ?, or names, for SQLite. Before one that `writes` there must be a transaction."""
+
+    sql: str
+    parameters: tuple[Any, ...] | Mapping[str, Any] = ()
+    writes: bool = False
+
+
+Rows = Sequence[Sequence[Any]]
+
+
+class Insertion(Struct, frozen=True):
+    """How a caller's own connection inserts a new run. `steps` gives statements, takes their rows, and returns the run
+    that has the id already, or None if the run was inserted; what a statement raised is thrown into it."""
+
+    database: str  # postgresql | sqlite
+    steps: Generator[Statement, Rows, StoredRun | None]
+
+
 # A page of a stream stops after this many characters, though never before its first item.
 STREAM_PAGE_CHARS_MAX = 4 * 1024 * 1024
+
+
+class ArtifactFilter(Struct, frozen=True, kw_only=True):
+    """Which artifacts to list: all that match every given field, by id, the greatest first, strictly below `after`.
+    Those that are staged count only if `staged` is set; those set aside never do."""
+
+    name: str | None = None
+    run_id: str | None = None
+    type: str | None = None
+    staged: bool = False
+    after: str | None = None
+    limit: int = 100
+
+
+class TaskFilter(Struct, frozen=True, kw_only=True):
+    """Which tasks to list: all that match every given field, by id, strictly after `after`. An open one whose lease has
+    not passed at `at` is claimed, and one whose lease has is open."""
+
+    queue: str | None = None
+    kind: str | None = None
+    run_id: str | None = None
+    status: str | None = None  # open | claimed | answered | withdrawn
+    at: int = 0
+    after: str | None = None
+    limit: int = 100
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
@@ -119,8 +178,16 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
+# Which functions can write to tables of their own in a transaction of a store's: none, plain ones, async ones.
+Transacts = Literal["no", "plain", "async"]
+
+
 class Store(Protocol):
     """Where runs live. One per engine. All methods but `abandon` and `listen` may raise StoreBusy or StoreBroken."""
+
+    @property
+    def transacts(self) -> Transacts:
+        """What `transact` takes as a body."""
 
     @property
     def poll_s(self) -> float:
@@ -173,6 +240,31 @@ class Store(Protocol):
         published value is replaced only by one with a greater mark. Entries that are archived take their marks with
         them: items from there on have none, values stay until one with a mark from there on comes. A run that gets
         another input has said nothing yet: its items have no marks, its values any other replaces.
+
+        An artifact that workflow code stages and that is there (the same run, `seq` and `number`, no position) is left
+        as it is. Published ones get the next versions of their names, in the order of staging. Entries that are
+        archived take with them what was staged with them or after; of a run that hops, all is kept, as if staged before
+        any entry. With the end of a run go chunks that no artifact has. An answer to a task that is not open, or that
+        another worker has, is a CommitConflict.
+        """
+
+    def insertion(self, batch: Batch) -> Insertion:
+        """What writes the rows of one new run, as `commit` would, but in a caller's transaction, and tells nobody until
+        that is committed. It may be executed in any thread. Its steps raise Misuse if the connection cannot do that: it
+        leads to another database, reads only, or has no transaction. Nothing is written then, and the caller's
+        transaction goes on. Raises Misuse if there are no connections to such a store."""
+
+    async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:
+        """Have a step write to tables of the user's, and stage what it came to, in one transaction; what is staged.
+
+        `body` gets a connection to the database, and gives what is to be staged: a plain function, which is called in
+        the store's own thread, or an async one, which is awaited here, as `transacts` says. What it raises rolls all
+        back, and is raised as it is. If something is staged at this position, that is returned, and no body is called.
+        There is one transaction for a position at a time.
+
+        Raises Fenced; CommitConflict unless the run is the engine's, with this claim, when the transaction ends;
+        CommitRefused if the database refuses to commit; OutcomeUnknown, and then calling it again finds out; Misuse if
+        there are no transactions here, or if the body ended this one.
         """
 
     async def claim(self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int) -> list[LoadedRun]:
@@ -219,7 +311,8 @@ class Store(Protocol):
         """A run's input and its entries in completion order. Raises RunNotFound."""
 
     async def journals(self, ids: Sequence[str]) -> dict[str, Journal]:
-        """The same of several runs, and their waits, in one read; unknown ids are absent; no ids ask nothing."""
+        """The same of several runs, their waits and what is staged, in one read; unknown ids are absent, no ids ask
+        nothing."""
 
     async def archived(self, run_id: str) -> list[tuple[int, Entry]]:
         """Entries set aside by retries, with the attempt they belonged to."""
@@ -239,6 +332,41 @@ class Store(Protocol):
     async def stream(self, run_id: str, name: str, *, after: int, limit: int) -> StreamPage:
         """The items of a stream with an offset greater than `after`, in order: up to `limit`, and fewer if they are
         large. Raises RunNotFound; a stream that nobody wrote to is empty."""
+
+    async def artifacts(self, wanted: ArtifactFilter) -> builtins.list[Artifact]:
+        """Artifacts without content, by keyset."""
+
+    async def artifact(self, *, id: str | None = None, name: str = "", version: int | None = None) -> Artifact | None:
+        """One artifact with its content, unless that is in chunks: by id, if it is staged or published, or by name the
+        published one of a version (None: the newest)."""
+
+    async def chunk(self, artifact_id: str, number: int) -> bytes | None:
+        """One chunk of an artifact."""
+
+    async def tasks(self, wanted: TaskFilter) -> builtins.list[Task]:
+        """Tasks by keyset."""
+
+    async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
+        """Tasks by id in one query; unknown ids are absent; an empty list asks nothing."""
+
+    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
+        """Give up to `limit` open tasks of a queue that nobody has at `at` to a worker, by id; each to one worker
+        only."""
+
+    async def hold_task(
+        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+    ) -> bool:
+        """Lengthen a worker's lease, or (`keep` False) end it; whether the worker has the task, and it is open. None
+        leaves details and error as they are."""
+
+    async def put_record(self, record: Record) -> int:
+        """Add a version of a record, unless its newest has the same digest; the version that has it."""
+
+    async def record(self, kind: str, name: str, version: int | None = None) -> Record | None:
+        """One version of a record (None: the newest)."""
+
+    async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
+        """The newest versions of the records of a kind, by name, strictly after one."""
 
     async def post(self, mail: Mail) -> int:
         """Leave mail; its id. FIFO per sender. Mail with a slot that was used before is not left again: its id is 0."""

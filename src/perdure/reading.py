@@ -63,7 +63,6 @@ class Reading:
         offset of the last item as `after`. A stream that nobody has written to is empty. Raises InvalidArguments at
         once; RunNotFound, StoreError and EngineStopped from the loop.
         """
-        self._check_open()
         checked_text(id, "a run's id")
         checked_text(name, "a stream's name")
         if type(after) is not int or not 0 <= after < 2**63:

@@ -9,11 +9,12 @@ import msgspec
 from msgspec import Struct
 
 from perdure.coordinator.coordinator import Coordinator
-from perdure.errors import DeadLetterNotFound, RunFinished, RunNotFound
+from perdure.errors import DeadLetterNotFound, InvalidArguments, RunFinished, RunNotFound
 from perdure.kernel import ops
 from perdure.kernel.delivery import Delivered, Queued, Sent, TargetFinished, TargetNotFound
 from perdure.kernel.records import DeadLetter
 from perdure.kernel.records import Event as EventRecord
+from perdure.models.functions.assigning import is_reserved
 from perdure.models.functions.checks import checked_text
 from perdure.models.functions.events import Event, EventOptions, NamedEvent, fields_of, options_of, value_of
 from perdure.models.functions.values import to_text
@@ -92,6 +93,8 @@ class Sending:
         self, event: Event | NamedEvent, to: str | None, key: str | None, strict: bool, actor: str
     ) -> ops.Send:
         options = options_of(event)
+        if is_reserved(options.name):
+            raise InvalidArguments(f"{options.name!r} is no event to be sent: answer the task with answer(…)")
         text = to_text(value_of(event), f"the event {options.name!r}", self._payload_bytes_max)
         return self._op(options, text, to, key, strict, checked_text(actor, "an actor"))
 

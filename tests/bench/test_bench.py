@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench import graphs
 from bench.figures import paired, percentile
 from bench.report import ROWS
 
@@ -28,6 +29,11 @@ def test_a_quick_run_prints_every_row(tmp_path: Path) -> None:
     measured = json.loads(results.read_text())
     assert set(measured["summary"]) == {row.label for row in ROWS}
     assert all(row["median"] > 0 for row in measured["summary"].values())
+
+
+async def test_graphs_are_measured_at_every_width(tmp_path: Path) -> None:
+    figures = {width: await graphs.measure(tmp_path, branches=width) for width in (5, 20)}
+    assert all(value > 0 for value in graphs.beyond_linear(figures).values())
 
 
 def test_percentiles_are_values_that_occurred() -> None:

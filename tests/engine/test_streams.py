@@ -288,7 +288,7 @@ async def test_readers_are_told_when_the_engine_stops(how: str, source: StoreSou
         with pytest.raises(EngineStopped):
             await env.engine.published("r")
         with pytest.raises(EngineStopped):
-            env.engine.stream("r", "log")
+            await values(env.engine.stream("r", "log"))
         await env.restart()
         await tell(env, "b", and_then="end")
         items = env.engine.stream("r", "log", after=1)
@@ -361,4 +361,4 @@ async def test_an_offset_is_a_whole_number(after: Any) -> None:
 
 async def test_an_engine_that_was_not_opened_reads_nothing() -> None:
     with pytest.raises(EngineStopped):
-        Engine("memory://").stream("r", "log")
+        await values(Engine("memory://").stream("r", "log"))

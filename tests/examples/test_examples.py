@@ -9,7 +9,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 EXAMPLES = ROOT / "examples"
 
 
@@ -41,11 +42,61 @@ def test_hello_greets_once_however_often_it_is_killed(tmp_path: Path) -> None:
     assert again.stdout == "hello ada, and welcome back\n"
 
 
+def test_the_script_ships_once_however_often_it_is_started(tmp_path: Path) -> None:
+    assert run(EXAMPLES / "script.py", tmp_path) == "shipping o-17\nparcel of o-17, paid 100\n"
+    assert run(EXAMPLES / "script.py", tmp_path) == "parcel of o-17, paid 100\n"
+
+
+def test_the_django_shop_takes_an_order_and_its_payment(tmp_path: Path) -> None:
+    shop = EXAMPLES / "django_shop"
+    with subprocess.Popen([sys.executable, shop / "engine.py"], cwd=tmp_path) as engine:
+        try:
+            run(HERE / "visit_django.py", tmp_path, shop)
+        finally:
+            engine.terminate()
+    assert engine.returncode == 0
+    assert "no issues" in run(shop / "manage.py", tmp_path, shop, "check")
+
+
+def test_the_fastapi_shop_takes_an_order_and_its_payment(tmp_path: Path) -> None:
+    run(HERE / "visit_fastapi.py", tmp_path, EXAMPLES / "fastapi_shop")
+
+
+def run(program: Path, folder: Path, path: Path | None = None, *arguments: str) -> str:
+    """Run a program in a folder, with `path` among those where it finds modules; what it printed."""
+    paths = [str(path)] if path else []
+    done = subprocess.run(
+        [sys.executable, program, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def wait_for_entry(store: Path, name: str) -> None:
     """Ask the journal until it has the entry; the test's timeout ends this if it never comes."""
     with closing(sqlite3.connect(store, timeout=10)) as connection:
         while not connection.execute("select 1 from journal where name = ?", (name,)).fetchall():
             pass
+
+
+def test_research_looks_everything_up_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", str(EXAMPLES / "graph_research.py")]
+    report = "tides: a note on 'what are tides'; a note on 'who studies tides'; a note on 'when do tides turn'\n"
+    first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    assert sorted(first.stdout.splitlines()[:3]) == [
+        "looking up: what are tides",
+        "looking up: when do tides turn",
+        "looking up: who studies tides",
+    ]
+    assert first.stdout.endswith(report)
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    assert again.stdout == report
 
 
 def test_the_example_in_the_readme_is_hello() -> None:

@@ -102,7 +102,7 @@ async def outlast(folder: Path, *, runs: int, crashes: int) -> None:
                 convoy.allow(runs * number // crashes)
                 await convoy.began(chance.randint(1, runs // crashes))
                 await asyncio.to_thread(server.kill if number % 2 else server.crash)
-                # However long it is away: shorter than the lease, or longer, when all engines seem dead.
+                # However long it is away: shorter than the lease, or longer, when engines may be taken for dead.
                 await asyncio.sleep(chance.choice((0.0, LEASE_S / 2, LEASE_S)))
                 await asyncio.to_thread(server.revive)
             await finish(convoy)
@@ -176,6 +176,9 @@ async def check(convoy: Convoy, is_lossy: bool) -> None:
     unseen = sum(line.what == UNSEEN for line in lines)
     again = sum(count > 1 for count in Counter((line.run_id, line.position) for line in starts).values())
     tell(f"{len(starts)} attempts of steps ({unseen} not looked at), {again} steps again;", convoy.takeovers.summary)
+    messages = convoy.messages()
+    tell(f"{len(REJOINED.findall(messages))} times an engine was marked dead and registered anew")
+    assert " ERROR " not in messages, messages
     assert [line for line in lines if line.what == LATE] == []
     assert unseen < len(starts) // 2
     assert is_lossy or FORGOTTEN not in convoy.messages()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -311,3 +312,25 @@ async def test_a_caller_who_gives_up_as_the_answer_comes_does_not_make_the_engin
             store.asking = None
             assert await two.send(Paid(amount=2), to="r-2") == Delivered(("r-2",))
             assert [await one.handle(name).result() for name in ("r-1", "r-2")] == [1, 2]
+
+
+async def test_a_bug_does_not_make_an_engine_deaf(fleet: Sailing, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fleet() as ships:
+        one = await ships.engine([waits], resources={Diary: Diary})
+        two = await ships.engine([])
+        await one.start(waits(), id="r")
+        await suspended(two, "r")
+        failed = asyncio.Event()
+        store = one._store
+        look = store.look
+
+        async def fails_once(**asked: Any) -> Any:
+            if not failed.is_set():
+                failed.set()
+                raise ValueError("a bug")
+            return await look(**asked)
+
+        monkeypatch.setattr(store, "look", fails_once)
+        await failed.wait()
+        await two.send(Paid(amount=1), to="r")
+        assert await two.handle("r").result() == 1

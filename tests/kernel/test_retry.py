@@ -147,3 +147,24 @@ def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(wrong: dict[str
     with pytest.raises(InvalidDefinition) as caught:
         Retry(**wrong)
     assert next(iter(wrong)) in str(caught.value)
+
+
+class Busy(Exception):
+    def __init__(self, retry_after_s: object) -> None:
+        self.retry_after_s = retry_after_s
+
+
+@given(policies, attempts, chances, st.floats(0, 24 * 3600))
+def test_a_pause_that_an_error_asks_for_is_made_if_it_is_longer(
+    policy: Retry, attempt: int, chance: float, seconds: float
+) -> None:
+    own = policy.backoff(attempt, chance)
+    assert policy.backoff(attempt, chance, Busy(seconds)) == max(own, round(seconds * 1_000_000))
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"), [(-1, 0), (math.nan, 0), (None, 0), ("soon", 0), (True, 1), (math.inf, 86_400), (1e9, 86_400)]
+)
+def test_no_pause_is_made_that_makes_no_sense_or_never_ends(asked: object, seconds: int) -> None:
+    assert Retry(initial=timedelta(0)).backoff(1, 0.5, Busy(asked)) == seconds * 1_000_000
+    assert Retry(initial=timedelta(0)).backoff(1, 0.5, ValueError()) == 0

@@ -350,7 +350,7 @@ async def topic_and_one_who_begins_to_wait(stage: Stage) -> Any:
     return await stage.ended("r"), await stage.ended("late")
 
 
-def _gives_up(stage: Stage) -> Racer:
+def gives_up(stage: Stage) -> Racer:
     """Another run comes, and there is room for one."""
     return Racer("release", "r", stage.calls("q", lambda: stage.env.engine.start(hears("topic"), id="q")))
 
@@ -358,21 +358,21 @@ def _gives_up(stage: Stage) -> Racer:
 async def release_and_targeted_send(stage: Stage) -> Any:
     await stage.env.engine.start(listens(), id="r")
     await calm(stage.env)
-    await stage.meet(_gives_up(stage), stage.sends(Ping(number=1), "r"))
+    await stage.meet(gives_up(stage), stage.sends(Ping(number=1), "r"))
     return await stage.ended("r")
 
 
 async def release_and_broadcast(stage: Stage) -> Any:
     await stage.env.engine.start(listens(), id="r")
     await calm(stage.env)
-    await stage.meet(_gives_up(stage), stage.sends(Ping(number=1)))
+    await stage.meet(gives_up(stage), stage.sends(Ping(number=1)))
     return await stage.ended("r")
 
 
 async def release_and_timer(stage: Stage) -> Any:
     await stage.env.engine.start(naps(), id="r")
     await calm(stage.env)
-    await stage.meet(_gives_up(stage), stage.passes_an_hour("advance", "r"))
+    await stage.meet(gives_up(stage), stage.passes_an_hour("advance", "r"))
     await calm(stage.env)
     view = await stage.env.engine.get("r")
     assert view is not None
@@ -382,7 +382,7 @@ async def release_and_timer(stage: Stage) -> Any:
 async def release_and_due(stage: Stage) -> Any:
     await stage.env.engine.start(listens_for_an_hour(), id="r")
     await calm(stage.env)
-    await stage.meet(_gives_up(stage), stage.passes_an_hour("due", "r"))
+    await stage.meet(gives_up(stage), stage.passes_an_hour("due", "r"))
     await calm(stage.env)
     await stage.env.engine.send(Ping(number=1), to="r", key="k")
     return await stage.ended("r")
@@ -392,14 +392,14 @@ async def release_and_child_end(stage: Stage) -> Any:
     await stage.env.engine.start(ends_at_gate(), id="child")
     await stage.env.engine.start(parent(), id="r")
     await calm(stage.env)
-    await stage.meet(_gives_up(stage), stage.opens_gate("child"))
+    await stage.meet(gives_up(stage), stage.opens_gate("child"))
     return await stage.ended("r")
 
 
 async def release_and_cancel(stage: Stage) -> Any:
     await stage.env.engine.start(listens(), id="r")
     await calm(stage.env)
-    await stage.meet(_gives_up(stage), stage.cancels("r"))
+    await stage.meet(gives_up(stage), stage.cancels("r"))
     return await stage.ended("r")
 
 
@@ -411,7 +411,7 @@ class Rule(Struct, frozen=True):
     options: dict[str, Any] = {}
 
 
-_ROOM_FOR_ONE = {"live_runs_max": 1}
+ROOM_FOR_ONE = {"live_runs_max": 1}
 
 RULES: dict[str, Rule] = {
     rule.race.__name__: rule
@@ -443,12 +443,12 @@ RULES: dict[str, Rule] = {
         Rule(awaited_child_start_and_parent_cancel, (("cancelled", []), ("cancelled", ["cancelled"]))),
         Rule(two_broadcasts_and_two_waiters, ([1, 2],)),
         Rule(topic_and_one_who_begins_to_wait, ((1, [1, "nothing"]), (1, "suspended"))),
-        Rule(release_and_targeted_send, ([1, "nothing"],), _ROOM_FOR_ONE),
-        Rule(release_and_broadcast, ([1, "nothing"],), _ROOM_FOR_ONE),
-        Rule(release_and_timer, ("succeeded",), _ROOM_FOR_ONE),
-        Rule(release_and_due, ([1], ["late", 1]), _ROOM_FOR_ONE),
-        Rule(release_and_child_end, ("ended",), _ROOM_FOR_ONE),
-        Rule(release_and_cancel, ("cancelled",), _ROOM_FOR_ONE),
+        Rule(release_and_targeted_send, ([1, "nothing"],), ROOM_FOR_ONE),
+        Rule(release_and_broadcast, ([1, "nothing"],), ROOM_FOR_ONE),
+        Rule(release_and_timer, ("succeeded",), ROOM_FOR_ONE),
+        Rule(release_and_due, ([1], ["late", 1]), ROOM_FOR_ONE),
+        Rule(release_and_child_end, ("ended",), ROOM_FOR_ONE),
+        Rule(release_and_cancel, ("cancelled",), ROOM_FOR_ONE),
     )
 }
 

@@ -10,8 +10,12 @@ import pytest
 
 from perdure.testing import CRASH_POINTS, Environment, Fault, YieldPoints
 from perdure.testing.environment import StoreSource
+from tests.races import answers, programs
 from tests.races.meeting import ORDERS, Order
-from tests.races.programs import RULES, WORKFLOWS, Gate, Stage
+from tests.races.programs import Gate, Stage
+
+RULES = {**programs.RULES, **answers.RULES}
+WORKFLOWS = [*programs.WORKFLOWS, *answers.WORKFLOWS]
 
 # A trial takes milliseconds: one that hangs is to say which it is before the whole test is given up.
 TRIAL_LIMIT_S = 60

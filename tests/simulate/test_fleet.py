@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from perdure.testing.simulate import Bug, Simulation
+from perdure.ports import LoadedRun
+from perdure.testing.simulate import FINE, Bug, Simulation, Weather
 from perdure.testing.simulate.workload import Ledger, Told, baker, clerk
 
 
@@ -36,6 +37,32 @@ def test_an_engine_learns_of_a_death_that_another_has_noticed() -> None:
 
     assert simulation.run(scenario()) == [0]
     assert [line for line in simulation.trace if "buries" in line]
+
+
+def test_runs_that_were_claimed_without_the_engines_hearing_of_it_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = a_simulation()
+    a, b = simulation.member("a", [clerk]), simulation.member("b", [clerk])
+    claim = simulation.database.claim
+
+    async def lossy_claim(engine_id: str, work: Any) -> list[LoadedRun]:
+        claimed = await claim(engine_id, work)
+        if claimed:
+            simulation.network.weather = Weather(answers_lost=1.0)
+            simulation.loop.call_later(0.1, setattr, simulation.network, "weather", FINE)
+        return claimed
+
+    async def scenario() -> Any:
+        await a.open()
+        await b.open()
+        await a.call(lambda engine: engine.start(clerk([["work", 3, 0, 60.0]]), id="r"))
+        await asyncio.sleep(1)
+        monkeypatch.setattr(simulation.database, "claim", lossy_claim)
+        a.kill()
+        async with asyncio.timeout(120):
+            return await b.call(lambda engine: engine.handle("r").result())
+
+    assert simulation.run(scenario()) == [9]
+    assert any("the answer was lost" in line for line in simulation.trace)
 
 
 @pytest.mark.parametrize("pause_s", [5, 15])

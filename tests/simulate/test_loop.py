@@ -14,7 +14,7 @@ Scene = Callable[[SimulatedLoop], Coroutine[Any, Any, Any]]
 
 
 def played(scene: Scene, seed: int = 1) -> Any:
-    loop = SimulatedLoop(seed)
+    loop = SimulatedLoop(seed, turns_max=10_000)
     try:
         return loop.run_until_complete(loop.spawn("main", scene(loop)))
     finally:

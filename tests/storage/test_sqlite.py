@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import sqlite3
@@ -20,6 +21,7 @@ from perdure.errors import InvariantViolated, SchemaTooNew, StoreBroken, StoreBu
 from perdure.kernel.records import Audit, Entry, Event, Outcome, PublishedValue, Run, StreamItem, Wait
 from perdure.ports import RunFilter
 from perdure.storage.sqlite import SqliteStore, schema
+from perdure.storage.sqlite.hints import LogWatch
 from perdure.storage.sqlite.listing import listing
 from perdure.storage.sqlite.pace import COMMIT_SWITCH_INTERVAL_S, BriskSwitching
 from perdure.storage.sqlite.queries import QUERIES
@@ -467,6 +469,18 @@ async def test_a_killed_process_is_found_dead_at_once_and_what_it_committed_is_w
         for run_id in claimed:
             assert await store.journal(run_id) == ("x" * 20_000, [an_entry(run_id)])
     assert sql(path, "pragma integrity_check") == [("ok",)]
+
+
+async def test_a_change_of_the_log_is_told_again_since_it_comes_before_what_it_announces(path: Path) -> None:
+    log = path.with_name(f"{path.name}-wal")
+    log.write_bytes(b"frames")
+    told = asyncio.Queue[None]()
+    watch = LogWatch(path, lambda: told.put_nowait(None))
+    log.write_bytes(b"frames of a commit that is on its way to the disk")
+    for _ in range(4):
+        await told.get()
+    watch.end()
+    assert told.empty()
 
 
 async def test_a_lock_file_that_is_gone_means_dead(path: Path) -> None:

@@ -14,6 +14,7 @@ from perdure.kernel.invariants import check_entry
 from perdure.kernel.mail import answer, letter
 from perdure.kernel.ops import Op
 from perdure.kernel.records import Entry, Event, Run
+from perdure.kernel.stock import Stock
 
 
 class Assembly:
@@ -58,6 +59,8 @@ class Assembly:
             self._add_waits(run.id, decision)
         if decision.published or decision.stream_items:
             self._add_said(decision)
+        if decision.stock is not None:
+            self._add_stock(decision.stock)
         if decision.box is not None or decision.guard or decision.consumed or decision.events_read:
             self._add_rest(before, run.id, decision)
 
@@ -147,6 +150,12 @@ class Assembly:
             known = batch.published.get(key)
             if known is None or (value.mark or (0, 0)) > (known.mark or (0, 0)):
                 batch.published[key] = value
+
+    def _add_stock(self, stock: Stock) -> None:
+        self.writes += 1
+        if self.batch.stock is None:
+            self.batch.stock = Stock()
+        self.batch.stock.add(stock)
 
     def _add_events(self, decision: Decision) -> None:
         batch = self.batch

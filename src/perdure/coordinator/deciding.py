@@ -21,7 +21,7 @@ from perdure.kernel.decide import Decision, born_of, decide, goes_on
 from perdure.kernel.decision import NO_SCENE, Scene, Stored
 from perdure.kernel.effects import Proceed
 from perdure.kernel.invariants import check_decision, check_run
-from perdure.kernel.ops import Advance, Expire, Forget, Op, Send, SetHold, Start, Wake
+from perdure.kernel.ops import Advance, Answer, Expire, Forget, Op, Send, SetHold, Start, Wake
 from perdure.kernel.records import Engine, Hold, Run
 from perdure.kernel.status import FINISHED
 
@@ -128,6 +128,16 @@ def deliberate(
     return Deliberation(assembly, decided, owed)
 
 
+def drafted(op: Start, engine: Engine) -> Batch:
+    """What a start comes to that is not this engine's to commit: the rows of a run that waits for somebody to take it.
+    Raises InvariantViolated."""
+    assembly = Assembly(Batch(engine_id=engine.id, epoch=engine.epoch, number=0, at=op.at))
+    decision = decide(None, replace(op, admit=False), engine.id)
+    check_decision(decision)
+    assembly.add(None, decision)
+    return assembly.batch
+
+
 def _scene(
     op: Op,
     run: Run | None,
@@ -153,7 +163,8 @@ def _scene(
     stored: Stored | None = None
     if isinstance(op, Wake) and run is not None and run.owner == me and op.run_id in found.runs:
         stored = found.runs[op.run_id].waits, found.runs[op.run_id].events
-    return op, Scene(box, has_code, children, stored)
+    task = found.tasks.get(op.task_id) if isinstance(op, Answer) else None
+    return op, Scene(box, has_code, children, stored, task)
 
 
 def _born(op: Start, memory: Memory, assembly: Assembly) -> Start:

@@ -7,18 +7,20 @@ from collections.abc import Container, Sequence
 from msgspec import Struct, field
 
 from perdure.coordinator.inbox import Item
-from perdure.kernel.ops import Advance, Cancel, Expire, Forget, Send, Start, Wake
+from perdure.kernel.ops import Advance, Answer, Cancel, Expire, Forget, Send, Start, Wake
+from perdure.kernel.stock import Task
 from perdure.ports import LoadedRun, Store
 
 
 class Found(Struct, kw_only=True):
     """What was looked up for a batch: runs of which memory has nothing, or not all; children of those that are ended;
-    keys in use; and those dead letters that are there."""
+    keys in use; those dead letters that are there; and tasks that are to be answered."""
 
     runs: dict[str, LoadedRun] = field(default_factory=dict)
     children: dict[str, tuple[str, ...]] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     letters: set[str] = field(default_factory=set)
+    tasks: dict[str, Task] = field(default_factory=dict)
 
 
 async def look_up(store: Store, loaded: Container[str], items: Sequence[Item]) -> Found:
@@ -27,6 +29,7 @@ async def look_up(store: Store, loaded: Container[str], items: Sequence[Item]) -
     ending: list[str] = []
     keys: list[str] = []
     letters: list[str] = []
+    tasks: list[str] = []
     for item in items:
         op = item.op
         if op.run_id not in loaded and op.run_id and not (isinstance(op, Start) and op.fresh):
@@ -38,6 +41,8 @@ async def look_up(store: Store, loaded: Container[str], items: Sequence[Item]) -
                 ending += op.cancels
         elif isinstance(op, (Cancel, Expire)):
             ending.append(op.run_id)
+        elif isinstance(op, Answer):
+            tasks.append(op.task_id)
         elif isinstance(op, (Send, Forget)):
             if op.letter:
                 letters.append(op.letter)
@@ -47,6 +52,8 @@ async def look_up(store: Store, loaded: Container[str], items: Sequence[Item]) -
     for letter_id in letters:
         if await store.letter(letter_id) is not None:
             found.letters.add(letter_id)
+    if tasks:
+        found.tasks = await store.load_tasks(tasks)
     missing.update(run_id for run_id in ending if run_id not in loaded)
     if missing:
         found.runs = await store.load(list(missing))

@@ -58,10 +58,12 @@ class Recovery:
         self._adopted = adopted
         self._background = background
         self._lock = asyncio.Lock()
+        self.is_behind = False  # It broke off: what it claimed last may be known to nobody but the store.
 
     async def run(self) -> RecoveryReport:
         """Bury dead engines, claim what they and others left, and go on with it."""
         async with self._lock:
+            self.is_behind = True
             buried = await self._store.bury()
             # Always: others bury engines too, and one that was buried here may not have been mourned then.
             self._coordinator.mourn([engine.id for engine in await self._store.engines() if not engine.alive])
@@ -83,6 +85,7 @@ class Recovery:
             for event_id in await self._store.spreading():
                 self._coordinator.owe(Spread(run_id="", at=self._clock.now(), event_id=event_id))
             waiting = await self._sweeper.sweep()
+            self.is_behind = False
         return RecoveryReport(engines_buried=len(buried), resumed=resumed, waiting=waiting, held=held)
 
     async def _claim(self) -> AsyncIterator[list[LoadedRun]]:

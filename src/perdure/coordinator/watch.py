@@ -20,7 +20,8 @@ _RECOVERIES_APART_US = 100_000
 
 
 class Watch:
-    """Runs until it is cancelled. `recover` goes on with runs that nobody has any more."""
+    """Runs until it is cancelled. `recover` goes on with runs that nobody has any more; `is_behind` says that the last
+    time it did not come to its end."""
 
     def __init__(
         self,
@@ -31,6 +32,7 @@ class Watch:
         *,
         offers: Callable[[], Sequence[Offer]],
         recover: Callable[[], Awaitable[object]],
+        is_behind: Callable[[], bool] = lambda: False,
         poll_s: float,
     ) -> None:
         self._store = store
@@ -39,6 +41,7 @@ class Watch:
         self._clock = clock
         self._offers = offers
         self._recover = recover
+        self._is_behind = is_behind
         self._poll_us = round(poll_s * 1_000_000)
         self._heard = asyncio.Event()
         self._recovered_at = clock.now()
@@ -58,18 +61,22 @@ class Watch:
                 await self._coordinator.prove()
             except StoreError as error:
                 log.warning("looking for what others left is tried again: %s", error)
+            except Exception:
+                # Whatever it is: an engine that looks no more is deaf, and nobody would know.
+                log.exception("looking for what others left failed and is tried again")
 
     async def _look(self) -> None:
         if not self._store.is_surely_alive():
             # An engine that was marked dead and has nothing to commit would never hear of it.
             await self._coordinator.prove()
-        now = self._clock.now()
-        news = await self._store.look(engine_id=self._coordinator.engine.id, offers=self._offers(), at=now)
+        # Somebody waits for answers and mail, so they come first, without asking whether there are any.
         if self._post.is_awaiting:
             await self._post.collect()
-        is_stray = news.stray
-        if news.mail and not await self._post.read(self._coordinator):
-            is_stray = True  # Who has died is learnt by recovering what they left.
+        is_read = await self._post.read(self._coordinator)
+        now = self._clock.now()
+        news = await self._store.look(engine_id=self._coordinator.engine.id, offers=self._offers(), at=now)
+        # Who has died is learnt by recovering what they left.
+        is_stray = news.stray or not is_read or self._is_behind()
         if news.dead or (is_stray and now >= self._recovered_at + _RECOVERIES_APART_US):
             self._recovered_at = now
             await self._recover()

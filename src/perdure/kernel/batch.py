@@ -6,6 +6,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perdure.kernel.records import Audit, Entry, Event, Mail, Outcome, PublishedValue, Run, StreamItem, Wait
+from perdure.kernel.stock import Stock
 
 
 class RunWrite(Struct, kw_only=True):
@@ -30,7 +31,10 @@ class RunWrite(Struct, kw_only=True):
 
 class Batch(Struct, kw_only=True):
     """One transaction of one engine. Its store applies, in this order: the fence and the batch number, runs, archive,
-    hops, journal, waits (cleared, dropped, put), events, audit, mail, what was published, streams.
+    hops, journal, waits (cleared, dropped, put), events, audit, mail, what was published, streams, stock.
+
+    What is staged at a position goes with the waits that are dropped there; all that is staged for a run goes with the
+    waits that are cleared, and when it hops.
 
     Waits on events and new events have numbers from 1 on, in the order of their ops; the store adds its own count.
     `at` is the time of the batch, for what expires.
@@ -59,6 +63,7 @@ class Batch(Struct, kw_only=True):
     consumed: list[str] = field(default_factory=list)  # runs whose failure was handed over
     published: dict[tuple[str, str], PublishedValue] = field(default_factory=dict)  # run id, key -> the newest
     stream_items: list[StreamItem] = field(default_factory=list)
+    stock: Stock | None = None  # artifacts and tasks
     audit: list[Audit] = field(default_factory=list)
     mail: list[Mail] = field(default_factory=list)
     mail_done: dict[int, str] = field(default_factory=dict)  # id -> the answer, for the slot if it has one

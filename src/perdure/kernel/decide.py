@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from perdure.errors import ConcurrentModification, Misuse, RunFinished, RunNotRetryable
-from perdure.kernel import boxes, delivery, ops, publishing
+from perdure.kernel import boxes, delivery, ops, publishing, stocking
 from perdure.kernel.boxes import EMPTY, Box
 from perdure.kernel.decision import (
     NO_SCENE,
@@ -214,7 +214,9 @@ def _continue(run: Run, op: ops.Advance, me: str, scene: Scene) -> Decision:
 def _advance_aloud(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decision:
     decision = _advance(run, op, me, scene)
     if op.published or op.stream_items:
-        return publishing.said(decision, op)
+        decision = publishing.said(decision, op)
+    if op.stock is not None or (op.end is not None and op.end.has_staged) or scene.box is not EMPTY:
+        decision = stocking.brought(decision, op, scene)
     return decision
 
 
@@ -287,7 +289,7 @@ def _cancel(run: Run | None, op: ops.Cancel, me: str, scene: Scene) -> Decision:
     if run is None or run.status in FINISHED or run.status in _UNDOING:
         return NOTHING
     run = mine_or_free(run, op, me)
-    return _end(run, Status.CANCELLED, op, Outcome(failure=op.failure), "cancelled", me, scene)
+    return stocking.ended(_end(run, Status.CANCELLED, op, Outcome(failure=op.failure), "cancelled", me, scene), scene)
 
 
 def _expire(run: Run | None, op: ops.Expire, me: str, scene: Scene) -> Decision:
@@ -297,7 +299,8 @@ def _expire(run: Run | None, op: ops.Expire, me: str, scene: Scene) -> Decision:
         return NOTHING
     if run.owner is not None and run.owner != me:
         return NOTHING
-    return _end(run, Status.FAILED, op, Outcome(failure=op.failure), "deadline passed", me, scene)
+    decision = _end(run, Status.FAILED, op, Outcome(failure=op.failure), "deadline passed", me, scene)
+    return stocking.ended(decision, scene)
 
 
 def _end(
@@ -363,7 +366,7 @@ def _retry(run: Run | None, op: ops.Retry, me: str, scene: Scene) -> Decision:
         recoveries=0,
         deadline=None if is_late else run.deadline,
     )
-    return Decision(
+    decision = Decision(
         run=run,
         row=True,
         outcome=Outcome(),
@@ -372,6 +375,7 @@ def _retry(run: Run | None, op: ops.Retry, me: str, scene: Scene) -> Decision:
         effects=(Begin(run),) if scene.has_code else (),
         reply=run,
     )
+    return stocking.retried(decision)
 
 
 def _update(run: Run | None, op: ops.Update, me: str, _scene: Scene) -> Decision:
@@ -438,6 +442,8 @@ _RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
     ops.Start: _start,
     ops.Advance: _advance_aloud,
     ops.Append: publishing.append,
+    ops.Deposit: stocking.deposit,
+    ops.Answer: stocking.answer,
     ops.Take: _take,
     ops.Release: _release,
     ops.Cancel: _cancel,

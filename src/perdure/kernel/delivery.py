@@ -6,14 +6,17 @@ between loses nothing and delivers nothing twice.
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.errors import EngineBug, QueueFull, RunNotWaiting
 from perdure.kernel import boxes, ops
+from perdure.kernel.boxes import Box
 from perdure.kernel.decision import NOTHING, Decision, Scene, deliveries, mine_or_free
 from perdure.kernel.effects import Begin, Deliver, Effect
-from perdure.kernel.records import Run
+from perdure.kernel.records import Event, Run
 from perdure.kernel.status import FINISHED, Status
 
 
@@ -83,7 +86,13 @@ def send(run: Run | None, op: ops.Send, me: str, scene: Scene) -> Decision:
                 run_id=run.id,
             )
         return Decision(run=run, guard=run.owner != me, box=box, events=(given,), letter=letter, reply=Queued(event.id))
-    reply = Delivered((run.id,))
+    return delivered(run, box, given, me, scene, letter=letter, reply=Delivered((run.id,)))
+
+
+def delivered(
+    run: Run, box: Box, given: Event, me: str, scene: Scene, *, letter: str | None = None, reply: Any
+) -> Decision:
+    """An event has won a wait of the run: if nobody has it, this engine goes on with it."""
     if run.owner == me:
         effects: tuple[Effect, ...] = deliveries(run.id, (given,))
         return Decision(run=run, box=box, events=(given,), letter=letter, effects=effects, reply=reply)

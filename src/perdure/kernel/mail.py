@@ -15,7 +15,9 @@ from perdure.kernel import ops
 from perdure.kernel.delivery import Delivered, Queued, TargetFinished, TargetNotFound
 from perdure.kernel.records import Mail, Run
 
-_Deliverable = ops.Send | ops.Wake | ops.Cancel | ops.Expire | ops.Retry | ops.Update | ops.SetHold | ops.Resume
+_Deliverable = (
+    ops.Send | ops.Answer | ops.Wake | ops.Cancel | ops.Expire | ops.Retry | ops.Update | ops.SetHold | ops.Resume
+)
 _REPLIES: Final[dict[str, type]] = {
     kind.__name__: kind for kind in (bool, int, str, Run, Delivered, Queued, TargetFinished, TargetNotFound)
 }

@@ -8,6 +8,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from perdure.kernel.records import Entry, Event, Hold, Outcome, PublishedValue, StreamItem, Wait
 from perdure.kernel.status import Status
+from perdure.kernel.stock import Chunk, Stock
 
 
 class Op(Struct, frozen=True, kw_only=True, tag=True, gc=False):
@@ -50,12 +51,14 @@ class Start(Op, frozen=True, kw_only=True, gc=False):
 class End(Struct, frozen=True, kw_only=True, gc=False):
     """How a run's code ended: `succeeded` with an output or `failed` with a failure.
 
-    Unless it `has_waited` for something durable in its life, there is nothing of that kind to clear.
+    Unless it `has_waited` for something durable in its life, there is nothing of that kind to clear; unless it
+    `has_staged` artifacts, there are none to publish.
     """
 
     status: Status
     outcome: Outcome
     has_waited: bool = True
+    has_staged: bool = True
 
 
 class Onward(Struct, frozen=True, kw_only=True, gc=False):
@@ -74,7 +77,7 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
     `idle` means that nothing of it is running now: it waits only for what is durable. `events_read` are the ids of
     events that it was handed, `consumed` the runs whose failure it was. `starts` are its new children, `cancels` those
     it no longer waits for; `undo` is how many compensations it has registered; `published` and `stream_items` what its
-    code says meanwhile. It is dropped unless `claim` is still the run's.
+    code says meanwhile; `stock` its artifacts and tasks. It is dropped unless `claim` is still the run's.
     """
 
     claim: int
@@ -90,6 +93,7 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
     plain: bool = False  # it has entries and nothing else
     published: tuple[PublishedValue, ...] = ()
     stream_items: tuple[StreamItem, ...] = ()
+    stock: Stock | None = None
     idle: bool = False
     end: End | None = None
     onward: Onward | None = None
@@ -111,6 +115,8 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
             size += len(value.value)
         for item in self.stream_items:
             size += len(item.value)
+        if self.stock is not None:
+            size += self.stock.payload_bytes
         return size if self.onward is None else size + len(self.onward.input)
 
 
@@ -123,6 +129,31 @@ class Append(Op, frozen=True, kw_only=True, gc=False):
     @property
     def payload_bytes(self) -> int:
         return sum(len(item.value) for item in self.stream_items)
+
+
+class Deposit(Op, frozen=True, kw_only=True, gc=False):
+    """A step that runs hands over parts of an artifact, or takes back those of `gone` artifacts. Dropped unless `claim`
+    is still the run's."""
+
+    claim: int
+    chunks: tuple[Chunk, ...] = ()
+    gone: tuple[str, ...] = ()
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(len(chunk.data) for chunk in self.chunks)
+
+
+class Answer(Op, frozen=True, kw_only=True, gc=False):
+    """Answer a task of the run, with an event that only its wait takes. A `worker` must be the one who has the task."""
+
+    task_id: str
+    event: Event
+    worker: str | None = None
+
+    @property
+    def payload_bytes(self) -> int:
+        return len(self.event.value)
 
 
 class Send(Op, frozen=True, kw_only=True, gc=False):

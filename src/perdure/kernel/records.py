@@ -86,11 +86,25 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     run_id: str
     seq: int  # the completion number: 1, 2, 3, … in the order handed to the workflow
     position: str
-    kind: str  # step | timer | wait | child | start
+    kind: str  # step | timer | wait | child | start | compensate | task
     name: str
     value: str | None = None
     failure: str | None = None
     attempts: int = 1
+    started_at: int
+    at: int
+
+
+class Staged(Struct, frozen=True, kw_only=True, gc=False):
+    """What a transactional step came to, committed together with its writes, and not in the journal yet: that has a
+    completion number, which nobody knows before the result is handed to the workflow."""
+
+    run_id: str
+    position: str
+    name: str
+    claim: int  # the run's, when it was committed
+    attempt: int
+    value: str  # JSON, through the codec
     started_at: int
     at: int
 

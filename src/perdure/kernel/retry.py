@@ -19,6 +19,7 @@ HOPELESS: tuple[type[BaseException], ...] = (
     MaxRetriesExceeded,
     Misuse,
 )
+RETRY_AFTER_MAX_S = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,9 @@ class Retry:
     `attempts` counts the first try. The n-th retry comes after min(initial × multiplier^(n-1), maximum), give or take
     half of `jitter` of it. `retry_on` limits retries to these exceptions, `give_up_on` excludes some; `recoverable` and
     `delay` take over entirely. A backoff longer than a second survives a crash, with the number of attempts made.
+
+    An exception with an attribute `retry_after_s` is not followed by another attempt before so many seconds, a day at
+    most: servers say so when they are asked too often.
     """
 
     attempts: int = 3
@@ -73,8 +77,12 @@ class Retry:
             return self.recoverable(error)
         return isinstance(error, self.retry_on) and not isinstance(error, self.give_up_on)
 
-    def backoff(self, attempt: int, random: float) -> int:
-        """Microseconds between attempt number `attempt` and the next; `random` is in [0, 1)."""
+    def backoff(self, attempt: int, random: float, error: BaseException | None = None) -> int:
+        """Microseconds between attempt number `attempt`, which ended with `error`, and the next; `random` is in
+        [0, 1)."""
+        return max(self._own_backoff(attempt, random), _asked_for(error))
+
+    def _own_backoff(self, attempt: int, random: float) -> int:
         if self.delay is not None:
             return max(0, round(self.delay(attempt).total_seconds() * 1_000_000))
         initial = self.initial.total_seconds() * 1_000_000
@@ -84,3 +92,11 @@ class Retry:
         except OverflowError:
             plain = maximum if initial else 0.0
         return max(0, round(plain + plain * self.jitter * (random - 0.5)))
+
+
+def _asked_for(error: BaseException | None) -> int:
+    """The pause that an error asks for, in microseconds."""
+    seconds = getattr(error, "retry_after_s", None)
+    if not isinstance(seconds, int | float) or not seconds > 0:
+        return 0
+    return round(min(seconds, RETRY_AFTER_MAX_S) * 1_000_000)

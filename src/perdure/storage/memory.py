@@ -6,7 +6,7 @@ import asyncio
 import builtins
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import astuple, replace
@@ -15,10 +15,38 @@ from perdure.errors import CommitConflict, CommitRefused, Fenced, Misuse, RunNot
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
 from perdure.kernel.mail import knock
 from perdure.kernel.matching import Settlement
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, Outcome, PublishedValue, Run
+from perdure.kernel.records import (
+    Audit,
+    DeadLetter,
+    Engine,
+    Entry,
+    Event,
+    Hold,
+    Mail,
+    Outcome,
+    PublishedValue,
+    Run,
+    Staged,
+)
 from perdure.kernel.status import ACTIVE, FINISHED, Status
-from perdure.ports import Journal, LoadedRun, News, Offer, Ripe, RunFilter, StoredRun, StreamPage
+from perdure.kernel.stock import Artifact, Record, Task
+from perdure.ports import (
+    ArtifactFilter,
+    Insertion,
+    Journal,
+    LoadedRun,
+    News,
+    Offer,
+    Ripe,
+    RunFilter,
+    StepPlace,
+    StoredRun,
+    StreamPage,
+    TaskFilter,
+    Transacts,
+)
 from perdure.storage.memory_events import EventTables
+from perdure.storage.memory_stock import StockTables
 from perdure.storage.memory_streams import StreamTables
 
 T = TypeVar("T")
@@ -35,6 +63,7 @@ class MemoryDatabase(Struct, eq=False):
     archive: dict[str, dict[tuple[int, int], Entry]] = field(default_factory=dict)  # (attempt, seq)
     tables: EventTables = field(default_factory=EventTables)
     streams: StreamTables = field(default_factory=StreamTables)
+    stock: StockTables = field(default_factory=StockTables)
     audit: dict[str, dict[int, Audit]] = field(default_factory=dict)
     mail: dict[int, Mail] = field(default_factory=dict)
     replies: dict[str, tuple[str, int]] = field(default_factory=dict)  # by slot; and when they were given
@@ -47,6 +76,7 @@ class MemoryStore:
     """A store on a MemoryDatabase, a new one unless given."""
 
     poll_s = 1.0
+    transacts: Transacts = "no"
 
     def __init__(self, database: MemoryDatabase | None = None) -> None:
         self.database = database or MemoryDatabase()
@@ -145,6 +175,15 @@ class MemoryStore:
             committed = write_batch(database, batch, database.tables.apply(batch, statuses))
         self._tell_others()
         return committed
+
+    def insertion(self, batch: Batch) -> Insertion:
+        raise Misuse(
+            f"run {min(batch.runs)!r} cannot be started on a connection: memory:// has none; leave connection= out, or"
+            " use an SQLite file or Postgres"
+        )
+
+    async def transact(self, _place: StepPlace, _body: Callable[[Any], Any], /) -> Staged:
+        raise Misuse("a store in memory has no transactions for steps: use sqlite:///… or postgresql://…")
 
     async def claim(
         self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int
@@ -265,6 +304,58 @@ class MemoryStore:
             items = database.streams.page(run_id, name, after, max(0, limit))
             return StreamPage(items=items, has_ended=database.runs[run_id].run.status in FINISHED)
 
+    async def artifacts(self, wanted: ArtifactFilter) -> builtins.list[Artifact]:
+        database = self._database()
+        with database.lock:
+            return database.stock.list_artifacts(wanted)
+
+    async def artifact(self, *, id: str | None = None, name: str = "", version: int | None = None) -> Artifact | None:
+        database = self._database()
+        with database.lock:
+            return database.stock.artifact(id, name, version)
+
+    async def chunk(self, artifact_id: str, number: int) -> bytes | None:
+        return self._database().stock.chunk(artifact_id, number)
+
+    async def tasks(self, wanted: TaskFilter) -> builtins.list[Task]:
+        database = self._database()
+        with database.lock:
+            return database.stock.list_tasks(wanted)
+
+    async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
+        known = self._database().stock.tasks
+        return {one: known[one] for one in ids if one in known}
+
+    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
+        database = self._database()
+        check_storable(queue, worker, at + lease_us)
+        with database.lock:
+            return database.stock.claim_tasks(queue, worker, lease_us, at, limit)
+
+    async def hold_task(
+        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+    ) -> bool:
+        database = self._database()
+        check_storable(worker, details, error)
+        with database.lock:
+            return database.stock.hold_task(task_id, worker, at, keep, details, error)
+
+    async def put_record(self, record: Record) -> int:
+        database = self._database()
+        check_storable(*astuple(record))
+        with database.lock:
+            return database.stock.put_record(record)
+
+    async def record(self, kind: str, name: str, version: int | None = None) -> Record | None:
+        database = self._database()
+        with database.lock:
+            return database.stock.record(kind, name, version)
+
+    async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
+        database = self._database()
+        with database.lock:
+            return database.stock.list_records(kind, after, limit)
+
     async def post(self, mail: Mail) -> int:
         database = self._database()
         check_storable(*astuple(mail))
@@ -325,7 +416,8 @@ def check_runs(database: MemoryDatabase, batch: Batch) -> None:
     taken = [key for key in batch.keys if key in database.tables.keys]
     gone = batch.mail_done.keys() - database.mail.keys()
     is_letter_gone = any(letter not in database.tables.letters for letter in batch.letters_gone)
-    if wrong or taken or gone or is_letter_gone:
+    is_task_gone = batch.stock is not None and not database.stock.accepts(batch.stock)
+    if wrong or taken or gone or is_letter_gone or is_task_gone:
         raise CommitConflict(frozenset(wrong), frozenset(gone))
 
 
@@ -345,16 +437,21 @@ def check_rows(database: MemoryDatabase, batch: Batch) -> None:
     said = (*batch.published.values(), *batch.stream_items)
     for record in (*batch.journal, *batch.waits.values(), *batch.events, *batch.audit, *said):
         check_storable(*astuple(record))
+    if batch.stock is not None:
+        for brought in (*batch.stock.artifacts, *batch.stock.tasks, *batch.stock.answers):
+            check_storable(*astuple(brought))
     check_storable(*batch.mail_done.values())
     aside = {(run_id, first) for run_id, first, _ in batch.archive}
+    # What is asked of each new row, not of all that is there: a run may have many thousands.
     taken = {
-        (run_id, seq)
-        for run_id in {entry.run_id for entry in batch.journal}
-        for seq in database.journal.get(run_id, {})
-        if run_id not in batch.hops and not any(run_id == other and seq >= first for other, first in aside)
+        (entry.run_id, entry.seq)
+        for entry in batch.journal
+        if entry.seq in database.journal.get(entry.run_id, {})
+        and entry.run_id not in batch.hops
+        and not any(entry.run_id == other and entry.seq >= first for other, first in aside)
     }
     _check_unique("entry", taken, ((entry.run_id, entry.seq) for entry in batch.journal))
-    taken = {(row.run_id, seq) for row in batch.audit for seq in database.audit.get(row.run_id, {})}
+    taken = {(row.run_id, row.seq) for row in batch.audit if row.seq in database.audit.get(row.run_id, {})}
     _check_unique("audit row", taken, ((row.run_id, row.seq) for row in batch.audit))
     for run_id, first, attempt in batch.archive:
         if any((attempt, seq) in database.archive.get(run_id, {}) for seq in _from(database, run_id, first)):
@@ -419,6 +516,7 @@ def write_batch(
     for mail in (*batch.mail, *knocks):
         _post(database, mail)
     database.streams.apply(batch)
+    database.stock.apply(batch)
     found.taken = [(run_id, database.tables.waits_of(run_id), database.tables.of(run_id)) for run_id in taken_in(batch)]
     return found
 

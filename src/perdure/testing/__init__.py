@@ -1,13 +1,14 @@
 """Tools for tests, for users as for Perdure itself. Nothing in the library imports them.
 
 `Environment` is an engine on virtual time that can be killed and restarted; `run_with_crashes` kills a scenario at each
-of its commits; `YieldPoints` has two ops that race meet in a chosen order; `check_store` looks for anything that must
-never be stored. `perdure.testing.conformance` has the tests that every store must pass.
+of its commits, and `assert_exactly_once` counts what transactional steps have written then; `YieldPoints` has two ops
+that race meet in a chosen order; `check_store` looks for anything that must never be stored.
+`perdure.testing.conformance` has the tests that every store must pass.
 `perdure.testing.simulate` has several engines in one process, on a simulated database with faults drawn from a seed.
 """
 
 from perdure.testing.clock import VirtualClock
-from perdure.testing.crashes import CrashReport, run_with_crashes
+from perdure.testing.crashes import CrashReport, assert_exactly_once, fresh_urls, run_with_crashes
 from perdure.testing.environment import Environment
 from perdure.testing.faults import CRASH_POINTS, Fault, FaultyStore, Point
 from perdure.testing.invariants import check_store
@@ -24,6 +25,8 @@ __all__ = [
     "StoreProxy",
     "VirtualClock",
     "YieldPoints",
+    "assert_exactly_once",
     "check_store",
+    "fresh_urls",
     "run_with_crashes",
 ]

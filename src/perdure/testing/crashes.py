@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import count as count_up
 from typing import Any, Generic, TypeVar
+from uuid import uuid4
 
 from msgspec import Struct
 
+from perdure.errors import Misuse
 from perdure.models.functions.define import Workflow
 from perdure.testing.environment import Environment, StoreSource
 from perdure.testing.faults import CRASH_POINTS, Fault, Point
@@ -31,6 +34,7 @@ async def run_with_crashes(
     points: Sequence[Point] = CRASH_POINTS,
     commits_max: int = 100,
     check: Callable[[T], object] | None = None,
+    after: Callable[[StoreSource], Awaitable[object]] | None = None,
     **options: Any,
 ) -> CrashReport[T]:
     """Run a scenario in peace, then once for each of its commits and each point at which the process can die there.
@@ -38,7 +42,8 @@ async def run_with_crashes(
     After each death the engine is restarted on the same data and the scenario begins anew (see Environment.survive). At
     the end what is stored must be sound and the result must be the one of the run in peace; `check`, if given, looks at
     the result instead, and raises if it is wrong. `store` is called once per trial for fresh data: None for a store in
-    memory, a URL, or a function that makes stores on the same data.
+    memory, a URL, or a function that makes stores on the same data. `after`, if given, looks at these data when the
+    engine of a trial is gone. Where a step is transactional, its own commit is one of the commits.
 
         async def scenario(env: Environment) -> str:
             run = await env.engine.start(checkout("o-17"), id="o-17")
@@ -49,10 +54,13 @@ async def run_with_crashes(
     known = list(workflows) if workflows is not None else None
 
     async def trial(fault: Fault) -> tuple[T, int]:
-        async with Environment(known, store(), fault=fault, **options) as env:
+        source = store()
+        async with Environment(known, source, fault=fault, **options) as env:
             result = await env.survive(scenario)
             await env.check()
-            return result, env.restarts
+        if after is not None:
+            await after(source)
+        return result, env.restarts
 
     peace = Fault("busy", times=0)
     expected, _ = await trial(peace)
@@ -75,4 +83,52 @@ async def run_with_crashes(
     return CrashReport(result=expected, commits=peace.commits, trials=trials, restarts=restarts)
 
 
-__all__ = ["CrashReport", "run_with_crashes"]
+async def assert_exactly_once(
+    scenario: Callable[[Environment], Awaitable[T]],
+    *,
+    store: Callable[[], str],
+    count: Callable[[str], int | Awaitable[int]],
+    times: int = 1,
+    **options: Any,
+) -> CrashReport[T]:
+    """Assert that what transactional steps write is there so many `times`, wherever the process dies.
+
+    As run_with_crashes, on a real database: `store` gives the URL of fresh data at each call (see `fresh_urls`), with
+    your tables in it, or the scenario makes them. After each trial `count` is called with that URL, and says how often
+    what was to happen has happened. Raises AssertionError. Other options are those of run_with_crashes.
+
+        def transfers(url: str) -> int:
+            with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
+                return database.execute("select count(*) from transfers").fetchone()[0]
+
+        await assert_exactly_once(scenario, store=fresh_urls(f"sqlite:///{tmp_path}/bank.db"), count=transfers)
+    """
+
+    async def look(source: StoreSource) -> None:
+        assert isinstance(source, str), f"the database is named by a URL, not by {source!r}"
+        counted = count(source)
+        found = counted if isinstance(counted, int) else await counted
+        if found != times:
+            raise AssertionError(f"it happened {found} times, not {times}")
+
+    return await run_with_crashes(scenario, store=store, after=look, **options)
+
+
+def fresh_urls(url: str) -> Callable[[], str]:
+    """A function that gives the URL of a store without runs at each call: files beside one another, or, in a Postgres
+    database, schemas. Your own tables on Postgres are the same ones each time. Nothing is removed afterwards."""
+    name = uuid4().hex[:12]
+    numbers = count_up(1)
+    scheme, _, _ = url.partition(":")
+    if scheme == "sqlite":
+        stem, dot, ending = url.rpartition(".")
+        if not dot or "/" in ending:
+            stem, ending = url, "db"
+        return lambda: f"{stem}-{name}-{next(numbers)}.{ending}"
+    if scheme in ("postgresql", "postgres"):
+        glue = "&" if "?" in url else "?"
+        return lambda: f"{url}{glue}schema=test_{name}_{next(numbers)}"
+    raise Misuse("transactional steps need a store on SQLite (sqlite:///…) or Postgres (postgresql://…)")
+
+
+__all__ = ["CrashReport", "assert_exactly_once", "fresh_urls", "run_with_crashes"]

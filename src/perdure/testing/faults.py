@@ -6,11 +6,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Literal, TypeVar, get_args
 
 from perdure.errors import CommitRefused, EngineBug, Misuse, OutcomeUnknown, StoreBroken, StoreBusy
 from perdure.kernel.batch import Batch, Committed
-from perdure.ports import Store
+from perdure.kernel.records import Staged
+from perdure.ports import StepPlace, Store
 from perdure.testing.proxy import StoreProxy
 
 log = logging.getLogger("perdure.testing")
@@ -38,7 +40,8 @@ class Fault:
     - "refuse": the store refuses for good every batch for which `when` is true, since no other one gets the blame
 
     It hits the `commit`-th batch (from 1), of those for which `when` is true if that is given; counting goes on across
-    restarts, and a batch that is sent again is the same batch.
+    restarts, and a batch that is sent again is the same batch. The transactions of steps count too, unless `when` is
+    given; what dies "before" one of them has had its body run.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Fault:
         self._matching = 0
         self._last: tuple[str, int] | None = None
         self._is_hit = False
+        self._places: dict[StepPlace, bool] = {}  # transactions that came by, and whether they are hit
 
     @classmethod
     def random(cls, seed: int | None = None, *, points: Sequence[Point] = CRASH_POINTS, commits_max: int = 20) -> Fault:
@@ -81,9 +85,25 @@ class Fault:
         self.struck += hit
         return hit
 
+    def strikes_at(self, place: StepPlace) -> bool:
+        """The same for the transaction of a step. One that is begun again, by the same engine, is the same."""
+        if self.when is not None:
+            return False
+        if place not in self._places:
+            self.commits += 1
+            self._matching += 1
+            self._places[place] = self._matching == self.commit
+        hit = self.point == "refuse" or (self._places[place] and self.struck < self.times)
+        self.struck += hit
+        return hit
+
     def __repr__(self) -> str:
         which = "" if self.when is None else " of those wanted"
         return f"<fault {self.point!r} at commit {self.commit}{which}>"
+
+
+class _InVain(Exception):
+    """Rolls a transaction back."""
 
 
 class FaultyStore(StoreProxy):
@@ -126,6 +146,49 @@ class FaultyStore(StoreProxy):
             case _:
                 raise CommitRefused("the store refuses this batch, as asked")
         raise EngineBug("a dead store went on")
+
+    async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:
+        if self._is_doomed:
+            await self._die()
+        if not self.fault.strikes_at(place):
+            return await super().transact(place, body)
+        match self.fault.point:
+            case "before":
+                await self._in_vain(place, body)
+                await self._die()
+            case "before_effects":
+                await super().transact(place, body)
+                await self._die()
+            case "after_effects":
+                staged = await super().transact(place, body)
+                self._is_doomed = True
+                self._count_down(_EFFECT_TURNS)
+                return staged
+            case "unknown":
+                await super().transact(place, body)
+                raise OutcomeUnknown("the connection was lost after the commit was sent, as asked")
+            case "unknown_lost":
+                await self._in_vain(place, body)
+                raise OutcomeUnknown("the connection was lost before the commit was sent, as asked")
+            case "busy":
+                raise StoreBusy("the store is busy, as asked")
+            case _:
+                raise CommitRefused("the store refuses this transaction, as asked")
+        raise EngineBug("a dead store went on")
+
+    async def _in_vain(self, place: StepPlace, body: Callable[[Any], Any]) -> None:
+        """Have a step's body run, and roll back what it did."""
+
+        def plain(connection: Any) -> Staged:
+            body(connection)
+            raise _InVain
+
+        async def awaited(connection: Any) -> Staged:
+            await body(connection)
+            raise _InVain
+
+        with suppress(_InVain):
+            await super().transact(place, plain if self.transacts == "plain" else awaited)
 
     async def _through(self, request: Coroutine[Any, Any, T]) -> T:
         if self._is_dead:

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 from perdure.errors import InvalidTransition, InvariantViolated
 from perdure.kernel import boxes
 from perdure.kernel.invariants import check_entry, check_run
-from perdure.kernel.records import Audit, Entry, Run, Wait
+from perdure.kernel.records import Audit, Entry, Run, Staged, Wait
 from perdure.kernel.status import FINISHED, Status, check_transition
-from perdure.ports import LoadedRun, RunFilter, Store
+from perdure.kernel.stock import TASK_EVENT, task_event
+from perdure.ports import ArtifactFilter, LoadedRun, RunFilter, Store, TaskFilter
 
 _PAGE = 200
 _QUEUE = 10_000
@@ -20,18 +21,23 @@ async def check_store(store: Store, *, now: int | None = None) -> int:
 
     Of each run: its row's fields fit each other; its journal and its audit trail have no gaps; every change of status
     is one that the table allows and has a version of its own; the last one is the run's. One that has finished waits
-    for nothing and has no owner, a suspended one waits for something, and nothing is waited for that has happened.
+    for nothing, has nothing staged and no owner, a suspended one waits for something, and nothing is waited for or
+    staged that is in the journal.
 
     Of events: none belongs to a run that has finished; a position that one has won is marked as won, and one that is
     marked has a winner; nobody waits for the end of a run that has ended. With `now`, in microseconds since the epoch:
     nobody waits for an event that is there and has not expired.
+
+    Of artifacts and tasks: a run that has finished has nothing staged and no open task; an open task is waited for, and
+    who waits for one has it.
     """
     wrong: list[str] = []
     seen = 0
     async for run in _runs(store):
         seen += 1
         loaded = (await store.load([run.id]))[run.id]
-        _, entries = await store.journal(run.id)
+        journal = (await store.journals([run.id]))[run.id]
+        entries = journal.entries
         audit = await store.audit(run.id)
         archived = await store.archived(run.id)
         problems = [
@@ -39,8 +45,10 @@ async def check_store(store: Store, *, now: int | None = None) -> int:
             *_problems_of_journal(entries),
             *_problems_of_audit(run, audit),
             *_problems_of_waits(run, loaded.waits, entries),
+            *_problems_of_staged(run, journal.staged, entries),
             *_problems_of_events(run, loaded),
             *[problem async for problem in _problems_of_ends(store, loaded)],
+            *[problem async for problem in _problems_of_stock(store, loaded)],
             *([] if now is None else [problem async for problem in _overlooked(store, loaded, now)]),
             *(f"has archived an entry of its attempt {n}" for n, _ in archived if n >= run.attempt),
         ]
@@ -120,6 +128,17 @@ def _problems_of_waits(run: Run, waits: tuple[Wait, ...], entries: list[Entry]) 
             yield f"waits at {wait.position} for {wait.kind} {wait.name!r}, which is in its journal"
 
 
+def _problems_of_staged(run: Run, found: tuple[Staged, ...], entries: list[Entry]) -> Iterator[str]:
+    if run.status in FINISHED and found:
+        yield f"has finished, but what {[staged.name for staged in found]} came to is staged"
+    done = {entry.position for entry in entries}
+    for staged in found:
+        if staged.position in done:
+            yield f"has what step {staged.name!r} came to staged at {staged.position}, and in its journal"
+        if staged.claim > run.claim:
+            yield f"has something staged with the claim {staged.claim}, but is at {run.claim}"
+
+
 def _problems_of_events(run: Run, loaded: LoadedRun) -> Iterator[str]:
     if run.status in FINISHED and loaded.events:
         yield f"has finished, but has the events {[event.name for event in loaded.events]}"
@@ -151,6 +170,24 @@ async def _problems_of_ends(store: Store, loaded: LoadedRun) -> AsyncIterator[st
             yield f"waits at {position} for the end of {ended}, which has come"
         if is_marked and not ended and position not in given and not retried:
             yield f"has won at {position}, but nothing is there that could have"
+
+
+async def _problems_of_stock(store: Store, loaded: LoadedRun) -> AsyncIterator[str]:
+    run = loaded.run
+    artifacts = await store.artifacts(ArtifactFilter(run_id=run.id, staged=True, limit=_QUEUE))
+    staged = [one.name for one in artifacts if one.state == "staged"]
+    if staged and run.status in FINISHED:
+        yield f"has finished, but has staged {staged}"
+    if len(staged) < len(artifacts) and run.status is not Status.SUCCEEDED:
+        yield "has published artifacts, but has not succeeded"
+    waits = {wait.name: wait for wait in loaded.waits if wait.name.startswith(TASK_EVENT)}
+    tasks = {task_event(task.id): task for task in await store.tasks(TaskFilter(run_id=run.id, limit=_QUEUE))}
+    for name, task in tasks.items():
+        if task.status == "open" and (name not in waits or waits[name].position != task.position):
+            yield f"does not wait for the task {task.id!r}, which is open"
+    for name, wait in waits.items():
+        if wait.due_at is None and (name not in tasks or tasks[name].status != "open"):
+            yield f"waits at {wait.position} for {name}, which is not open"
 
 
 async def _overlooked(store: Store, loaded: LoadedRun, now: int) -> AsyncIterator[str]:

@@ -7,8 +7,24 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run
-from perdure.ports import Journal, LoadedRun, News, Offer, Ripe, RunFilter, Store, StoredRun, StreamPage
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
+from perdure.kernel.stock import Artifact, Record, Task
+from perdure.ports import (
+    ArtifactFilter,
+    Insertion,
+    Journal,
+    LoadedRun,
+    News,
+    Offer,
+    Ripe,
+    RunFilter,
+    StepPlace,
+    Store,
+    StoredRun,
+    StreamPage,
+    TaskFilter,
+    Transacts,
+)
 
 T = TypeVar("T")
 
@@ -62,6 +78,16 @@ class StoreProxy:
 
     async def commit(self, batch: Batch) -> Committed:
         return await self._through(self.inner.commit(batch))
+
+    def insertion(self, batch: Batch) -> Insertion:
+        return self.inner.insertion(batch)
+
+    @property
+    def transacts(self) -> Transacts:
+        return self.inner.transacts
+
+    async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:
+        return await self._through(self.inner.transact(place, body))
 
     async def claim(
         self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int
@@ -122,6 +148,42 @@ class StoreProxy:
 
     async def stream(self, run_id: str, name: str, *, after: int, limit: int) -> StreamPage:
         return await self._through(self.inner.stream(run_id, name, after=after, limit=limit))
+
+    async def artifacts(self, wanted: ArtifactFilter) -> builtins.list[Artifact]:
+        return await self._through(self.inner.artifacts(wanted))
+
+    async def artifact(self, *, id: str | None = None, name: str = "", version: int | None = None) -> Artifact | None:
+        return await self._through(self.inner.artifact(id=id, name=name, version=version))
+
+    async def chunk(self, artifact_id: str, number: int) -> bytes | None:
+        return await self._through(self.inner.chunk(artifact_id, number))
+
+    async def tasks(self, wanted: TaskFilter) -> builtins.list[Task]:
+        return await self._through(self.inner.tasks(wanted))
+
+    async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
+        return await self._through(self.inner.load_tasks(ids))
+
+    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
+        claiming = self.inner.claim_tasks(queue=queue, worker=worker, lease_us=lease_us, at=at, limit=limit)
+        return await self._through(claiming)
+
+    async def hold_task(
+        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+    ) -> bool:
+        holding = self.inner.hold_task(
+            task_id=task_id, worker=worker, at=at, keep=keep, details=details, error=error
+        )  # fmt: skip
+        return await self._through(holding)
+
+    async def put_record(self, record: Record) -> int:
+        return await self._through(self.inner.put_record(record))
+
+    async def record(self, kind: str, name: str, version: int | None = None) -> Record | None:
+        return await self._through(self.inner.record(kind, name, version))
+
+    async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
+        return await self._through(self.inner.records(kind, after=after, limit=limit))
 
     async def post(self, mail: Mail) -> int:
         return await self._through(self.inner.post(mail))

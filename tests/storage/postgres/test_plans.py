@@ -10,16 +10,23 @@ from typing import cast
 
 import pytest
 
-from perdure.storage.postgres import PostgresStore
+from perdure.storage.postgres import PostgresStore, queries, stock
 from perdure.storage.postgres.connection import connect
-from perdure.storage.postgres.queries import QUERIES
 from tests.storage.postgres.meddling import author_on
 from tests.storage.postgres.server import VERSIONS, Servers
+
+QUERIES = {**queries.QUERIES, **stock.QUERIES}
 
 # What is read whole is short: living engines, mail that waits, events that many are about to get, held runs; or it is
 # what was asked for.
 SHORT = ("engines_living", "engines_epoch_key", "heartbeats_pkey", "mail_pkey", "events_reached", "runs_held")
-ASKED_FOR = {"queued_events": "events_queue", "letters": "dead_letters_pkey"}
+ASKED_FOR = {
+    "queued_events": "events_queue",
+    "letters": "dead_letters_pkey",
+    "artifacts_all": "artifacts_pkey",
+    "tasks_all": "tasks_pkey",
+    "tasks_open_anywhere": "tasks_open",
+}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

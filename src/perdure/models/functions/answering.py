@@ -64,7 +64,7 @@ class Answering:
         for ask in asks:
             if live.asks.get(ask.position) is not ask or live.ended:
                 continue
-            if ask.kind == "wait":
+            if ask.kind in ("wait", "task"):
                 for option, due_at in ask.what.due_at.items():
                     timer = self._timers.arm(due_at, partial(self._option_due, live, ask, option))
                     live.timers[ask.position] = timer
@@ -174,7 +174,7 @@ class Answering:
             started = await self._submit(start)
             if not started.created:
                 stored = (await self._store.get([start.run_id]))[start.run_id]
-                check_same(started.run, self._codec.decode(stored.input), start.workflow, ask.what.input)
+                check_same(stored.run, self._codec.decode(stored.input), start.workflow, ask.what.input)
         except EngineStopped as stopped:
             log.warning("child %s is started when its parent goes on: %s", start.run_id, stopped)
             return

@@ -31,7 +31,7 @@ class TimerRequest(Struct, frozen=True):
 
 class Ask(Struct, frozen=True):
     """Something else that workflow code awaits: an event or one of several things (wait), a child's result (child), a
-    child's id (start). `what` is handed through untouched."""
+    child's id (start), the answer to a task (task). `what` is handed through untouched."""
 
     position: str
     kind: str

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
@@ -107,8 +108,8 @@ class CurrentStep:
     """The attempt of a step that the calling code belongs to."""
 
     __slots__ = (
-        "_append", "_beat", "_details", "_flush", "_resources", "attempt", "idempotency_key", "name", "position",
-        "run_id",
+        "_append", "_beat", "_connection", "_details", "_flush", "_resources", "_stage", "_stage_file", "attempt",
+        "idempotency_key", "name", "position", "run_id",
     )  # fmt: skip
 
     def __init__(
@@ -123,6 +124,9 @@ class CurrentStep:
         details: str | None,
         append: Callable[[str, Any], None],
         flush: Callable[[], Awaitable[None]],
+        stage: Callable[[str, Any, str, str | None], None],
+        stage_file: Callable[[str, str | Path, str, str | None], Awaitable[None]],
+        connection: Any = None,
     ) -> None:
         self.run_id = run_id
         self.position = position
@@ -134,6 +138,20 @@ class CurrentStep:
         self._details = details
         self._append = append
         self._flush = flush
+        self._stage = stage
+        self._stage_file = stage_file
+        self._connection = connection
+
+    @property
+    def connection(self) -> Any:
+        """A transactional step's connection to the store's database: sqlite3's or asyncpg's, in a transaction that is
+        committed with the step's result, or rolled back if it fails. Of no use once the step has ended.
+
+        Raises Misuse in a step that is not transactional.
+        """
+        if self._connection is None:
+            raise Misuse(f"step {self.name!r} has no connection: make it transactional, with @step(transactional=True)")
+        return self._connection
 
     def heartbeat(self, details: Any = None) -> None:
         """Say that the attempt is alive, and how far it got: the next attempt finds it in `heartbeat_details`.
@@ -173,6 +191,28 @@ class CurrentStep:
         so now and then. In a worker process it does not wait."""
         await self._flush()
 
+    def stage(self, name: str, value: Any, *, type: str = "", media_type: str | None = None) -> None:
+        """Stage an artifact of the run: text and bytes as they are, any other value as JSON. From coroutines and
+        threads.
+
+        It is staged together with the step's result, if this attempt succeeds, and published in the commit in which the
+        run succeeds. What a failed attempt has staged is forgotten. In an attempt that has ended it does nothing.
+        Raises UnstorableValue, InvalidArguments if it is too large; Misuse in a worker process
+        and in a transactional step.
+        """
+        self._stage(name, value, type, media_type)
+
+    def stage_file(
+        self, name: str, path: str | Path, *, type: str = "", media_type: str | None = None
+    ) -> Awaitable[None]:
+        """Stage the content of a file, which may be as large as the store has room for: it is read part by part, and
+        each is with the store before the next one is read. The file may be removed afterwards.
+
+        In a coroutine it must be awaited; in a thread it is done when it returns. Otherwise as `stage`. Raises OSError,
+        and Misuse if the attempt has ended meanwhile.
+        """
+        return self._stage_file(name, path, type, media_type)
+
     def resource(self, kind: type[T]) -> T:
         found: T = self._resources(kind)
         return found
@@ -184,6 +224,9 @@ class Describable(Protocol):
 
 # What runs in a step's context can have its attempt described; few steps ask.
 in_step: ContextVar[Describable] = ContextVar("perdure_step")
+
+# In all that a step sets off which holds the store's only writer: its name, until it has ended.
+holds_writer: ContextVar[Callable[[], str]] = ContextVar("perdure_holds_writer", default=str)
 
 
 def current_step() -> CurrentStep:

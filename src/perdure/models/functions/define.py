@@ -110,6 +110,7 @@ class Step(Generic[P, R]):
         total_timeout: Duration | None,
         heartbeat_timeout: Duration | None,
         process: bool,
+        transactional: bool = False,
         signature: Signature,
     ) -> None:
         self.function = function
@@ -120,10 +121,16 @@ class Step(Generic[P, R]):
         self.heartbeat_timeout_s = _seconds(heartbeat_timeout, "heartbeat_timeout", name)
         self.is_timed = self.timeout_s is not None or self.heartbeat_timeout_s is not None
         self.process = process
+        self.transactional = transactional
         self.signature = signature
         self.is_async = inspect.iscoroutinefunction(function)
         if process:
             _check_for_process(function, name)
+            if transactional:
+                raise InvalidDefinition(
+                    f"step {name!r} is transactional, and its transaction belongs to the engine's process: leave out "
+                    "process=True"
+                )
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__wrapped__ = function
@@ -143,6 +150,7 @@ class Step(Generic[P, R]):
         total_timeout: Duration | None = None,
         heartbeat_timeout: Duration | None = None,
         process: bool | None = None,
+        transactional: bool | None = None,
     ) -> Step[P, R]:
         """The same step with other options for the calls made from it."""
         return Step(
@@ -153,6 +161,7 @@ class Step(Generic[P, R]):
             total_timeout=self.total_timeout_s if total_timeout is None else total_timeout,
             heartbeat_timeout=self.heartbeat_timeout_s if heartbeat_timeout is None else heartbeat_timeout,
             process=self.process if process is None else process,
+            transactional=self.transactional if transactional is None else transactional,
             signature=self.signature,
         )
 
@@ -212,6 +221,8 @@ class RunCall(Coroutine[Any, Any, R_co]):
 class Workflow(Generic[P, R]):
     """A durable function: deterministic code between steps, which goes on after any crash where it was."""
 
+    model = "function"
+
     def __init__(
         self,
         function: Callable[P, Coroutine[Any, Any, R]],
@@ -254,7 +265,12 @@ class Stub(Workflow[P, R]):
 
     def __init__(self, function: Callable[P, Coroutine[Any, Any, R]], **options: Any) -> None:
         super().__init__(function, **options)
-        _WORKFLOWS.discard(self)
+        forget(self)
+
+
+def forget(workflow: Workflow[Any, Any]) -> None:
+    """Have no engine take it that was not given it."""
+    _WORKFLOWS.discard(workflow)
 
 
 def decorated_workflows() -> list[Workflow[Any, Any]]:
@@ -290,6 +306,7 @@ def step(
     total_timeout: Duration | None = None,
     heartbeat_timeout: Duration | None = None,
     process: bool = False,
+    transactional: bool = False,
 ) -> _StepDecorator: ...
 def step(
     function: Callable[..., Any] | None = None,
@@ -301,12 +318,19 @@ def step(
     total_timeout: Duration | None = None,
     heartbeat_timeout: Duration | None = None,
     process: bool = False,
+    transactional: bool = False,
 ) -> Any:
     """Make a function a step: async ones run on the process's loop, sync ones in a thread.
 
     With `process=True` a sync function runs in a worker process instead, which imports its module anew, and is killed
     when the step is cancelled or takes too long: for work that keeps the processor busy, or that may crash. Arguments
-    and result cross as JSON. Without a retry policy it is tried three times in all; `Retry.never()` tries it once.
+    and result cross as JSON.
+
+    With `transactional=True` what it writes through `current_step().connection` to tables of yours, in the store's own
+    database, is committed together with its result: exactly once, whatever crashes. It is a plain function on SQLite,
+    an async one on Postgres.
+
+    Without a retry policy a step is tried three times in all; `Retry.never()` tries it once.
     """
 
     def decorate(function: Callable[..., Any], depth: int = 1) -> Step[Any, Any]:
@@ -320,6 +344,7 @@ def step(
             total_timeout=total_timeout,
             heartbeat_timeout=heartbeat_timeout,
             process=process,
+            transactional=transactional,
             signature=Signature(function, f"step {called!r}", local_names(function, depth)),
         )
 

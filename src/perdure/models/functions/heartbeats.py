@@ -6,7 +6,8 @@ newest of them, one write at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -34,6 +35,7 @@ class Pulse(Struct, eq=False):
     newest: str | None = None
     taken: str | None = None
     is_posted: bool = False
+    connection: Any = None  # of a transactional step
 
     def describe(self) -> CurrentStep:
         execution = self.execution
@@ -47,7 +49,17 @@ class Pulse(Struct, eq=False):
             details=self.known,
             append=self.append,
             flush=self.flush,
+            connection=self.connection,
+            stage=self.stage,
+            stage_file=self.stage_file,
         )
+
+    def stage(self, name: str, value: Any, type: str, media_type: str | None) -> None:
+        """An artifact, from any thread. Raises UnstorableValue, InvalidArguments, Misuse."""
+        self.execution.runner.staging.stage(self, name, value, type, media_type)
+
+    def stage_file(self, name: str, path: str | Path, type: str, media_type: str | None) -> Awaitable[None]:
+        return self.execution.runner.staging.stage_file(self, name, path, type, media_type)
 
     def append(self, stream: str, value: Any) -> None:
         """An item for a stream, from any thread. Raises UnstorableValue, InvalidArguments, QueueFull."""

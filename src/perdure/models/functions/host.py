@@ -21,16 +21,18 @@ from perdure.errors import Misuse, PerdureError, StoreError
 from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Begin, Deliver, Drop, Finish
 from perdure.kernel.ops import Advance, Op, Release, SetHold
-from perdure.kernel.records import Failure, Hold, Run, Wait
+from perdure.kernel.records import Engine, Failure, Hold, Run, Staged, Wait
 from perdure.kernel.status import Status
 from perdure.models.functions.answering import Answering
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.loading import Loader
-from perdure.models.functions.loop import Commands, Livelock, TimerRequest
+from perdure.models.functions.loop import Commands, Livelock, StepRequest, TimerRequest
 from perdure.models.functions.runner import LiveRun, Mismatch
 from perdure.models.functions.speaking import Speaking
+from perdure.models.functions.staging import Staging
 from perdure.models.functions.steps import Execution, StepRunner
+from perdure.models.functions.transactions import Transactions
 from perdure.ports import Clock, Codec, Ids, Journal, Store
 
 log = logging.getLogger("perdure")
@@ -51,6 +53,7 @@ class FunctionHost(Answering):
         submit: Callable[[Op], Awaitable[Any]],
         insist: Callable[[Sequence[Op]], Awaitable[list[Any]]],
         prove: Callable[[], Awaitable[object]],
+        me: Callable[[], Engine],
         lookup: Callable[[str], Run | None],
         box: Callable[[str], Box],
         dropped: Callable[[str, int | None], None],
@@ -99,6 +102,7 @@ class FunctionHost(Answering):
             processes_max=processes_max,
             payload_max=payload_bytes_max,
             speaking=Speaking(clock, codec, payload_bytes_max, insist, self._background),
+            staging=Staging(clock, codec, ids, payload_bytes_max, insist, owe),
             finished=self._step_finished,
             delayed=self._step_delayed,
             paused=self._inactive,
@@ -106,6 +110,7 @@ class FunctionHost(Answering):
             beaten=self._step_beat,
             is_surely_alive=store.is_surely_alive,
             prove=prove,
+            transactions=Transactions(store, codec, me, prove, self._step_broken),
         )
 
     @property
@@ -212,7 +217,7 @@ class FunctionHost(Answering):
         """What a run has done, and what it is undone for."""
         journal = await reading
         failure = (await self._store.get([run.id]))[run.id].outcome.failure or ""
-        return Journal(journal.input, journal.entries, journal.waits, failure)
+        return replace(journal, failure=failure)
 
     def _loaded(self, run: Run, reading: asyncio.Future[Journal]) -> None:
         if reading.cancelled():
@@ -257,6 +262,8 @@ class FunctionHost(Answering):
         else:
             commands = live.replay(journal.input, journal.entries, at)
         stored = {wait.position: wait for wait in journal.waits}
+        if journal.staged:
+            live.find_staged(journal.staged)
         for ask in commands.asks:
             if ask.kind == "child" and ask.position in stored:
                 live.children[ask.position] = stored[ask.position].target or ""
@@ -265,7 +272,7 @@ class FunctionHost(Answering):
             if wait is not None and wait.kind in ("retry", "beat") and wait.name == request.name:
                 details = None if wait.details is None else self._codec.decode(wait.details)
                 live.retries[request.position] = replace(wait, details=details)
-                if wait.kind == "retry":
+                if wait.kind == "retry" and request.position not in live.staged:
                     live.pausing.add(request.position)
         known = {t.position: t for t in commands.timers if t.position in stored}
         known_asks = [ask for ask in commands.asks if ask.position in stored]
@@ -330,7 +337,7 @@ class FunctionHost(Answering):
         except Exception as error:  # noqa: BLE001 - whatever it is, it is told
             self._set_aside(live, error)
 
-    def _set_aside(self, live: LiveRun, error: Exception) -> None:
+    def _set_aside(self, live: LiveRun, error: BaseException) -> None:
         if isinstance(error, Mismatch):
             self._hold(live.id, live.claim, f"the code does not fit the journal: {error}", error.details, live)
         elif isinstance(error, Livelock):
@@ -365,6 +372,9 @@ class FunctionHost(Answering):
             position = request.position
             if live.requests.get(position) is not request or live.ended or self._draining:
                 continue
+            if position in live.staged:
+                self._guarded(live, self._take_staged, request, live.staged.pop(position))
+                continue
             live.running[position] = execution = Execution(self._steps, live, request)
             wait = live.retries.get(position)
             if wait is None:
@@ -378,6 +388,10 @@ class FunctionHost(Answering):
         if len(self._live) > self._live_runs_max and live.idle:
             self._evict()
 
+    def _take_staged(self, live: LiveRun, request: StepRequest, staged: Staged) -> None:
+        """The step has done its work in another life, and nobody was told."""
+        self._progressed(live, live.step_staged(request, staged, self._clock.now()))
+
     def _attempt(self, execution: Execution) -> None:
         if execution.dropped or execution.live.ended or self._draining:
             return
@@ -386,7 +400,7 @@ class FunctionHost(Answering):
             execution.queue()
             return
         self._active.add(execution)
-        if execution.step.is_async or self._store.is_surely_alive():
+        if execution.step.is_async or execution.step.transactional or self._store.is_surely_alive():
             self._run_attempt(execution)
         else:
             self._background(self._begin_once_proven(execution))
@@ -430,21 +444,34 @@ class FunctionHost(Answering):
         if len(self._live) * 2 > self._live_runs_max:
             self._touch(live)
         try:
-            advance = live.step_done(
-                request,
-                value,
-                error,
-                history=execution.history,
-                started_at=execution.started_at,
-                attempts=execution.attempt or 1,
-                at=self._clock.now(),
-            )
+            if execution.step.transactional and error is None:
+                advance = live.step_staged(request, value, self._clock.now())
+            else:
+                advance = live.step_done(
+                    request,
+                    value,
+                    error,
+                    history=execution.history,
+                    started_at=execution.started_at,
+                    attempts=execution.attempt or 1,
+                    at=self._clock.now(),
+                )
         except Exception as trouble:  # noqa: BLE001 - as in _guarded, without a call more on the hot path
             self._set_aside(live, trouble)
         else:
+            if (stager := execution.stager) is not None:
+                execution.stager = None
+                advance = self._steps.staging.kept(execution, stager, advance)
             if unsaid:
                 advance = replace(advance, stream_items=unsaid + advance.stream_items, plain=False)
             self._progressed(live, advance)
+
+    def _step_broken(self, execution: Execution, error: BaseException) -> None:
+        """The codec cannot take what a step came to, which is rolled back: the run waits for a person."""
+        live = execution.live
+        self._inactive(execution)
+        if live.running.pop(execution.request.position, None) is not None and not live.ended:
+            self._set_aside(live, error)
 
     def _step_delayed(self, execution: Execution, due_at: int, error: BaseException) -> None:
         """A step pauses for longer than a second: make that durable, with the attempts made."""

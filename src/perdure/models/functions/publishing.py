@@ -34,7 +34,7 @@ async def publish(key: str, value: Any) -> None:
     if key not in keys and len(keys) >= KEYS_MAX:
         raise Misuse(f"a run publishes under at most {KEYS_MAX:,} keys, and {key!r} is one more; append to a stream")
     keys.add(key)
-    await _post(loop, Post(key, text, False))
+    await say(loop, Post(key, text, False))
 
 
 class Stream:
@@ -56,7 +56,7 @@ class Stream:
             raise NotInWorkflow(f"this belongs into a workflow; in a step use current_step().append({self.name!r}, …)")
         loop = require_loop("stream(…).append")
         text = to_text(value, f"an item of stream {self.name!r}", loop.payload_max)
-        await _post(loop, Post(self.name, text, True))
+        await say(loop, Post(self.name, text, True))
 
     def __repr__(self) -> str:
         return f"<stream {self.name!r}>"
@@ -67,7 +67,8 @@ def stream(name: str) -> Stream:
     return Stream(name)
 
 
-async def _post(loop: WorkflowLoop, post: Post) -> None:
+async def say(loop: WorkflowLoop, post: Post) -> None:
+    """Have a word go with what the activation asks for. Raises Misuse if there are too many of them."""
     if len(loop.posts) >= POSTS_MAX or loop.posts_chars + len(post.value) > max(POSTS_CHARS_MAX, loop.payload_max):
         raise Misuse(
             f"a workflow may publish and append {POSTS_MAX:,} times, and {POSTS_CHARS_MAX:,} characters, between two "

@@ -17,8 +17,9 @@ from msgspec.structs import replace
 
 from perdure.errors import InvalidArguments, PerdureError, RollbackFailed, UnstorableValue
 from perdure.kernel.ops import Advance, End, Onward, Start
-from perdure.kernel.records import Attempt, Entry, Failure, Outcome, PublishedValue, Run, StreamItem, Wait
+from perdure.kernel.records import Attempt, Entry, Failure, Outcome, PublishedValue, Run, Staged, StreamItem, Wait
 from perdure.kernel.status import Status
+from perdure.kernel.stock import Artifact, Stock, Task
 from perdure.models.functions.commands import Ask, ChildCall, Continued, Post
 from perdure.models.functions.compensation import BRANCH, Compensation, roll_back
 from perdure.models.functions.context import CurrentRun
@@ -26,6 +27,7 @@ from perdure.models.functions.define import StepCall, Workflow
 from perdure.models.functions.failures import entry_of, mark, rebuild, to_failure
 from perdure.models.functions.identity import identity
 from perdure.models.functions.loop import Commands, Completed, StepRequest, TimerRequest, WorkflowLoop
+from perdure.models.functions.staging import StagePost, brought
 from perdure.models.functions.values import to_text
 from perdure.models.functions.waiting import RunEnded, Won, read_won
 from perdure.ports import Codec, Ids, PlainCodec
@@ -46,14 +48,14 @@ class Fired(Struct, frozen=True):
 
 class LiveRun:
     """One run in memory. `asks` is what else it waits for by position, `children` the ids of those it awaits;
-    `requests` are its steps in flight by position; `retries` the stored waits of
-    those tried before, `pausing` those of them that wait for their next attempt now; `gate` what to do, per advance
-    that is not committed yet."""
+    `requests` are its steps in flight by position; `retries` the stored waits of those tried before, `pausing` those of
+    them that wait for their next attempt now, `staged` what came of those that had committed it before a crash; `gate`
+    what to do, per advance that is not committed yet."""
 
     __slots__ = (
         "_callbacks_max", "_codec", "_encode", "_ids", "_input", "_is_retried", "_payload_max", "_starting",
-        "_undone_for", "asks", "children", "claim", "compensations", "ended", "fetching", "gate", "has_waited",
-        "id", "loop", "pausing", "requests", "retries", "running", "seq", "timers", "workflow",
+        "_undone_for", "asks", "children", "claim", "compensations", "ended", "fetching", "gate", "has_staged",
+        "has_waited", "id", "loop", "pausing", "requests", "retries", "running", "seq", "staged", "timers", "workflow",
     )  # fmt: skip
 
     def __init__(
@@ -76,11 +78,13 @@ class LiveRun:
         self.running: dict[str, Any] = {}  # position -> its execution, for the step runner
         self.retries: dict[str, Wait] = {}
         self.pausing: set[str] = set()
+        self.staged: dict[str, Staged] = {}
         self.timers: dict[str, Any] = {}  # position -> its armed timer
         self.gate: deque[Commands | Callable[[], None]] = deque()
         self.seq = 0
         self.ended = False
         self.has_waited = False
+        self.has_staged = False  # or may have
         self.fetching = 0  # ends of other runs that are being read for it
         self._codec = codec
         self._ids = ids
@@ -107,7 +111,7 @@ class LiveRun:
         What an activation says is committed with its entry, so it need not be said again. But the first one has no
         entry; and the last one before a failure may, after a retry, have come further with other code.
         """
-        self.has_waited = True
+        self.has_waited = self.has_staged = True
         total = _Outstanding()
         try:
             commands = total.add(self.begin(input, created_at))
@@ -189,6 +193,8 @@ class LiveRun:
             if isinstance(got, RunEnded) and got.error is not None:
                 mark(got.error, self.seq)
             return got
+        if ask.kind == "task":
+            return ask.what.read(from_json(text, type=Won), self.seq)
         if ask.kind == "compensate":
             self.compensations.append(ask.what)
             return None
@@ -277,6 +283,47 @@ class LiveRun:
         commands = self._took(self.loop.complete_step(position, at, value=value, error=error))
         return self.advance(commands, at, "step finished", (entry,), dropped)
 
+    def step_staged(self, request: StepRequest, staged: Staged, at: int) -> Advance:
+        """A transactional step has committed what it came to, in this life or in another: journal it, go on, and say
+        what is to be written. With its entry, what is staged goes. Raises Mismatch."""
+        position, name = request.position, request.name
+        at = max(self.loop.at, at)
+        call: StepCall[Any] = request.call
+        try:
+            value = call.step.signature.result.read(self._codec.decode(staged.value), f"the staged value of {name!r}")
+        except UnstorableValue as error:
+            raise Mismatch(str(error), details=str(error)) from error
+        self.seq += 1
+        del self.requests[position]
+        self.retries.pop(position, None)
+        entry = Entry(
+            run_id=self.id,
+            seq=self.seq,
+            position=position,
+            kind="step",
+            name=name,
+            value=staged.value,
+            attempts=staged.attempt,
+            started_at=staged.started_at,
+            at=at,
+        )
+        commands = self._took(self.loop.complete_step(position, at, value=value))
+        return self.advance(commands, at, "step finished", (entry,), (position,))
+
+    def find_staged(self, found: Sequence[Staged]) -> None:
+        """After a replay: keep what steps that are asked for have committed. Raises Mismatch if other steps did."""
+        for staged in found:
+            asked = self.loop.pending(staged.position)
+            if asked is None:
+                continue  # It was withdrawn while it was being committed.
+            if asked != ("step", staged.name):
+                raise Mismatch(
+                    f"at position {staged.position} step {staged.name!r} was done, the code asks for {asked[0]} "
+                    f"{asked[1]!r}",
+                    details=f"- {staged.position:<8} step {staged.name}\n+ {staged.position:<8} {' '.join(asked)}",
+                )
+            self.staged[staged.position] = staged
+
     def timer_fired(self, timer: TimerRequest, at: int) -> Advance:
         """A timer is due: journal it, go on, and say what is to be written."""
         at = max(self.loop.at, at)
@@ -324,8 +371,13 @@ class LiveRun:
             ]
         cancels: list[str] = []
         children: list[Start] = []
+        tasks: list[Task] = []
         for ask in commands.asks:
             self.has_waited = True
+            if ask.kind == "task":
+                tasks.append(ask.what.opened(self.id, ask, self._ids(at), at, self._codec))
+                waits += ask.what.rows(self.id, ask, tasks[-1].id)
+                continue
             more, child = self._waits_of(ask, at)
             waits += more
             children += child
@@ -348,6 +400,10 @@ class LiveRun:
             else:
                 end = self._end(commands.end)
         published, items = self._said(commands.posts, at) if commands.posts else ((), ())
+        stock = self._staged(commands.posts, at) if self.has_staged and commands.posts else None
+        if tasks:
+            stock = Stock() if stock is None else stock
+            stock.tasks += tasks
         return Advance(
             run_id=self.id,
             at=at,
@@ -363,6 +419,7 @@ class LiveRun:
             undo=undo,
             published=published,
             stream_items=items,
+            stock=stock,
             idle=end is None and onward is None and self.idle,
             end=end,
             onward=onward,
@@ -373,12 +430,37 @@ class LiveRun:
         values: dict[str, PublishedValue] = {}
         items: list[StreamItem] = []
         for post in posts:
+            if isinstance(post, StagePost):
+                continue
             text = post.value if self._encode is None else self._encode(post.value)
             if post.is_item:
                 items.append(StreamItem(run_id=self.id, stream=post.name, value=text, at=at, mark=post.mark))
             else:
                 values[post.name] = PublishedValue(run_id=self.id, key=post.name, value=text, at=at, mark=post.mark)
         return tuple(values.values()), tuple(items)
+
+    def _staged(self, posts: Sequence[Post], at: int) -> Stock | None:
+        """The artifacts that the code stages."""
+        stock = Stock()
+        for post in posts:
+            if isinstance(post, StagePost):
+                artifact = Artifact(
+                    id=self._ids(at),
+                    run_id=self.id,
+                    name=post.name,
+                    type=post.draft.type,
+                    form=post.draft.form,
+                    media_type=post.draft.media_type,
+                    size=post.draft.size,
+                    digest=post.draft.digest,
+                    workflow=self.workflow.name,
+                    step=post.by,
+                    seq=post.mark[0],
+                    number=post.mark[1],
+                    staged_at=at,
+                )
+                brought(artifact, post.draft, self._codec, stock)
+        return stock if stock.artifacts else None
 
     def _answer_at_once(
         self, commands: Commands, at: int, entries: tuple[Entry, ...]
@@ -417,6 +499,7 @@ class LiveRun:
             at=at,
             workflow=child.workflow.name,
             workflow_version=child.workflow.version,
+            model=child.workflow.model,
             input=self._codec.encode(child.input),
             tags=child.tags,
             deadline=None if child.deadline_us is None else at + child.deadline_us,
@@ -454,7 +537,7 @@ class LiveRun:
                 text = to_text(end.value, signature.about_result, self._payload_max)
                 signature.result.read(text, signature.about_result)
                 outcome = Outcome(output=self._codec.encode(text))
-                return End(status=Status.SUCCEEDED, outcome=outcome, has_waited=self.has_waited)
+                return self._ended(Status.SUCCEEDED, outcome)
             except UnstorableValue as unstorable:
                 error: BaseException = unstorable
         elif isinstance(end.error, KeyboardInterrupt):
@@ -463,7 +546,10 @@ class LiveRun:
             error = end.error
         failure = to_failure(error, entry=entry_of(error))
         outcome = Outcome(failure=to_json(failure).decode())
-        return End(status=Status.FAILED, outcome=outcome, has_waited=self.has_waited)
+        return self._ended(Status.FAILED, outcome)
+
+    def _ended(self, status: Status, outcome: Outcome) -> End:
+        return End(status=status, outcome=outcome, has_waited=self.has_waited, has_staged=self.has_staged)
 
     @staticmethod
     def _end_of_rollback(end: Any, cause: str) -> End:
@@ -483,6 +569,7 @@ class LiveRun:
         if commands.posts:
             said = enumerate(commands.posts, 1)
             commands.posts = [replace(post, mark=(self.seq, number)) for number, post in said]
+            self.has_staged = self.has_staged or any(isinstance(post, StagePost) for post in commands.posts)
         if commands.asks:
             for ask in commands.asks:
                 self.asks[ask.position] = ask

@@ -32,10 +32,12 @@ from perdure.models.functions.heartbeats import Beats, Pulse
 from perdure.models.functions.loop import StepRequest
 from perdure.models.functions.runner import LiveRun
 from perdure.models.functions.speaking import Speaker, Speaking
+from perdure.models.functions.staging import Stager, Staging
 from perdure.ports import Clock, TimerHandle
 
 if TYPE_CHECKING:
     from perdure.models.functions.processes import ProcessPool
+    from perdure.models.functions.transactions import Concluded, Fate, Transactions
     from perdure.models.functions.worker import Ended
 
 log = logging.getLogger("perdure")
@@ -48,7 +50,8 @@ class Execution:
 
     __slots__ = (
         "_beats", "_silence", "_thread", "_timed_out", "_timeout", "attempt", "context", "coroutine", "deadline",
-        "details", "dropped", "history", "live", "pulse", "request", "runner", "speaker", "started_at", "step", "task",
+        "details", "dropped", "fate", "history", "live", "pulse", "request", "runner", "speaker", "stager",
+        "started_at", "step", "task",
     )  # fmt: skip
 
     def __init__(self, runner: StepRunner, live: LiveRun, request: StepRequest) -> None:
@@ -66,7 +69,9 @@ class Execution:
         self.context: Context | None = None
         self.pulse: Pulse | None = None
         self.dropped = False
+        self.fate: Fate | None = None  # of a transactional step's writes
         self.speaker: Speaker | None = None
+        self.stager: Stager | None = None
         self._beats: Beats | None = None
         self._thread: Future[Any] | None = None
         self._timeout: TimerHandle | None = None
@@ -95,10 +100,13 @@ class Execution:
             self._finish(None, self._overall_timeout())
 
     def begin(self) -> None:
-        """Start the next attempt. Raises Misuse if the step cannot be called like this in a worker process."""
+        """Start the next attempt. Raises Misuse if the step cannot be called like this in a worker process, or has no
+        transaction on this store."""
         runner, step, call = self.runner, self.step, self.request.call
         if self._timeout is not None:
             self._stop_timers()
+        if self.stager is not None:
+            self.discard()
         self.attempt += 1
         now = runner.clock.now()
         if not self.started_at:
@@ -110,7 +118,12 @@ class Execution:
         pulse = self.pulse = Pulse(self, self.attempt, self.details)
         context = copy_context()
         context.run(in_step.set, pulse)
-        if step.is_async:
+        if step.transactional:
+            self.live.has_waited = True  # At its end there may be something that nobody asks for any more.
+            self.task = runner.transactions.begin(self, pulse, context)
+            self.task.add_done_callback(self._transaction_ended)
+            self._arm_deadline()
+        elif step.is_async:
             self.coroutine = step.function(*call.args, **call.kwargs)
             self.context = context
             runner.carriers.give(self)
@@ -135,7 +148,7 @@ class Execution:
             attempt=self.attempt,
             details=self.details,
             payload_max=runner.payload_max,
-            began=partial(self._began, pulse),
+            began=partial(self.began, pulse),
             beat=pulse.receive,
             append=pulse.relay,
         )
@@ -146,6 +159,12 @@ class Execution:
         """The step has ended, or is of no matter: what it appended that is not on its way yet."""
         return () if self.speaker is None else self.speaker.hush()
 
+    def discard(self) -> None:
+        """What the last attempt has staged comes to nothing."""
+        stager, self.stager = self.stager, None
+        if stager is not None:
+            self.runner.staging.discard(self, stager)
+
     def drop(self) -> None:
         """Stop: the outcome no longer matters. A process is killed; a thread cannot be, and is left to end."""
         self.dropped = True
@@ -153,8 +172,13 @@ class Execution:
         self._stop_timers()
         self._end_beats()
         self.hush()
-        if self.task is not None and not self.task.done():
+        self.discard()
+        if self.task is not None and not self.task.done() and self._is_given_up():
             self.task.cancel()
+
+    def _is_given_up(self) -> bool:
+        """Whether an attempt can be stopped: not while what it wrote is being committed."""
+        return self.fate is None or self.fate.give_up()
 
     # What attempts say.
 
@@ -190,10 +214,10 @@ class Execution:
 
     def _announce(self, pulse: Pulse, function: Callable[[], Any]) -> Any:
         """In a thread: it may have waited long for one, and its time begins now."""
-        self.runner.tell(self._began, pulse)
+        self.runner.tell(self.began, pulse)
         return function()
 
-    def _began(self, pulse: Pulse) -> None:
+    def began(self, pulse: Pulse) -> None:
         if self.pulse is pulse and self.step.is_timed:
             self._arm()
 
@@ -240,12 +264,17 @@ class Execution:
             f"all attempts taken together ({len(self.history)} failed)"
         )
 
+    def check_deadline(self) -> None:
+        """Raise StepTimedOut if the time for all attempts is over."""
+        if self.deadline is not None and self.runner.clock.now() >= self.deadline:
+            raise self._overall_timeout()
+
     def _time_out(self, error: StepTimedOut) -> None:
         task = self.task
-        if self.dropped or task is None or task.done() or self._timed_out is not None:
+        if self.dropped or task is None or task.done() or self._timed_out is not None or not self._is_given_up():
             return
         self._timed_out = error
-        if self.step.is_async:
+        if self.step.is_async or self.step.transactional:
             task.cancel()
             return
         if self._thread is not None and not self._thread.cancel():
@@ -271,6 +300,21 @@ class Execution:
             self.ended(None, error)
         else:
             self.ended(future.result(), None)
+
+    def _transaction_ended(self, future: asyncio.Future[Concluded]) -> None:
+        if future.cancelled():
+            self.ended(None, asyncio.CancelledError())
+            return
+        end = future.result()
+        if not end.is_final or end.error is None:
+            self.ended(end.staged, end.error)
+            return
+        # What it came to cannot be stored, and trying again would not change that.
+        self.task = self.pulse = None
+        self._stop_timers()
+        if not self.dropped:
+            self._end_beats()
+            self.runner.transactions.conclude(self, end.error)
 
     def _process_ended(self, future: asyncio.Future[Ended]) -> None:
         if future.cancelled():
@@ -321,7 +365,7 @@ class Execution:
         self.history.append(Attempt(self.attempt, kind, message[:1000], now))
         try:
             again = policy.again(self.attempt, error)
-            delay = policy.backoff(self.attempt, random.random()) if again else 0
+            delay = policy.backoff(self.attempt, random.random(), error) if again else 0
         except Exception as broken:  # noqa: BLE001 - the policy has functions of the user's
             again, delay = False, 0
             broken.add_note(f"raised by the retry policy of step {self.step.name!r}")
@@ -371,6 +415,7 @@ class StepRunner:
         processes_max: int | None,
         payload_max: int,
         speaking: Speaking,
+        staging: Staging,
         finished: Callable[[Execution, Any, BaseException | None], None],
         delayed: Callable[[Execution, int, BaseException], None],
         paused: Callable[[Execution], None],
@@ -378,6 +423,7 @@ class StepRunner:
         beaten: Callable[[Execution], None],
         is_surely_alive: Callable[[], bool],
         prove: Callable[[], Awaitable[object]],
+        transactions: Transactions,
     ) -> None:
         _check_not_imported_again()
         if processes_max is not None and processes_max < 1:
@@ -386,11 +432,13 @@ class StepRunner:
         self.resources = resources
         self.payload_max = payload_max
         self.speaking = speaking
+        self.staging = staging
         self.finished = finished
         self.delayed = delayed
         self.paused = paused
         self.again = again
         self.beaten = beaten
+        self.transactions = transactions
         self.loop = asyncio.get_running_loop()
         self.carriers = Carriers(Execution.ended, is_surely_alive, prove)
         self.threads = ThreadPoolExecutor(threads_max, thread_name_prefix="perdure-step")
@@ -411,6 +459,7 @@ class StepRunner:
     def close(self) -> None:
         """Start nothing more; threads that still run are left to end, processes are not."""
         self.carriers.close()
+        self.transactions.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
         if "processes" in self.__dict__:
             self.processes.close()

@@ -123,6 +123,10 @@ class Signature:
         self.least = sum(p.default is p.empty for p in self._parameters)
         self._readers: tuple[Reader, Reader] | None = None
 
+    @property
+    def parameters(self) -> Sequence[inspect.Parameter]:
+        return self._parameters
+
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise InvalidArguments unless the function can be called like this."""
         if kwargs or not self.least <= len(args) <= self.most:

@@ -193,6 +193,8 @@ class _Pulse:
             details=job.details,
             append=self.append,
             flush=_nothing_to_wait_for,
+            stage=_no_staging,
+            stage_file=_no_staging,
         )
 
     def append(self, stream: str, value: Any) -> None:
@@ -245,6 +247,13 @@ class _Pulse:
         self._sent_at = time.monotonic()
         with suppress(OSError):  # The engine is gone, and so will this process be.
             self._worker.send(beat)
+
+
+def _no_staging(*_: Any) -> NoReturn:
+    raise Misuse(
+        "a step in a worker process cannot stage artifacts: return the value, or a file's path, and let another step "
+        "stage it"
+    )
 
 
 async def _nothing_to_wait_for() -> None:

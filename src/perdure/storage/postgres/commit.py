@@ -27,6 +27,7 @@ from perdure.storage.postgres.rows import (
     stream_item_rows,
     wait_rows,
 )
+from perdure.storage.postgres.stock import has_stock, stock_of
 
 BLOCK: Final = 2**20  # the numbers that a commit takes at once
 
@@ -77,6 +78,9 @@ async def _commit_at_once(connection: Connection, batch: Batch) -> Committed:
         **_writes(batch, batch.runs.values(), batch.audit, None),
     }
     query = QUERIES["commit"]
+    if has_stock(batch):
+        query = QUERIES["commit_with_stock"]
+        variables |= stock_of(batch)
     try:
         state: int = await connection.fetchval(query.sql, *query.arguments(variables))
     except Exception as error:
@@ -102,6 +106,9 @@ async def _commit_matched(connection: Connection, batch: Batch) -> Committed:
         variables |= {"engine": batch.engine_id, "knocks": [mail_row(mail) for mail in knocks]}
         query = QUERIES["finish"]
         settled.told = set(await connection.fetchval(query.sql, *query.arguments(variables)))
+        if has_stock(batch):
+            query = QUERIES["finish_stock"]
+            await connection.fetchval(query.sql, *query.arguments(variables | stock_of(batch)))
         if taken := taken_in(batch):
             settled.taken = [(one.run.id, one.waits, one.events) for one in await load_now(connection, taken)]
     except Exception as error:

@@ -16,10 +16,21 @@ from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.faults import is_definite, store_fault
 from perdure.storage.postgres.pooling import rewritten, settings_of
 
+STEP_REST_S: Final = 60.0  # So long, or for the lease, a step may leave its transaction waiting.
 _CONNECT_SHARE: Final = 0.5  # of the lease: so long a connection may take to come about,
 _STATEMENT_SHARE: Final = 0.6  # a statement may run at the server,
 _ANSWER_SHARE: Final = 0.8  # its answer may take to come,
 _LOCK_SHARE: Final = 0.3  # and it may wait for a lock.
+
+
+class Transaction(AbstractAsyncContextManager[Any], Protocol):
+    """What is used of asyncpg's transaction."""
+
+    async def start(self) -> None: ...
+
+    async def commit(self) -> None: ...
+
+    async def rollback(self) -> None: ...
 
 
 class Connection(Protocol):
@@ -33,9 +44,9 @@ class Connection(Protocol):
 
     async def fetchrow(self, query: str, *args: Any) -> Sequence[Any] | None: ...
 
-    def transaction(
-        self, *, isolation: str | None = None, readonly: bool = False
-    ) -> AbstractAsyncContextManager[Any]: ...
+    def transaction(self, *, isolation: str | None = None, readonly: bool = False) -> Transaction: ...
+
+    async def reset(self) -> None: ...
 
     def is_closed(self) -> bool: ...
 
@@ -83,9 +94,12 @@ class Session:
         row: Sequence[Any] | None = await self._answer(self._connection.fetchrow, query, args)
         return row
 
-    def transaction(self, *, isolation: str | None = None, readonly: bool = False) -> AbstractAsyncContextManager[Any]:
-        made: AbstractAsyncContextManager[Any] = self._connection.transaction(isolation=isolation, readonly=readonly)
+    def transaction(self, *, isolation: str | None = None, readonly: bool = False) -> Transaction:
+        made: Transaction = self._connection.transaction(isolation=isolation, readonly=readonly)
         return made
+
+    async def reset(self) -> None:
+        await self._connection.reset()
 
     def is_closed(self) -> bool:
         return bool(self._connection.is_closed())
@@ -172,6 +186,29 @@ async def check_session(connection: Connection, address: Address) -> None:
         )
 
 
+async def connect_step(address: Address, purpose: str) -> Connection:
+    """A new connection for what steps write to tables of their own: with the user's settings, in no hurry. But a server
+    that hears nothing from the other end gives the transaction up, and so does one that is left waiting for long.
+    Raises as `connect` does."""
+    address = address.direct
+    silence_s = max(1, round(address.silence_s))
+    settings = {
+        "application_name": f"perdure {purpose}",
+        "default_transaction_isolation": "read committed",
+        "idle_in_transaction_session_timeout": str(int(max(STEP_REST_S, address.lease_s) * 1000)),
+        "tcp_user_timeout": str(silence_s * 1000),
+        "tcp_keepalives_idle": str(silence_s),
+        "tcp_keepalives_interval": "1",
+        "tcp_keepalives_count": "3",
+    }
+    options: dict[str, Any] = {"server_settings": settings}
+    if address.is_pooled:
+        options = {"server_settings": {"application_name": settings["application_name"]}, "statement_cache_size": 0}
+    connection: Connection = await _connect(address, **options)
+    _limit_silence(connection, silence_s * 1000)
+    return connection
+
+
 async def _connect(address: Address, **options: Any) -> Any:
     """From the first host that lets in and can write: after a failover that is another one than before."""
     address.check_files()
@@ -210,9 +247,15 @@ def _limit_silence(connection: Any, limit_ms: int) -> None:
 class Lane:
     """One connection, for one user at a time."""
 
-    def __init__(self, address: Address, purpose: str) -> None:
+    def __init__(
+        self,
+        address: Address,
+        purpose: str,
+        connect: Callable[[Address, str], Awaitable[Connection]] = connect,
+    ) -> None:
         self._address = address
         self._purpose = purpose
+        self._make = connect
         self._free = asyncio.Lock()
         self._connection: Connection | None = None
         self._ended = False
@@ -247,7 +290,7 @@ class Lane:
             raise StoreBroken(f"the store on {self._address.name} is closed; open another one")
         if self._connection is None or self._connection.is_closed():
             self._connection = None
-            self._connection = await connect(self._address, self._purpose)
+            self._connection = await self._make(self._address, self._purpose)
         return self._connection
 
     def _keep(self, connection: Connection | None, is_fine: bool) -> None:
@@ -276,8 +319,14 @@ class Lane:
 class Lanes:
     """A few of them; who comes takes a free one."""
 
-    def __init__(self, address: Address, purpose: str, count: int) -> None:
-        self._lanes = [Lane(address, purpose) for _ in range(count)]
+    def __init__(
+        self,
+        address: Address,
+        purpose: str,
+        count: int,
+        connect: Callable[[Address, str], Awaitable[Connection]] = connect,
+    ) -> None:
+        self._lanes = [Lane(address, purpose, connect) for _ in range(count)]
         self._next = 0
 
     def use(self) -> AbstractAsyncContextManager[Connection]:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 import time
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Final
 
@@ -46,6 +47,7 @@ class SignsOfLife:
         self._call = asyncio.Event()  # something is new: an engine, or the end
         self._ended = False
         self._thread: threading.Thread | None = None
+        self._over: Future[None] = Future()  # done when the thread is
 
     def give(self, engine_id: str, asked_at: float) -> None:
         """Renew an engine's sign of life from now on. Its row is there already; it was asked for at a time of `now`."""
@@ -71,13 +73,23 @@ class SignsOfLife:
 
     def end(self) -> None:
         """Take all signs back, for good, if the server can be reached; if not, the lease runs out."""
+        if (thread := self._call_off()) is not None:
+            thread.join(_LAST_WORDS_S)
+
+    async def finish(self) -> None:
+        """The same, without holding up the loop, and without its executor, which is gone when a program ends."""
+        if self._call_off() is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.wrap_future(self._over), _LAST_WORDS_S)
+
+    def _call_off(self) -> threading.Thread | None:
         with self._lock:
             self._ended = True
             thread, loop = self._thread, self._loop
-        if thread is not None and loop is not None:
+        if loop is not None:
             with suppress(RuntimeError):  # The thread has ended.
                 loop.call_soon_threadsafe(self._call.set)
-            thread.join(_LAST_WORDS_S)
+        return thread
 
     def _main(self) -> None:
         assert self._loop is not None
@@ -85,6 +97,8 @@ class SignsOfLife:
             self._loop.run_until_complete(self._live())
         finally:
             self._loop.close()
+            with suppress(InvalidStateError):  # Nobody waits for it any more.
+                self._over.set_result(None)
 
     async def _live(self) -> None:
         connection: Connection | None = None

@@ -95,8 +95,8 @@ select pg_terminate_backend(pid) from pg_stat_activity
 where datname = current_database() and usename = current_user and state = 'active' and wait_event = 'ClientRead'
     and application_name in ('perdure writer', 'perdure reader') and state_change < clock_timestamp() - :silence::interval
 
--- name: commit
-select commit_v1(
+-- name: commit_call
+commit_v1(
     :engine, :epoch, :number, :ended, :cleared, :dropped, :put,
     row(
         :new_runs::new_run_v1[], :changed_runs::changed_run_v1[], :archive::archive_v1[], :hops::text[],
@@ -104,6 +104,23 @@ select commit_v1(
         :published::published_v1[], :stream_items::stream_item_v1[]
     )::writes_v1
 )
+
+-- name: commit
+select {commit_call}
+
+-- name: stock
+-- What a batch does to artifacts and tasks.
+row(
+    :stock_at::bigint, :chunks::chunk_v1[], :chunks_gone::text[], :artifacts::artifact_v1[], :archive::archive_v1[],
+    :hops::text[], :fates::fate_v1[], :tasks::task_v1[], :answers::task_answer_v1[], :withdrawn::text[]
+)::stock_v1
+
+-- name: commit_with_stock
+select write_stock_v1({commit_call}, {stock})
+
+-- name: finish_stock
+-- The last part of a batch that needed matching.
+select write_stock_v1(0, {stock})
 
 -- name: prepare
 select state, base from prepare_v1(
@@ -120,6 +137,43 @@ select finish_v1(
         :published::published_v1[], :stream_items::stream_item_v1[]
     )::writes_v1
 )
+
+-- name: surroundings
+-- Asked on a connection of which nothing is known, and never fails: when its transaction began, whether the schema can
+-- have runs started in it, and whether this user may do that.
+select
+    extract(epoch from transaction_timestamp())::text,
+    exists (
+        select 1 from pg_proc join pg_namespace on pg_namespace.oid = pg_proc.pronamespace
+        where pg_namespace.nspname = :schema and pg_proc.proname = 'start_v1'
+    ),
+    (
+        select coalesce(bool_and(has_schema_privilege(pg_namespace.oid, 'usage')), false)
+        from pg_namespace where pg_namespace.nspname = :schema
+    )
+    and (
+        select coalesce(bool_and(has_function_privilege(pg_proc.oid, 'execute')), false)
+        from pg_proc join pg_namespace on pg_namespace.oid = pg_proc.pronamespace
+        where pg_namespace.nspname = :schema
+            and pg_proc.proname in ('start_v1', 'insert_runs_v1', 'write_rest_v1', 'post_v1')
+    )
+    and (
+        select coalesce(bool_and(
+            has_table_privilege(pg_class.oid, 'select')
+            and (pg_class.relname in ('engines', 'blocks') or has_table_privilege(pg_class.oid, 'insert'))
+        ), false)
+        from pg_class join pg_namespace on pg_namespace.oid = pg_class.relnamespace
+        where pg_namespace.nspname = :schema
+            and pg_class.relname in ('runs', 'run_tags', 'audit', 'engines', 'blocks')
+    )
+
+-- name: start
+-- Insert a run in the transaction of somebody else.
+select state from start_v1(:engine, :began, :run, :note) as state
+
+-- name: there
+-- Of these runs, those that are there for everybody to see.
+select id from runs where id = any(:ids::text[])
 
 -- name: expectations
 -- What tells whether runs are as a batch expects them.
@@ -335,6 +389,11 @@ select {run_columns} from runs where runs.id = any(:ids::text[])
 -- name: waits
 -- What runs wait for.
 select {wait_columns} from waits where run_id = any(:ids::text[]) order by run_id, position, option
+
+-- name: staged
+-- What is staged for runs, in the order of the fields of kernel.records.Staged.
+select run_id, position, name, claim, attempt, value, started_at, at from staged
+where run_id = any(:ids::text[]) order by run_id, position
 
 -- name: stored_runs
 -- Runs by id, with payloads.

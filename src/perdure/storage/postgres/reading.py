@@ -7,12 +7,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from perdure.errors import CommitRefused, RunNotFound, UnstorableValue
-from perdure.kernel.records import Entry, Event, Wait
+from perdure.kernel.records import Entry, Event, Staged, Wait
 from perdure.ports import Journal, LoadedRun
 from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.faults import is_lost
 from perdure.storage.postgres.queries import QUERIES
-from perdure.storage.postgres.rows import entry_of, event_of, run_of, wait_of
+from perdure.storage.postgres.rows import entry_of, event_of, run_of, staged_of, wait_of
 
 
 async def fetch(connection: Connection, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
@@ -54,7 +54,13 @@ async def journals(connection: Connection, ids: Sequence[str]) -> dict[str, Jour
     entries: dict[str, list[Entry]] = {}
     for row in entry_rows:
         entries.setdefault(row[0], []).append(entry_of(row))
-    return {id: Journal(text, entries.get(id, []), tuple(waits.get(id, ()))) for id, text in inputs}
+    staged: dict[str, list[Staged]] = {}
+    for row in await fetch(connection, "staged", ids=[*ids]):
+        staged.setdefault(row[0], []).append(staged_of(row))
+    return {
+        id: Journal(text, entries.get(id, []), tuple(waits.get(id, ())), staged=tuple(staged.get(id, ())))
+        for id, text in inputs
+    }
 
 
 async def _waits(connection: Connection, ids: Sequence[str]) -> dict[str, list[Wait]]:

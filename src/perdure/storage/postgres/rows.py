@@ -21,6 +21,7 @@ from perdure.kernel.records import (
     Outcome,
     PublishedValue,
     Run,
+    Staged,
     StreamItem,
     Wait,
 )
@@ -169,7 +170,7 @@ def run_of(row: Sequence[Any]) -> Run:
         values["hold"] = None if row[_HOLD_AT] is None else _decode_hold(row[_HOLD_AT])
     except (msgspec.DecodeError, TypeError) as error:
         raise _not_a_record(Run, row, error) from error
-    return _record(Run, values, row)
+    return record_of(Run, values, row)
 
 
 def stored_run_of(row: Sequence[Any]) -> StoredRun:
@@ -178,7 +179,7 @@ def stored_run_of(row: Sequence[Any]) -> StoredRun:
 
 
 def entry_of(row: Sequence[Any]) -> Entry:
-    return _record(Entry, dict(zip(Entry.__struct_fields__, row, strict=True)), row)
+    return record_of(Entry, dict(zip(Entry.__struct_fields__, row, strict=True)), row)
 
 
 def wait_of(row: Sequence[Any]) -> Wait:
@@ -187,7 +188,11 @@ def wait_of(row: Sequence[Any]) -> Wait:
         values["where"] = _decode_where(values["where"]) if values["where"] else ()
     except (msgspec.DecodeError, TypeError) as error:
         raise _not_a_record(Wait, row, error) from error
-    return _record(Wait, values, row)
+    return record_of(Wait, values, row)
+
+
+def staged_of(row: Sequence[Any]) -> Staged:
+    return record_of(Staged, dict(zip(Staged.__struct_fields__, row, strict=True)), row)
 
 
 def event_of(row: Sequence[Any]) -> Event:
@@ -203,23 +208,23 @@ def _with_fields(kind: type[T], values: dict[str, Any], row: Sequence[Any]) -> T
         values["fields"] = _decode_tags(values["fields"]) if values["fields"] != "{}" else {}
     except (msgspec.DecodeError, TypeError) as error:
         raise _not_a_record(kind, row, error) from error
-    return _record(kind, values, row)
+    return record_of(kind, values, row)
 
 
 def audit_of(row: Sequence[Any]) -> Audit:
-    return _record(Audit, dict(zip(Audit.__struct_fields__, row, strict=True)), row)
+    return record_of(Audit, dict(zip(Audit.__struct_fields__, row, strict=True)), row)
 
 
 def published_of(row: Sequence[Any]) -> PublishedValue:
-    return _record(PublishedValue, dict(zip(PublishedValue.__struct_fields__, row, strict=False)), row)
+    return record_of(PublishedValue, dict(zip(PublishedValue.__struct_fields__, row, strict=False)), row)
 
 
 def stream_item_of(row: Sequence[Any]) -> StreamItem:
-    return _record(StreamItem, dict(zip(StreamItem.__struct_fields__, row, strict=False)), row)
+    return record_of(StreamItem, dict(zip(StreamItem.__struct_fields__, row, strict=False)), row)
 
 
 def mail_of(row: Sequence[Any]) -> Mail:
-    return _record(Mail, dict(zip(Mail.__struct_fields__, row, strict=True)), row)
+    return record_of(Mail, dict(zip(Mail.__struct_fields__, row, strict=True)), row)
 
 
 def mail_row(mail: Mail) -> Row:
@@ -232,10 +237,11 @@ def engine_of(row: Sequence[Any]) -> Engine:
         values["workflows"] = _decode_names(values["workflows"])
     except (msgspec.DecodeError, TypeError) as error:
         raise _not_a_record(Engine, row, error) from error
-    return _record(Engine, values, row)
+    return record_of(Engine, values, row)
 
 
-def _record(kind: type[T], values: Mapping[str, object], row: Sequence[Any]) -> T:
+def record_of(kind: type[T], values: Mapping[str, object], row: Sequence[Any]) -> T:
+    """A row as the record that it must be. Raises InvariantViolated."""
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:

@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
 import asyncpg
+from msgspec.structs import asdict
 
 from perdure.errors import CommitRefused, Misuse, RunNotFound, StoreBroken, StoreBusy, StoreError, UnstorableValue
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
 from perdure.kernel.status import ACTIVE, FINISHED, Status
-from perdure.ports import STREAM_PAGE_CHARS_MAX, Journal, LoadedRun, News, Offer, Ripe, RunFilter, StoredRun, StreamPage
+from perdure.kernel.stock import Artifact, Record, Task
+from perdure.ports import (
+    STREAM_PAGE_CHARS_MAX,
+    ArtifactFilter,
+    Insertion,
+    Journal,
+    LoadedRun,
+    News,
+    Offer,
+    Ripe,
+    Rows,
+    RunFilter,
+    Statement,
+    StepPlace,
+    StoredRun,
+    StreamPage,
+    TaskFilter,
+    Transacts,
+)
+from perdure.storage.postgres import stock
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.commit import commit
 from perdure.storage.postgres.connection import Lane, Lanes, check_session, connect
 from perdure.storage.postgres.faults import LOCKED, sqlstate, store_fault
 from perdure.storage.postgres.fleet import Claims, look, offered
 from perdure.storage.postgres.hints import ANYBODY, Listener, Notifier
+from perdure.storage.postgres.insertion import insertion
 from perdure.storage.postgres.listing import listing
 from perdure.storage.postgres.liveness import SignsOfLife, now
+from perdure.storage.postgres.lookout import Lookout
 from perdure.storage.postgres.reading import Snapshot, fetch, journals, load_now, ripe_waits, status
 from perdure.storage.postgres.rows import (
     audit_of,
@@ -39,6 +60,7 @@ from perdure.storage.postgres.rows import (
     stream_item_of,
 )
 from perdure.storage.postgres.schema import migrate
+from perdure.storage.postgres.steps import StepTransactions
 
 _LANES: Final = 4  # connections for all but commits, opened as they are needed
 
@@ -47,15 +69,20 @@ class PostgresStore:
     """A store in the schema of a database, which is made if there is none.
 
     Commits have a connection of their own; so have hints to others, hints from them, and the heartbeat in its thread.
+    Transactional steps have a few.
     """
+
+    transacts: Transacts = "async"
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self._writer = Lane(address, "writer")
         self._lanes = Lanes(address, "reader", _LANES)
+        self._steps = StepTransactions(address)
         self._signs = SignsOfLife(address)
         self._notifier = Notifier(address)
         self._listener = Listener(address)
+        self._lookout = Lookout(self._lanes, self._notifier)
         self._state = "new"
         self._claims = Claims()
         self._senders: dict[int, str] = {}  # of mail that is to be answered
@@ -79,22 +106,27 @@ class PostgresStore:
         except BaseException:
             self.abandon()
             raise
+        self._lookout.open()
 
     async def close(self) -> None:
         if self._state == "open":
             self._state = "closed"
+            await self._lookout.close()
             await self._listener.close()
             await self._notifier.close()
+            await self._steps.close()
             await self._writer.close()
             await self._lanes.close()
-            await asyncio.to_thread(self._signs.end)
+            await self._signs.finish()
 
     def abandon(self) -> None:
         if self._state == "open":
             self._state = "closed"
             # What is being written at this moment lands, or meets the fence of whoever finds the sign gone.
+            self._lookout.abandon()
             self._listener.abandon()
             self._notifier.abandon()
+            self._steps.abandon()
             self._writer.abandon()
             self._lanes.abandon()
             self._signs.end()
@@ -152,6 +184,16 @@ class PostgresStore:
         self._notifier.tell(*self._addressees(batch, committed))
         return committed
 
+    def insertion(self, batch: Batch) -> Insertion:
+        self._check_open()
+        return Insertion("postgresql", self._insertion(batch))
+
+    def _insertion(self, batch: Batch) -> Generator[Statement, Rows, StoredRun | None]:
+        taken = yield from insertion(self.address, batch)
+        if taken is None:
+            self._lookout.expect(batch.runs)
+        return taken
+
     async def _cut_off(self, busy: StoreBusy) -> None:
         """If a lock was not to be had in time, end whoever may keep it for no good reason; the next try may get it."""
         if busy.__cause__ is not None and sqlstate(busy.__cause__) == LOCKED:
@@ -168,6 +210,10 @@ class PostgresStore:
                 runs.add(run_id)
         engines = {self._senders[mail_id] for mail_id in batch.mail_done if mail_id in self._senders}
         return runs, engines
+
+    async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:
+        self._check_open()
+        return await self._steps.transact(place, body)
 
     async def claim(
         self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int
@@ -269,6 +315,51 @@ class PostgresStore:
             rows = await fetch(connection, "stream", **wanted, chars_max=STREAM_PAGE_CHARS_MAX)
             return StreamPage(items=tuple(stream_item_of(row) for row in rows), has_ended=has_ended)
 
+    async def artifacts(self, wanted: ArtifactFilter) -> builtins.list[Artifact]:
+        query, variables = stock.listing_of_artifacts(wanted)
+        return [stock.artifact_of(row) for row in await self._read_stock(query, **variables)]
+
+    async def artifact(self, *, id: str | None = None, name: str = "", version: int | None = None) -> Artifact | None:
+        query, variables = stock.search_of_artifact(id, name, version)
+        rows = await self._read_stock(query, **variables)
+        return stock.artifact_of(rows[0]) if rows else None
+
+    async def chunk(self, artifact_id: str, number: int) -> bytes | None:
+        rows = await self._read_stock("chunk", artifact_id=artifact_id, number=number)
+        return rows[0][0] if rows else None
+
+    async def tasks(self, wanted: TaskFilter) -> builtins.list[Task]:
+        query, variables = stock.listing_of_tasks(wanted)
+        return [stock.task_of(row) for row in await self._read_stock(query, **variables)]
+
+    async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
+        return {row[0]: stock.task_of(row) for row in await self._read_stock("tasks", ids=[*ids])} if ids else {}
+
+    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
+        """If the connection breaks, tasks may be claimed that nobody knows of: their lease ends."""
+        wanted = {"queue": queue, "worker": worker, "lease_us": lease_us, "at": at, "limit": max(0, limit)}
+        return [stock.task_of(row) for row in await self._write_stock("claim_tasks", **wanted)]
+
+    async def hold_task(
+        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+    ) -> bool:
+        wanted = {"id": task_id, "worker": worker, "at": at, "keep": keep, "details": details, "error": error}
+        return bool(await self._write_stock("hold_task", **wanted))
+
+    async def put_record(self, record: Record) -> int:
+        rows = await self._write_stock("put_record", **asdict(record))
+        version: int = rows[0][0]
+        return version
+
+    async def record(self, kind: str, name: str, version: int | None = None) -> Record | None:
+        query = "newest_record" if version is None else "record"
+        rows = await self._read_stock(query, kind=kind, name=name, version=version)
+        return stock.stored_record_of(rows[0]) if rows else None
+
+    async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
+        rows = await self._read_stock("records", kind=kind, after=after, limit=max(0, limit))
+        return [stock.stored_record_of(row) for row in rows]
+
     async def post(self, mail: Mail) -> int:
         """If the connection breaks, mail with a slot may be posted again; other mail may then be there twice."""
         left = {"run_id": mail.run_id, "sender": mail.sender, "slot": mail.slot or None, "op": mail.op, "at": mail.at}
@@ -296,6 +387,17 @@ class PostgresStore:
         self._check_open()
         async with self._lanes.use() as connection:
             return await fetch(connection, query, **variables)
+
+    async def _write_stock(self, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
+        self._check_open()
+        async with self._lanes.use() as connection:
+            return await stock.fetch(connection, query, **variables)
+
+    async def _read_stock(self, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
+        try:
+            return await self._write_stock(query, **variables)
+        except CommitRefused as error:
+            raise UnstorableValue(f"nothing in a store can match this: {error}") from error
 
     async def _read(self, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
         try:

@@ -15,8 +15,10 @@ from perdure.kernel.mail import knock
 from perdure.kernel.records import Mail
 from perdure.storage.sqlite.events import LettersGone, is_matched, match
 from perdure.storage.sqlite.queries import (
+    CLEAR_STAGED,
     CLEAR_WAITS,
     DELETE_MAIL,
+    DROP_STAGED,
     DROP_WAITS,
     FORGET_READS,
     INSERT_AUDIT,
@@ -47,6 +49,8 @@ from perdure.storage.sqlite.rows import (
     updated_run,
     wait_rows,
 )
+from perdure.storage.sqlite.stock import TaskTaken
+from perdure.storage.sqlite.stock import write as write_stock
 from perdure.storage.sqlite.streams import write as write_streams
 from perdure.storage.sqlite.transaction import snapshot, transaction
 
@@ -77,9 +81,12 @@ def plan(batch: Batch) -> Plan:
     waits: list[Execution] = []
     if batch.waits_cleared or batch.waits_dropped or batch.waits or batch.events_read or batch.hops:
         cleared = [(run_id,) for run_id in batch.waits_cleared]
+        emptied = [*cleared, *((run_id,) for run_id in batch.hops)]
         waits = [
-            *CLEAR_WAITS.executions([*cleared, *((run_id,) for run_id in batch.hops)]),
+            *CLEAR_WAITS.executions(emptied),
+            *CLEAR_STAGED.executions(emptied),
             *DROP_WAITS.executions(batch.waits_dropped),
+            *DROP_STAGED.executions(batch.waits_dropped),
             *NOTE_READS.executions(batch.events_read),
             *READ_EVENTS.executions(batch.events_read),
             *FORGET_READS.executions(cleared),
@@ -129,11 +136,13 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
                 connection.execute(sql, variables)
             if planned.has_streams:
                 write_streams(connection, batch)
+            if batch.stock is not None or batch.archive or batch.hops:
+                write_stock(connection, batch)
             if taken := taken_in(batch):
                 loaded = load_now(connection, taken)
                 found.taken = [(one.run.id, one.waits, one.events) for one in loaded]
             return found
-    except LettersGone:
+    except (LettersGone, TaskTaken):
         raise CommitConflict(frozenset()) from None
     except _RunConflict:
         raise _conflict(connection, batch) from None

@@ -44,6 +44,15 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def connect_steps(path: Path) -> sqlite3.Connection:
+    """Open the file for what steps write to tables of their own, apart from the writer's connection: so nothing that
+    they do to theirs (functions, pragmas, cursors left open) concerns the store."""
+    connection = _connect(path)
+    connection.execute("pragma synchronous = full")
+    connection.execute("pragma foreign_keys = on")
+    return connection
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, cached_statements=_STATEMENTS_MAX)
     connection.execute("pragma temp_store = memory")

@@ -174,6 +174,35 @@ delete from waits where run_id in (values (?))
 -- Single waits.
 delete from waits where (run_id, position) in (with new (run_id, position) as (values (?, ?)) select * from new)
 
+-- name: clear_staged
+-- All that is staged for runs.
+delete from staged where run_id in (values (?))
+
+-- name: drop_staged
+-- What is staged at single positions.
+delete from staged where (run_id, position) in (with new (run_id, position) as (values (?, ?)) select * from new)
+
+-- name: staged_columns
+-- What is staged, in the order of the fields of kernel.records.Staged.
+run_id, position, name, claim, attempt, value, started_at, at
+
+-- name: staged
+-- What is staged for runs.
+select {staged_columns} from staged where run_id in {given_ids} order by run_id, position
+
+-- name: staged_at
+-- What is staged at one position.
+select {staged_columns} from staged where run_id = :run_id and position = :position
+
+-- name: insert_staged
+insert into staged ({staged_columns})
+values (:run_id, :position, :name, :claim, :attempt, :value, :started_at, :at)
+
+-- name: is_owned
+-- Whether a run is an engine's, with this claim.
+select 1 from runs
+where id = :run_id and owner = :engine_id and claim = :claim and hold_kind is null and {active}
+
 -- name: put_waits
 -- New waits, or new states of old ones.
 insert or replace into waits (

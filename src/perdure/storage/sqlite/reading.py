@@ -8,10 +8,10 @@ from contextlib import closing
 from typing import Any
 
 from perdure.errors import InvariantViolated
-from perdure.kernel.records import Entry, Event, Wait
+from perdure.kernel.records import Entry, Event, Staged, Wait
 from perdure.ports import Journal, LoadedRun
 from perdure.storage.sqlite.queries import QUERIES
-from perdure.storage.sqlite.rows import entry_of, event_of, json_text, run_of, wait_of
+from perdure.storage.sqlite.rows import entry_of, event_of, json_text, run_of, staged_of, wait_of
 from perdure.storage.sqlite.transaction import snapshot
 
 
@@ -56,13 +56,20 @@ def journals(connection: sqlite3.Connection, *, ids: list[str]) -> dict[str, Jou
         inputs = connection.execute(QUERIES["inputs"], given).fetchall()
         entry_rows = connection.execute(QUERIES["journals"], given).fetchall()
         waits = _waits(connection, given)
+        staged_rows = connection.execute(QUERIES["staged"], given).fetchall()
     entries: dict[str, list[Entry]] = {}
     for row in entry_rows:
         entries.setdefault(row[0], []).append(entry_of(row))
     for run_id, text in inputs:
         if text is None:
             raise InvariantViolated(f"the input of run {run_id!r} is gone from the table payloads", run_id=run_id)
-    return {id: Journal(text, entries.get(id, []), tuple(waits.get(id, ()))) for id, text in inputs}
+    staged: dict[str, list[Staged]] = {}
+    for row in staged_rows:
+        staged.setdefault(row[0], []).append(staged_of(row))
+    return {
+        id: Journal(text, entries.get(id, []), tuple(waits.get(id, ())), staged=tuple(staged.get(id, ())))
+        for id, text in inputs
+    }
 
 
 def _waits(connection: sqlite3.Connection, given: Mapping[str, str]) -> dict[str, list[Wait]]:

@@ -21,6 +21,7 @@ from perdure.kernel.records import (
     Outcome,
     PublishedValue,
     Run,
+    Staged,
     StreamItem,
     Wait,
 )
@@ -204,7 +205,7 @@ def run_of(row: Row) -> Run:
         values["consumed"] = bool(values["consumed"])
     except (msgspec.DecodeError, TypeError) as error:
         raise _not_a_record(Run, row, error) from error
-    return _record(Run, values, row)
+    return record_of(Run, values, row)
 
 
 def stored_run_of(row: Row) -> StoredRun:
@@ -218,7 +219,7 @@ def stored_run_of(row: Row) -> StoredRun:
 
 def entry_of(row: Row) -> Entry:
     *fields, spilled = row
-    entry = _record(Entry, dict(zip(Entry.__struct_fields__, fields, strict=True)), row)
+    entry = record_of(Entry, dict(zip(Entry.__struct_fields__, fields, strict=True)), row)
     if spilled and entry.value is None and entry.failure is None:
         raise InvariantViolated(
             f"the payload of entry {entry.seq} of run {entry.run_id!r} is gone from the table payloads",
@@ -234,7 +235,11 @@ def wait_of(row: Row) -> Wait:
         values["where"] = _decode_where(values["where"]) if values["where"] else ()
     except (msgspec.DecodeError, TypeError) as error:
         raise _not_a_record(Wait, row, error) from error
-    return _record(Wait, values, row)
+    return record_of(Wait, values, row)
+
+
+def staged_of(row: Row) -> Staged:
+    return record_of(Staged, dict(zip(Staged.__struct_fields__, row, strict=True)), row)
 
 
 def event_of(row: Row) -> Event:
@@ -255,23 +260,23 @@ def _with_fields(kind: type[T], values: dict[str, Any], row: Row) -> T:
     for flag in ("shared", "consumed"):
         if flag in values:
             values[flag] = bool(values[flag])
-    return _record(kind, values, row)
+    return record_of(kind, values, row)
 
 
 def audit_of(row: Row) -> Audit:
-    return _record(Audit, dict(zip(Audit.__struct_fields__, row, strict=True)), row)
+    return record_of(Audit, dict(zip(Audit.__struct_fields__, row, strict=True)), row)
 
 
 def published_of(row: Row) -> PublishedValue:
-    return _record(PublishedValue, dict(zip(PublishedValue.__struct_fields__, row, strict=False)), row)
+    return record_of(PublishedValue, dict(zip(PublishedValue.__struct_fields__, row, strict=False)), row)
 
 
 def stream_item_of(row: Row) -> StreamItem:
-    return _record(StreamItem, dict(zip(StreamItem.__struct_fields__, row, strict=False)), row)
+    return record_of(StreamItem, dict(zip(StreamItem.__struct_fields__, row, strict=False)), row)
 
 
 def mail_of(row: Row) -> Mail:
-    return _record(Mail, dict(zip(Mail.__struct_fields__, row, strict=True)), row)
+    return record_of(Mail, dict(zip(Mail.__struct_fields__, row, strict=True)), row)
 
 
 def engine_of(row: Row) -> Engine:
@@ -281,10 +286,11 @@ def engine_of(row: Row) -> Engine:
         values["workflows"] = _decode_names(values["workflows"])
     except (msgspec.DecodeError, TypeError) as error:
         raise _not_a_record(Engine, row, error) from error
-    return _record(Engine, values, row)
+    return record_of(Engine, values, row)
 
 
-def _record(kind: type[T], values: Mapping[str, object], row: Row) -> T:
+def record_of(kind: type[T], values: Mapping[str, object], row: Row) -> T:
+    """A row as the record that it must be. Raises InvariantViolated."""
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:

@@ -20,7 +20,7 @@ def _load_migrations() -> Mapping[int, str]:
 
 MIGRATIONS: Final = dict(sorted(_load_migrations().items()))
 SCHEMA_VERSION: Final = max(MIGRATIONS)
-_OUR_TABLES: Final = frozenset(
+OUR_TABLES: Final = frozenset(
     name for text in MIGRATIONS.values() for name in re.findall(r"^create table (\w+)", text, re.MULTILINE)
 )
 
@@ -32,7 +32,7 @@ def inspect(connection: sqlite3.Connection, path: Path) -> int:
     """
     tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
     if "perdure_schema" not in tables:
-        if taken := sorted(tables & _OUR_TABLES):
+        if taken := sorted(tables & OUR_TABLES):
             raise StoreBroken(
                 f"{path} has tables that Perdure did not make but whose names it needs ({', '.join(taken)}); give"
                 " Perdure a file of its own",

@@ -9,15 +9,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perdure.errors import CommitRefused, Misuse, RunNotFound, StoreBroken, UnstorableValue
+from perdure.errors import CommitRefused, EngineBug, Misuse, RunNotFound, StoreBroken, UnstorableValue
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run
-from perdure.ports import Journal, LoadedRun, News, Offer, Ripe, RunFilter, StoredRun, StreamPage
-from perdure.storage.sqlite import fleet, reading
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
+from perdure.kernel.stock import Artifact, Record, Task
+from perdure.ports import (
+    ArtifactFilter,
+    Insertion,
+    Journal,
+    LoadedRun,
+    News,
+    Offer,
+    Ripe,
+    RunFilter,
+    StepPlace,
+    StoredRun,
+    StreamPage,
+    TaskFilter,
+    Transacts,
+)
+from perdure.storage.sqlite import fleet, reading, stock
 from perdure.storage.sqlite.commit import commit, plan
-from perdure.storage.sqlite.connection import connect_reader, connect_writer
+from perdure.storage.sqlite.connection import connect_reader, connect_steps, connect_writer
 from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
 from perdure.storage.sqlite.hints import LogWatch
+from perdure.storage.sqlite.insertion import insertion
 from perdure.storage.sqlite.listing import listing
 from perdure.storage.sqlite.liveness import SignsOfLife
 from perdure.storage.sqlite.pace import brisk_switching
@@ -33,6 +49,7 @@ from perdure.storage.sqlite.rows import (
     run_of,
     stored_run_of,
 )
+from perdure.storage.sqlite.steps import StepTransactions
 from perdure.storage.sqlite.streams import read_published, read_stream
 from perdure.storage.sqlite.thread import DatabaseThread
 from perdure.storage.sqlite.transaction import transaction
@@ -47,6 +64,7 @@ class SqliteStore:
     """
 
     poll_s = 0.5
+    transacts: Transacts = "plain"
 
     def __init__(self, path: str | Path) -> None:
         # Resolved, since engines that come by different links must look at the same lock files.
@@ -54,6 +72,7 @@ class SqliteStore:
         self._signs = SignsOfLife(self.path)
         self._writer = DatabaseThread("perdure-sqlite-writer", self.path, connect_writer)
         self._reader = DatabaseThread("perdure-sqlite-reader", self.path, connect_reader)
+        self._steps = StepTransactions(self._connect_steps)
         self._watch: LogWatch | None = None
         self._state = "new"
 
@@ -122,6 +141,21 @@ class SqliteStore:
             raise store_fault(error, self.path) from error
         with brisk_switching:
             return await self._write(partial(commit, planned=planned))
+
+    def insertion(self, batch: Batch) -> Insertion:
+        self._check_open()
+        return Insertion("sqlite", insertion(self.path, batch))
+
+    async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:
+        staged, error = await self._write(lambda _: self._steps.transact(place, body))
+        if staged is None:
+            raise error or EngineBug("a transaction came to nothing")
+        return staged
+
+    def _connect_steps(self) -> sqlite3.Connection:
+        connection = connect_steps(self.path)
+        self._writer.keep(connection)
+        return connection
 
     async def claim(
         self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int
@@ -203,6 +237,40 @@ class SqliteStore:
 
     async def stream(self, run_id: str, name: str, *, after: int, limit: int) -> StreamPage:
         return await self._read(partial(read_stream, run_id=run_id, name=name, after=after, limit=limit))
+
+    async def artifacts(self, wanted: ArtifactFilter) -> builtins.list[Artifact]:
+        return await self._read(partial(stock.artifacts, wanted=wanted))
+
+    async def artifact(self, *, id: str | None = None, name: str = "", version: int | None = None) -> Artifact | None:
+        return await self._read(partial(stock.artifact, id=id, name=name, version=version))
+
+    async def chunk(self, artifact_id: str, number: int) -> bytes | None:
+        return await self._read(partial(stock.chunk, artifact_id=artifact_id, number=number))
+
+    async def tasks(self, wanted: TaskFilter) -> builtins.list[Task]:
+        return await self._read(partial(stock.tasks, wanted=wanted))
+
+    async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
+        return await self._read(partial(stock.load_tasks, ids=[*ids])) if ids else {}
+
+    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
+        claim = partial(stock.claim_tasks, queue=queue, worker=worker, lease_us=lease_us, at=at, limit=limit)
+        return await self._write(claim)
+
+    async def hold_task(
+        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+    ) -> bool:
+        wanted = {"id": task_id, "worker": worker, "at": at, "keep": keep, "details": details, "error": error}
+        return await self._write(partial(stock.hold_task, wanted=wanted))
+
+    async def put_record(self, record: Record) -> int:
+        return await self._write(partial(stock.put_record, record=record))
+
+    async def record(self, kind: str, name: str, version: int | None = None) -> Record | None:
+        return await self._read(partial(stock.record, kind=kind, name=name, version=version))
+
+    async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
+        return await self._read(partial(stock.records, kind=kind, after=after, limit=limit))
 
     async def post(self, mail: Mail) -> int:
         return await self._write(partial(fleet.post, mail=mail))

@@ -33,6 +33,7 @@ class DatabaseThread:
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         self._abandoned = False
         self._stopping = False
+        self._also: list[sqlite3.Connection] = []
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     async def start(self) -> None:
@@ -53,12 +54,21 @@ class DatabaseThread:
         self._orders.put((work, loop, future))
         return await future
 
+    def keep(self, connection: sqlite3.Connection) -> None:
+        """From the thread itself: have another connection closed in the end."""
+        self._also.append(connection)
+
     async def stop(self) -> None:
         """Do what was asked for, then close the connection."""
         if not self._stopping:
             self._stopping = True
+            # Not with the loop's executor: a program that closes its store at its very end has none any more.
+            loop = asyncio.get_running_loop()
+            closed: asyncio.Future[None] = loop.create_future()
+            self._orders.put((sqlite3.Connection.close, loop, closed))
             self._orders.put(None)
-        await asyncio.to_thread(self._thread.join)
+            with suppress(StoreError):
+                await closed
 
     def abandon(self) -> None:
         """Do nothing any more but what is being done at this moment."""
@@ -87,8 +97,8 @@ class DatabaseThread:
             with suppress(RuntimeError):  # The loop was closed: nobody waits for the answer any more.
                 loop.call_soon_threadsafe(_answer, future, result, error)
             del order, work, loop, future, result, error
-        if connection is not None:
-            connection.close()
+        for opened in (*self._also, *([] if connection is None else [connection])):
+            opened.close()
 
 
 def _answer(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:

@@ -15,7 +15,7 @@ def transaction(connection: sqlite3.Connection) -> Generator[None]:
         yield
         connection.execute("commit")
     except BaseException:
-        _roll_back(connection)
+        roll_back(connection)
         raise
 
 
@@ -26,10 +26,11 @@ def snapshot(connection: sqlite3.Connection) -> Generator[None]:
     try:
         yield
     finally:
-        _roll_back(connection)
+        roll_back(connection)
 
 
-def _roll_back(connection: sqlite3.Connection) -> None:
+def roll_back(connection: sqlite3.Connection) -> None:
+    """Undo what a transaction has done, if one is open."""
     # SQLite rolls back by itself after some errors, a full disk among them.
     if connection.in_transaction:
-        connection.execute("rollback")
+        connection.rollback()

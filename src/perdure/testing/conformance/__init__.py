@@ -11,6 +11,7 @@
 The tests are coroutines: any plugin that runs `async def` tests will do.
 """
 
+from perdure.testing.conformance.artifacts import ArtifactRules
 from perdure.testing.conformance.claims import ClaimRules
 from perdure.testing.conformance.commits import CommitRules
 from perdure.testing.conformance.engines import EngineRules
@@ -19,7 +20,9 @@ from perdure.testing.conformance.fleet import FleetRules
 from perdure.testing.conformance.listing import ListingRules
 from perdure.testing.conformance.mail import MailRules
 from perdure.testing.conformance.records import RecordRules
+from perdure.testing.conformance.staging import StagingRules
 from perdure.testing.conformance.streams import StreamRules
+from perdure.testing.conformance.tasks import TaskRules
 from perdure.testing.conformance.waits import WaitRules
 
 __all__ = ["StoreConformance"]
@@ -36,5 +39,8 @@ class StoreConformance(
     EventRules,
     WaitRules,
     StreamRules,
+    StagingRules,
+    ArtifactRules,
+    TaskRules,
 ):
     """All rules of the port."""

@@ -115,6 +115,9 @@ class Commit:
             await transaction.lock([("run", run_id)], exclusive=run_id in batch.runs)
         await transaction.lock([("key", key) for key in sorted(batch.keys)], exclusive=True)
         await transaction.lock([("mail", f"{mail_id}") for mail_id in sorted(batch.mail_done)], exclusive=True)
+        if batch.stock is not None:
+            tasks = {answer.task_id for answer in batch.stock.answers} | set(batch.stock.withdrawn)
+            await transaction.lock([("task", task_id) for task_id in sorted(tasks)], exclusive=True)
         positions = {f"{wait.run_id}/{wait.position}" for wait in self._waits_to_leave()}
         await transaction.lock([("wait", position) for position in sorted(positions)], exclusive=True)
 

@@ -18,6 +18,7 @@ from msgspec.structs import astuple, replace
 from perdure.errors import StoreError
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Mail
+from perdure.kernel.stock import Task
 from perdure.ports import LoadedRun
 from perdure.storage.memory import MemoryDatabase, check_storable
 from perdure.testing.simulate.commits import Commit
@@ -148,6 +149,22 @@ class SimulatedDatabase:
         if self.lapsed:
             await self._bury_late()
         return claimed
+
+    async def claim_tasks(self, claim: Callable[[], Coroutine[Any, Any, list[Task]]]) -> list[Task]:
+        """Those that others have locked are passed over."""
+        tasks = self.memory.stock.tasks
+        await self.network.pass_by()
+        locked = {task_id: tasks.pop(task_id) for task_id in list(tasks) if self.locks.is_held(("task", task_id))}
+        try:
+            return await claim()
+        finally:
+            tasks.update(locked)
+
+    async def hold_task(self, task_id: str, hold: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+        async with self.transaction() as transaction:
+            await transaction.statement()
+            await transaction.lock([("task", task_id)], exclusive=True)
+            return await hold()
 
     async def _bury_late(self) -> None:
         await self.network.pass_by()

@@ -51,11 +51,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     `schedule` sums up in whose turn each callback ran; `errors` are exceptions that nobody caught.
     """
 
-    def __init__(self, seed: int | str) -> None:
+    def __init__(self, seed: int | str, *, turns_max: int = _TURNS_MAX) -> None:
         self.now_us = 0
         self.turns = 0
         self.schedule = 0
         self.errors: list[dict[str, Any]] = []
+        self._turns_max = turns_max
         self._lot = Random(f"{seed}/schedule")
         self._processes: dict[str, Process] = {}
         self._timers: list[tuple[int, int, Process, asyncio.TimerHandle]] = []
@@ -111,6 +112,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Cancel all tasks, and run what is ready until nothing is. No time passes."""
         for process in self._processes.values():
             process.paused = False
+        self._turns_max = self.turns + _TURNS_MAX
         _set_running_loop(self)
         try:
             for _ in range(2):
@@ -123,8 +125,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def _turn(self) -> None:
         self.turns += 1
-        if self.turns > _TURNS_MAX:
-            raise Stuck(f"{_TURNS_MAX} callbacks have run, and it is only {self.now_us / 1e6:.3f} s")
+        if self.turns > self._turns_max:
+            raise Stuck(f"{self._turns_max} callbacks have run, and it is only {self.now_us / 1e6:.3f} s")
         able = [process for process in self._processes.values() if process.ready and not process.paused]
         if not able:
             self._go_on()

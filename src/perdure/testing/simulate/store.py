@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from perdure.errors import CommitConflict, OutcomeUnknown, PerdureError, StoreBusy
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Engine, Mail
+from perdure.kernel.stock import Record, Task
 from perdure.ports import LoadedRun, Offer
 from perdure.storage.memory import MemoryStore
 from perdure.testing.proxy import StoreProxy
@@ -107,6 +108,20 @@ class SimulatedStore(StoreProxy):
         if Bug.UNKNOWN_IS_FAILURE in database.bugs:
             raise CommitConflict(frozenset(batch.runs))
         raise OutcomeUnknown("the connection was lost, as drawn by lot")
+
+    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
+        claim = partial(self._memory.claim_tasks, queue=queue, worker=worker, lease_us=lease_us, at=at, limit=limit)
+        return await self._write(lambda: self._database.claim_tasks(claim))
+
+    async def hold_task(
+        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+    ) -> bool:
+        wanted: dict[str, Any] = {"worker": worker, "at": at, "keep": keep, "details": details, "error": error}
+        hold = partial(self._memory.hold_task, task_id=task_id, **wanted)
+        return await self._write(lambda: self._database.hold_task(task_id, hold))
+
+    async def put_record(self, record: Record) -> int:
+        return await self._write(lambda: self._memory.put_record(record))
 
     async def claim(
         self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int

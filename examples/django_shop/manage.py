@@ -1,0 +1,9 @@
+"""`python manage.py runserver`, with `python engine.py` beside it."""
+
+import os
+import sys
+
+from django.core.management import execute_from_command_line
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
+execute_from_command_line(sys.argv)

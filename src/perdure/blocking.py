@@ -1,0 +1,234 @@
+"""A client or an engine for code that does not await: scripts, notebooks, Django and Flask.
+
+It is no second API: it waits for whatever the first one gives. All of that happens on the event loop of one thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+from weakref import WeakMethod
+
+from perdure.client import Client
+from perdure.engine import Engine
+from perdure.errors import EngineStopped, InvalidArguments, Misuse
+from perdure.models.functions.define import RunCall, StepCall
+from perdure.models.functions.forbidden import forbidden, in_workflow
+
+C = TypeVar("C", bound=Client)
+T = TypeVar("T")
+
+_Outcome = tuple[T] | BaseException
+
+
+class Blocking(Generic[C]):
+    """Has a client, or an engine, live on a thread of its own, and waits for what is asked of it.
+
+        client = Client("sqlite:///shop.db")
+        wait = Blocking(client)
+
+        run = wait(client.start(checkout("o-17"), id="o-17"))
+        total = wait(run.result(), timeout=30)
+
+    Any number of threads may use it at once, whether or not an event loop runs in them. It opens when it is first used,
+    or with `open()` or `with`, and closes with `close()` or the `with`: at the latest when the program ends, that of an
+    engine when the main thread does. A process that is forked after it was opened cannot use it; before, each process
+    opens its own.
+    """
+
+    def __init__(self, client: C) -> None:
+        self.client = client
+        self._lock = threading.Lock()
+        self._state = "new"
+        self._pid: int | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Open it now unless it is open. Raises what the client's `open` raises; it may then be tried again."""
+        self._check_caller()
+        with self._lock:
+            self._ensure_open()
+
+    def close(self) -> None:
+        """Shut the client down and end the thread. Idempotent. Who still waits, in other threads, gets EngineStopped.
+
+        In a process that was forked after it was opened this does nothing: it is the other process's.
+        """
+        if self._is_foreign():
+            return
+        self._check_caller()
+        with self._lock:
+            was, self._state = self._state, "closed"
+        if was == "open":
+            atexit.unregister(self.close)
+            try:
+                if not self._loop.is_closed():
+                    self._result(self._submit(self.client.shutdown()), None)
+            finally:
+                self._end()
+        elif self._thread is not None:
+            self._thread.join()
+
+    def __call__(self, coroutine: Coroutine[Any, Any, T], *, timeout: float | None = None) -> T:
+        """Wait for what a method of the client, or of a run's handle, returns; raises what it raises.
+
+        After `timeout` seconds, opening aside, raises TimeoutError. Then, and if Ctrl-C interrupts it, nobody waits any
+        more, but what was asked for may still be done: with an id or a key it can be asked for again.
+        """
+        try:
+            _check_waitable(coroutine)
+            self._check_caller()
+            with self._lock:
+                self._ensure_open()
+                future = self._submit(coroutine)
+        except BaseException:
+            if asyncio.iscoroutine(coroutine):
+                coroutine.close()  # It was not used, which Python need not warn of.
+            raise
+        return self._result(future, timeout)
+
+    def each(self, items: AsyncIterator[T], *, timeout: float | None = None) -> Iterator[T]:
+        """The items of a stream, one after the other: `for item in wait.each(client.stream("o-17", "log"))`.
+
+        `timeout` is for each of them. Leaving the loop early leaves nothing behind.
+        """
+        while (found := self(_next(items), timeout=timeout)) is not None:
+            yield found[0]
+
+    # Its thread.
+
+    def _ensure_open(self) -> None:
+        if self._state == "closed" or (self._state == "open" and self._loop.is_closed()):
+            raise EngineStopped("this was closed, and its client with it; make new ones")
+        if self._state == "new":
+            self._pid = os.getpid()
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._live, name="perdure-blocking", daemon=True)
+            self._thread.start()
+            try:
+                self._result(self._submit(self.client.open()), None)
+            except BaseException:
+                self._end()
+                self._pid = self._thread = None
+                raise
+            self._state = "open"
+            if isinstance(self.client, Engine):
+                _before_pools(WeakMethod(self.close))
+            else:
+                atexit.register(self.close)
+
+    def _live(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(_tidy(self._loop))
+            self._loop.close()
+
+    def _end(self) -> None:
+        assert self._thread is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[_Outcome[T]]:
+        return asyncio.run_coroutine_threadsafe(_outcome(coroutine), self._loop)
+
+    def _result(self, future: Future[_Outcome[T]], timeout: float | None) -> T:
+        try:
+            outcome = future.result(timeout)
+        except TimeoutError:
+            if future.cancel():
+                message = f"it was not done within {timeout} s; what was asked for may still be done"
+                raise TimeoutError(message) from None
+            outcome = future.result()  # It was done at the last moment.
+        except CancelledError:
+            if self._state != "closed":
+                raise
+            raise EngineStopped("this was closed meanwhile; what was asked for may still be done") from None
+        except BaseException:
+            future.cancel()
+            raise
+        if isinstance(outcome, BaseException):
+            try:
+                raise outcome
+            finally:
+                del outcome, future  # The error has this frame, which is not to have the error.
+        return outcome[0]
+
+    # Who may not wait.
+
+    def _is_foreign(self) -> bool:
+        return self._pid is not None and self._pid != os.getpid()
+
+    def _check_caller(self) -> None:
+        if in_workflow():
+            raise forbidden("waiting with Blocking")
+        if self._is_foreign():
+            raise Misuse(
+                f"this was opened in process {self._pid}, of which this process, {os.getpid()}, is a fork, and threads "
+                "are not forked: open it after the fork. Nothing but its first use, open() and `with` opens it"
+            )
+        if threading.current_thread() is self._thread:
+            raise Misuse(
+                "this is the thread on which the client lives, where waiting would be for ever: await it instead"
+            )
+
+
+def _before_pools(close: WeakMethod[Callable[[], None]]) -> None:
+    """Have it called at the program's end before Python closes all pools of threads: an engine that were still there
+    would see every step fail that needs one. Only Python's own pools have a word for that moment."""
+    register: Callable[[Callable[[], object]], object] = getattr(threading, "_register_atexit", atexit.register)
+    register(lambda: found() if (found := close()) is not None else None)
+
+
+def _check_waitable(coroutine: object) -> None:
+    if isinstance(coroutine, (RunCall, StepCall)):
+        raise InvalidArguments(f"{coroutine!r} was not started: wait for client.start(…) or client.run(…) of it")
+    if not asyncio.iscoroutine(coroutine):
+        raise InvalidArguments(
+            f"it waits for coroutines, such as client.start(…) or run.result() gives, not for {coroutine!r:.80}"
+        )
+
+
+async def _outcome(coroutine: Coroutine[Any, Any, T]) -> _Outcome[T]:
+    """What became of it, as a value: an error is raised where it is waited for, and never in the loop."""
+    try:
+        return (await coroutine,)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to who asked
+        return error
+
+
+async def _next(items: AsyncIterator[T]) -> tuple[T] | None:
+    try:
+        return (await anext(items),)
+    except StopAsyncIteration:
+        return None
+
+
+async def _tidy(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await loop.shutdown_asyncgens()
+
+
+__all__ = ["Blocking"]

@@ -1,0 +1,52 @@
+"""Graphs: workflows as nodes and edges. The vocabulary beyond that of `perdure` itself."""
+
+from perdure.models.graphs.define import Graph
+from perdure.models.graphs.kinds import Kind, add_kind
+from perdure.models.graphs.secrets import Secrets
+from perdure.models.graphs.spec import END, TERMINATE, Limits
+from perdure.models.graphs.words import (
+    NodeRef,
+    all_of,
+    any_of,
+    append,
+    assign,
+    child,
+    collect,
+    http,
+    keyed,
+    last_wins,
+    llm,
+    m_of,
+    merge_object,
+    reduce_with,
+    terminate,
+    timer,
+    wait,
+)
+
+__all__ = [
+    "END",
+    "TERMINATE",
+    "Graph",
+    "Kind",
+    "Limits",
+    "NodeRef",
+    "Secrets",
+    "add_kind",
+    "all_of",
+    "any_of",
+    "append",
+    "assign",
+    "child",
+    "collect",
+    "http",
+    "keyed",
+    "last_wins",
+    "llm",
+    "m_of",
+    "merge_object",
+    "reduce_with",
+    "terminate",
+    "timer",
+    "wait",
+]

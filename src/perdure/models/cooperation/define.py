@@ -1,0 +1,427 @@
+"""How operations are defined: topics, operations, their steps, and what a step may say about the next one."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import weakref
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, Generic, Literal, TypeVar, overload
+
+import msgspec
+from msgspec import Struct
+
+from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
+from perdure.models.cooperation.context import ROUNDS
+from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.scope import Scope
+from perdure.models.cooperation.strategies import Registry, Strategy
+
+M = TypeVar("M")
+
+Policy = Literal["halt", "continue"]
+
+_NAME_MAX_CHARS = 500
+
+_OPERATIONS: weakref.WeakSet[Operation[Any]] = weakref.WeakSet()
+
+
+class NextStep(Struct, frozen=True):
+    """Which step comes next: the following one, the same one again, or another (by its number from 0, or its name)."""
+
+    kind: Literal["go_on", "repeat", "go_to"]
+    target: int | str | None = None
+
+
+def go_on() -> NextStep:
+    """Go on with the following step, as a step that returns nothing does."""
+    return NextStep("go_on")
+
+
+def repeat() -> NextStep:
+    """Run this step again, with `scope.iteration` one higher."""
+    return NextStep("repeat")
+
+
+def go_to(step: int | str) -> NextStep:
+    """Go on with another step: by its number, 0 for the first, or by its name."""
+    return NextStep("go_to", step)
+
+
+Said = NextStep | None
+Invoke = Callable[[Scope, M], Awaitable[Said] | Said]
+Rollback = Callable[[Scope, M, Failure], Awaitable[None] | None]
+OnChildFailure = Callable[[Scope, M, Failure, int], Awaitable[Said] | Said]
+Finally = Callable[[Scope, M], Awaitable[None] | None]
+
+
+class Topic(Generic[M]):
+    """A channel for messages of one type. Operations of any service may handle it."""
+
+    def __init__(self, name: str, type: type[M]) -> None:
+        self.where = _caller()
+        self.name = _checked_name(name, "topic", self.where)
+        self.type = type
+        try:
+            self._decode = msgspec.json.Decoder(type).decode
+        except TypeError as error:
+            raise InvalidDefinition(
+                f"topic {name!r} at {self.where} has messages that cannot be read: {error}"
+            ) from error
+
+    def write(self, message: M) -> str:
+        """The message as JSON. Raises InvalidArguments if it is not of the topic's type, UnstorableValue."""
+        try:
+            text = msgspec.json.encode(message)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise UnstorableValue(f"a message on topic {self.name!r} cannot be stored: {error}") from error
+        try:
+            self._decode(text)
+        except msgspec.ValidationError as error:
+            raise InvalidArguments(f"this is no message for topic {self.name!r}: {error}") from error
+        return text.decode()
+
+    def read(self, payload: str) -> M:
+        try:
+            return self._decode(payload)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise UnstorableValue(f"a message on topic {self.name!r} does not fit its type: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"<topic {self.name!r}>"
+
+
+class OperationStep(Generic[M]):
+    """A step of an operation. What undoes it, what answers to failures of its children, and what is done in any case
+    afterwards is added with decorators."""
+
+    def __init__(self, operation: Operation[M], function: Invoke[M], name: str, where: str) -> None:
+        self.operation = operation
+        self.function = function
+        self.name = name
+        self.where = where
+        self.undo: Rollback[M] | None = None
+        self.handler: OnChildFailure[M] | None = None
+        self.cleanup: Finally[M] | None = None
+        self.__doc__ = function.__doc__
+
+    def rollback(self, function: Rollback[M]) -> Rollback[M]:
+        """Have this called with (scope, message, cause) to undo the step, after its children were rolled back."""
+        self._check(function, "a rollback", 3, self.undo)
+        self.undo = function
+        return function
+
+    def on_child_failure(self, function: OnChildFailure[M]) -> OnChildFailure[M]:
+        """Have this called with (scope, message, failure, attempt) when children of the step have failed and rolled
+        back. If it returns, the failure is dealt with: what it emitted is waited for (if that fails too, it is called
+        again, with the next attempt), then the operation goes on. What it raises rolls the run back.
+
+        On the way back it is asked in the same way when children cannot be rolled back (`scope.rolling_back`).
+        """
+        self._check(function, "a handler of child failures", 4, self.handler)
+        self.handler = function
+        return function
+
+    def finally_(self, function: Finally[M]) -> Finally[M]:
+        """Have this called with (scope, message) in any case, once: after the step and its children, or when the step
+        raises, or while it is rolled back. Where the step goes next is where it goes after this."""
+        self._check(function, "a finally", 2, self.cleanup)
+        self.cleanup = function
+        return function
+
+    def _check(self, function: Callable[..., Any], what: str, takes: int, known: Callable[..., Any] | None) -> None:
+        self.operation.check_open()
+        if known is not None:
+            raise InvalidDefinition(
+                f"step {self.name!r} at {self.where} has {what} already: {place(known)}; {place(function)} is another"
+            )
+        _check_function(function, f"{what} of step {self.name!r}", takes)
+
+    def __repr__(self) -> str:
+        return f"<step {self.name!r} of operation {self.operation.name!r}>"
+
+
+class Node(Struct, frozen=True, kw_only=True):
+    """One entry of an operation's plan. A step with a finally is two, a scheduled one too."""
+
+    index: int
+    name: str
+    kind: Literal["step", "finally", "sleep", "round"]
+    invoke: Callable[[Scope, Any], Any]
+    undo: Callable[[Scope, Any, Failure], Any] | None = None
+    handler: Callable[[Scope, Any, Failure, int], Any] | None = None
+    cleanup: Callable[[Scope, Any], Any] | None = None
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """An operation as the rules see it."""
+
+    handler: str
+    policy: Policy
+    strategy: Strategy
+    nodes: tuple[Node, ...]
+    entries: tuple[int, ...]  # where each declared step begins
+
+    def index_of(self, name: str) -> int:
+        """Raises LookupError."""
+        for node in self.nodes:
+            if node.name == name:
+                return node.index
+        raise LookupError(name)
+
+    def target(self, said: NextStep | None, index: int) -> int | None:
+        """Where a step says to go on, as a place in the plan; None for the following one. Raises InvalidArguments."""
+        if said is None or said.kind == "go_on":
+            return None
+        if said.kind == "repeat":
+            return index
+        if isinstance(said.target, int) and 0 <= said.target < len(self.entries):
+            return self.entries[said.target]
+        for entry in self.entries:
+            # A scheduled step begins with the sleep before it, and is known by its own name.
+            scheduled = entry + 1 if self.nodes[entry].name == f"{said.target} (scheduled)" else entry
+            if self.nodes[scheduled].name == said.target:
+                return entry
+        names = ", ".join(repr(self.nodes[entry].name) for entry in self.entries)
+        raise InvalidArguments(f"operation {self.handler!r} has no step {said.target!r} to go to; it has {names}")
+
+
+class Operation(Generic[M]):
+    """Handles the messages of a topic in steps. A step begins when all handlers of what the one before it emitted are
+    done; when one fails, all that was done is undone in reverse, through the whole hierarchy.
+
+    `policy` says what follows when something cannot be undone: "halt" stops the rollback there, "continue" goes on with
+    the rest; either way the run ends as rollback_failed. `strategy` says which handlers are waited for.
+    """
+
+    def __init__(
+        self, name: str, topic: Topic[M], *, policy: Policy = "halt", strategy: Strategy | None = None
+    ) -> None:
+        self.where = _caller()
+        self.name = _checked_name(name, "operation", self.where)
+        if not isinstance(topic, Topic):
+            raise InvalidDefinition(f"operation {name!r} at {self.where} handles a Topic, not {topic!r:.80}")
+        if policy not in ("halt", "continue"):
+            raise InvalidDefinition(
+                f'operation {name!r} at {self.where}: policy is "halt" or "continue", not {policy!r}'
+            )
+        if strategy is not None and not isinstance(strategy, Strategy):
+            raise InvalidDefinition(
+                f"operation {name!r} at {self.where}: a strategy is an object of a subclass of Strategy, "
+                f"not {strategy!r:.80}"
+            )
+        self.topic = topic
+        self.policy: Policy = policy
+        self.strategy = strategy or Registry()
+        self._declared: list[tuple[OperationStep[M] | None, list[_Draft]]] = []
+        _OPERATIONS.add(self)
+
+    @overload
+    def step(self, function: Invoke[M], /) -> OperationStep[M]: ...
+    @overload
+    def step(
+        self, /, *, name: str | None = None, at: datetime | Callable[[M], datetime] | None = None
+    ) -> Callable[[Invoke[M]], OperationStep[M]]: ...
+    def step(
+        self,
+        function: Invoke[M] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        at: datetime | Callable[[M], datetime] | None = None,
+    ) -> Any:
+        """Make a function the operation's next step: it gets the scope and the message, and may return a NextStep.
+
+        With `at` it is begun at that time, which may depend on the message, and not before.
+        """
+
+        def decorate(function: Invoke[M]) -> OperationStep[M]:
+            self.check_open()
+            _check_function(function, f"a step of operation {self.name!r}", 2)
+            called = self._unused(name or str(getattr(function, "__name__", "")), place(function))
+            step = OperationStep(self, function, called, place(function))
+            before = [] if at is None else [_sleeping(f"{called} (scheduled)", _until(at))]
+            self._declared.append((step, before))
+            return step
+
+        return decorate if function is None else decorate(function)
+
+    def sleep(self, duration: timedelta | Callable[[M], timedelta], *, name: str | None = None) -> None:
+        """Have the operation wait here before the next step; the duration may depend on the message."""
+        if not isinstance(duration, timedelta) and not callable(duration):
+            raise InvalidDefinition(
+                f"operation {self.name!r} at {_caller()}: sleep takes a timedelta, not {duration!r:.80}"
+            )
+        self._declare(_sleeping(self._name_for("sleep", name, _caller()), _lasting(duration)))
+
+    def sleep_until(self, time: datetime | Callable[[M], datetime], *, name: str | None = None) -> None:
+        """Have the operation wait here until a time, which may depend on the message."""
+        self._declare(_sleeping(self._name_for("sleep", name, _caller()), _until(time)))
+
+    def periodic(self, every: timedelta, *, count: int) -> None:
+        """Have the operation run so many times: each run waits here for `every`, then emits its message again on the
+        global scope, unless it is the last, and goes on. The next run is planned before this one's work, so runs may
+        overlap, and one that fails does not end the series."""
+        where = _caller()
+        if every <= timedelta(0) or count < 1:
+            raise InvalidDefinition(
+                f"operation {self.name!r} at {where}: periodic takes a timedelta longer than nothing and a count of at "
+                f"least 1, not {every!r} and {count!r}"
+            )
+        self._declare(_sleeping(self._name_for("period", None, where), _lasting(every)))
+        self._declare(_Draft(self._name_for("next round", None, where), "round", self._round(count)))
+
+    def _round(self, count: int) -> Callable[[Scope, M], None]:
+        def emit_again(scope: Scope, message: M) -> None:
+            rounds = scope.get(ROUNDS) or {}
+            done = rounds.get(self.name, 0) + 1
+            scope.put(ROUNDS, {**rounds, self.name: done})
+            if done < count:
+                _ = scope.emit_globally(self.topic, message)
+
+        return emit_again
+
+    def _declare(self, draft: _Draft) -> None:
+        self.check_open()
+        self._declared.append((None, [draft]))
+
+    def _names(self) -> set[str]:
+        return {step.name if step is not None else drafts[0].name for step, drafts in self._declared}
+
+    def _name_for(self, kind: str, name: str | None, where: str) -> str:
+        if name is not None:
+            return self._unused(name, where)
+        taken, number = self._names(), 1
+        while (found := kind if number == 1 else f"{kind} {number}") in taken:
+            number += 1
+        return found
+
+    def _unused(self, name: str, where: str) -> str:
+        _checked_name(name, f"step of operation {self.name!r}", where)
+        if name in self._names():
+            raise InvalidDefinition(f"operation {self.name!r} has two steps {name!r}; the second is at {where}")
+        return name
+
+    def check_open(self) -> None:
+        if "plan" in self.__dict__:
+            raise InvalidDefinition(
+                f"operation {self.name!r} at {self.where} is in use already: define all of it before an engine takes it"
+            )
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The steps in order, as the rules see them. From then on the operation cannot be changed."""
+        if not self._declared:
+            raise InvalidDefinition(f"operation {self.name!r} at {self.where} has no steps")
+        taken = self._names()
+        nodes: list[Node] = []
+        entries: list[int] = []
+
+        def add(draft: _Draft, step: OperationStep[M] | None = None) -> None:
+            nodes.append(
+                Node(
+                    index=len(nodes),
+                    name=draft.name,
+                    kind=draft.kind,
+                    invoke=draft.invoke,
+                    undo=step.undo if step else None,
+                    handler=step.handler if step else None,
+                    cleanup=step.cleanup if step else None,
+                )
+            )
+
+        for step, drafts in self._declared:
+            entries.append(len(nodes))
+            for draft in drafts:
+                add(draft)
+            if step is not None:
+                add(_Draft(step.name, "step", step.function), step)
+                if step.cleanup is not None:
+                    name = f"{step.name} (finally)"
+                    while name in taken:
+                        name += "$"
+                    add(_Draft(name, "finally", step.cleanup))
+        return Plan(
+            handler=self.name, policy=self.policy, strategy=self.strategy, nodes=tuple(nodes), entries=tuple(entries)
+        )
+
+    def __repr__(self) -> str:
+        return f"<operation {self.name!r} at {self.where}>"
+
+
+def decorated_operations() -> list[Operation[Any]]:
+    """All operations that were defined and still exist."""
+    return sorted(_OPERATIONS, key=lambda operation: (operation.name, operation.where))
+
+
+class _Draft:
+    __slots__ = ("invoke", "kind", "name")
+
+    def __init__(
+        self, name: str, kind: Literal["step", "finally", "sleep", "round"], invoke: Callable[[Scope, Any], Any]
+    ) -> None:
+        self.name = name
+        self.kind: Literal["step", "finally", "sleep", "round"] = kind
+        self.invoke = invoke
+
+
+def _sleeping(name: str, sleep: Callable[[Scope, Any], None]) -> _Draft:
+    return _Draft(name, "sleep", sleep)
+
+
+def _lasting(duration: timedelta | Callable[[Any], timedelta]) -> Callable[[Scope, Any], None]:
+    def sleep(scope: Scope, message: Any) -> None:
+        scope.sleep(duration if isinstance(duration, timedelta) else duration(message))
+
+    return sleep
+
+
+def _until(time: datetime | Callable[[Any], datetime]) -> Callable[[Scope, Any], None]:
+    if not callable(time) and getattr(time, "tzinfo", None) is None:
+        raise InvalidDefinition(f"a time to wait for is a datetime with a time zone, or gives one, not {time!r:.80}")
+
+    def sleep(scope: Scope, message: Any) -> None:
+        scope.sleep_until(time if isinstance(time, datetime) else time(message))
+
+    return sleep
+
+
+def place(function: Callable[..., Any]) -> str:
+    """File and line of a function."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)
+
+
+def _caller() -> str:
+    """File and line of the first frame that is not in this module."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _check_function(function: Any, what: str, takes: int) -> None:
+    if not inspect.isfunction(function):
+        raise InvalidDefinition(f"{what} is a function, not {function!r:.80}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidDefinition(f"{what} cannot be the generator {function.__qualname__!r} at {place(function)}")
+    try:
+        inspect.signature(function).bind(*[None] * takes)
+    except TypeError as error:
+        names = ", ".join(("scope", "message", "failure", "attempt")[:takes])
+        raise InvalidDefinition(
+            f"{what} takes ({names}), which {function.__qualname__!r} at {place(function)} does not: {error}"
+        ) from None
+
+
+def _checked_name(name: str, what: str, where: str) -> str:
+    given: object = name
+    if not isinstance(given, str) or not 0 < len(given) <= _NAME_MAX_CHARS:
+        raise InvalidDefinition(
+            f"the name of a {what} is a text of 1 to {_NAME_MAX_CHARS} characters, not {name!r:.80} ({where})"
+        )
+    if "\0" in name or any("\ud800" <= char <= "\udfff" for char in name):
+        raise InvalidDefinition(f"the name of a {what} cannot contain NUL or lone surrogates: {name!r:.80} ({where})")
+    return name

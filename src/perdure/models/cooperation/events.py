@@ -1,0 +1,203 @@
+"""The rows of structured cooperation: messages, their events, return values; and lineages: who is whose child.
+
+`message_event` is the journal of operation runs. Rows of one lineage are numbered 1, 2, 3, … by their one writer: the
+number is their order, and time is only shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.errors import InvariantViolated
+from perdure.models.cooperation.context import Context
+from perdure.models.cooperation.failures import DISMISSED, Failure
+
+Lineage = tuple[str, ...]
+
+SLEEP_TOPIC = "perdure.sleep"  # has no handlers: its message is the time until which its emitter waits
+
+
+class EventType(StrEnum):
+    EMITTED = "EMITTED"
+    SEEN = "SEEN"
+    SUSPENDED = "SUSPENDED"
+    COMMITTED = "COMMITTED"
+    ROLLING_BACK = "ROLLING_BACK"
+    ROLLBACK_EMITTED = "ROLLBACK_EMITTED"
+    ROLLED_BACK = "ROLLED_BACK"
+    ROLLBACK_FAILED = "ROLLBACK_FAILED"
+    CANCELLATION_REQUESTED = "CANCELLATION_REQUESTED"
+
+
+class State(StrEnum):
+    """Where a run stands, as its rows tell."""
+
+    CREATED = "created"  # no row yet: there is only its message's EMITTED
+    DISMISSED = "dismissed"  # its emitter went on without it before it was taken
+    ACTIVE = "active"
+    COMMITTED = "committed"
+    ROLLING_BACK = "rolling_back"
+    ROLLED_BACK = "rolled_back"
+    ROLLBACK_FAILED = "rollback_failed"
+
+
+ENDED = frozenset({State.DISMISSED, State.COMMITTED, State.ROLLED_BACK, State.ROLLBACK_FAILED})
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """A signal on a topic."""
+
+    id: str
+    topic: str
+    payload: str  # JSON
+    created_at: int = 0
+
+
+class MessageEvent(Struct, frozen=True, kw_only=True):
+    """One thing that happened to a message or to the run of an operation that handles it.
+
+    The rules leave `id` and `created_at` to whoever writes the row. `coroutine_name` is the operation,
+    `coroutine_identifier` its run; both are None for what was done from outside.
+    """
+
+    id: str = ""
+    seq: int  # its place in the lineage
+    message_id: str
+    type: EventType
+    coroutine_name: str | None = None
+    coroutine_identifier: str | None = None
+    step: str | None = None
+    cooperation_lineage: Lineage
+    created_at: int = 0
+    exception: Failure | None = None
+    context: Context | None = None
+    next_step: int | None = None
+    child_failure_handler_iteration: int | None = None
+
+
+class ReturnValue(Struct, frozen=True, kw_only=True):
+    """What a run left for its parent to read, under a name; once per run and name."""
+
+    lineage: Lineage
+    handler: str
+    variable: str
+    value: str  # JSON
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Lineages
+
+
+def parent(lineage: Lineage) -> Lineage:
+    """The emission's lineage for a run's, which is its parent's own; [r] for a root run."""
+    return lineage[:-1]
+
+
+def covers(upper: Lineage, lower: Lineage) -> bool:
+    """Whether the upper one is the lower one itself or an ancestor of it."""
+    return lower[: len(upper)] == upper
+
+
+def is_ancestor(upper: Lineage, lower: Lineage) -> bool:
+    return len(upper) < len(lower) and covers(upper, lower)
+
+
+def is_child(lower: Lineage, upper: Lineage) -> bool:
+    return len(lower) == len(upper) + 1 and covers(upper, lower)
+
+
+def is_run(lineage: Lineage) -> bool:
+    """A lineage of one id is that of a root emission, which no run has."""
+    return len(lineage) > 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rows
+
+
+def in_order(events: Iterable[MessageEvent]) -> list[MessageEvent]:
+    """Rows of one lineage in the order in which they were written."""
+    return sorted(events, key=lambda event: event.seq)
+
+
+def stamped(rows: Sequence[MessageEvent], ids: Iterable[str], at: int) -> list[MessageEvent]:
+    """Rows as they are to be stored, with ids and the time of the clock that writes them."""
+    return [replace(row, id=id, created_at=at) for row, id in zip(rows, ids, strict=False)]
+
+
+def is_dismissal(row: MessageEvent) -> bool:
+    """Whether the row says that a run is not to begin, though nobody has cancelled it."""
+    return (
+        row.type is EventType.CANCELLATION_REQUESTED and row.exception is not None and row.exception.type == DISMISSED
+    )
+
+
+def state_of(own: Iterable[MessageEvent]) -> State:
+    """The state of a run, from the rows of its lineage."""
+    rows = list(own)
+    types = {row.type for row in rows}
+    if EventType.ROLLBACK_FAILED in types:
+        return State.ROLLBACK_FAILED
+    if EventType.ROLLED_BACK in types:
+        return State.ROLLED_BACK
+    if EventType.ROLLING_BACK in types:
+        return State.ROLLING_BACK
+    if EventType.COMMITTED in types:
+        return State.COMMITTED
+    if EventType.SEEN in types:
+        return State.ACTIVE
+    return State.DISMISSED if any(map(is_dismissal, rows)) else State.CREATED
+
+
+def failure_in(own: Iterable[MessageEvent]) -> Failure | None:
+    """Why a run failed: why it could not roll back, if it could not, else why it rolled back."""
+    found: Failure | None = None
+    for row in in_order(own):
+        if row.type is EventType.ROLLBACK_FAILED:
+            return row.exception
+        if row.type is EventType.ROLLING_BACK:
+            found = row.exception
+    return found
+
+
+_PER_MESSAGE = {EventType.EMITTED: "EMITTED", EventType.ROLLBACK_EMITTED: "ROLLBACK_EMITTED"}
+_PER_RUN = {
+    EventType.SEEN: "SEEN",
+    EventType.ROLLING_BACK: "ROLLING_BACK",
+    EventType.COMMITTED: "COMMITTED",
+    EventType.ROLLED_BACK: "ROLLED_BACK or ROLLBACK_FAILED",
+    EventType.ROLLBACK_FAILED: "ROLLED_BACK or ROLLBACK_FAILED",
+}
+
+
+def unique_key(row: MessageEvent) -> tuple[str, ...] | None:
+    """What there may be only one row of; None for rows of which there may be many."""
+    if row.type in _PER_MESSAGE:
+        return (_PER_MESSAGE[row.type], row.message_id)
+    if row.type in _PER_RUN:
+        return (_PER_RUN[row.type], row.message_id, row.coroutine_name or "")
+    if row.type is EventType.CANCELLATION_REQUESTED:
+        return (row.type, *row.cooperation_lineage)
+    return None
+
+
+def check_rows(events: Iterable[MessageEvent]) -> None:
+    """Raise InvariantViolated unless each row has a place of its own in its lineage and what is to be unique is."""
+    places: set[tuple[Lineage, int]] = set()
+    keys: set[tuple[str, ...]] = set()
+    for row in events:
+        if not row.cooperation_lineage or row.seq < 1:
+            raise InvariantViolated(f"a message event has no lineage or no number: {row}")
+        place = (row.cooperation_lineage, row.seq)
+        if place in places:
+            raise InvariantViolated(f"two message events are number {row.seq} of lineage {row.cooperation_lineage}")
+        places.add(place)
+        key = unique_key(row)
+        if key is not None and key in keys:
+            raise InvariantViolated(f"there is a second {key[0]} row: {row}")
+        if key is not None:
+            keys.add(key)

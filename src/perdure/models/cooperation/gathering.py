@@ -1,0 +1,110 @@
+"""From rows to what the rules need: a run with its children, what it was told and what is asked of it.
+
+A recovering engine reads a run like this; a live one keeps it up to date as rows are committed and mail arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from perdure.models.cooperation.events import (
+    SLEEP_TOPIC,
+    EventType,
+    Lineage,
+    Message,
+    MessageEvent,
+    ReturnValue,
+    failure_in,
+    in_order,
+    parent,
+    state_of,
+)
+from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.moves import Ask, Child, NewRun, OperationRun
+
+
+class Hierarchy:
+    """All rows of one root emission, by lineage and by message."""
+
+    def __init__(
+        self,
+        messages: Iterable[Message],
+        events: Iterable[MessageEvent],
+        runs: Iterable[NewRun],
+        values: Iterable[ReturnValue] = (),
+    ) -> None:
+        self.messages: Mapping[str, Message] = {message.id: message for message in messages}
+        self._runs: dict[Lineage, NewRun] = {}
+        self._below: dict[Lineage, list[NewRun]] = {}
+        for run in runs:
+            self._runs[run.lineage] = run
+            self._below.setdefault(parent(run.lineage), []).append(run)
+        self._values = list(values)
+        self.rows: dict[Lineage, list[MessageEvent]] = {}
+        self._emitted: dict[str, MessageEvent] = {}
+        self._told: dict[str, MessageEvent] = {}
+        for row in events:
+            self.rows.setdefault(row.cooperation_lineage, []).append(row)
+            if row.type is EventType.EMITTED:
+                self._emitted[row.message_id] = row
+            elif row.type is EventType.ROLLBACK_EMITTED:
+                self._told[row.message_id] = row
+        for lineage, rows in self.rows.items():
+            self.rows[lineage] = in_order(rows)
+
+    def own(self, lineage: Lineage) -> Sequence[MessageEvent]:
+        return self.rows.get(lineage, ())
+
+    def view(self, run: NewRun, now: int) -> OperationRun:
+        """The run as the rules see it."""
+        own = tuple(self.own(run.lineage))
+        emitted = [row.message_id for row in own if row.type is EventType.EMITTED]
+        return OperationRun(
+            lineage=run.lineage,
+            handler=run.handler,
+            origin=self._emitted[run.message_id],
+            events=own,
+            told=self._told.get(run.message_id),
+            asks=tuple(self._asks(run)),
+            children=tuple(self._children(run, emitted)),
+            wakes={id: wake_of(self.messages[id]) for id in emitted if self.messages[id].topic == SLEEP_TOPIC},
+            returned=frozenset(value.variable for value in self._values if value.lineage == run.lineage),
+            now=now,
+        )
+
+    def _children(self, run: NewRun, emitted: Sequence[str]) -> Iterable[Child]:
+        order = {message_id: place for place, message_id in enumerate(emitted)}
+        found = [one for one in self._below.get(run.lineage, ()) if one.message_id in order]
+        for one in sorted(found, key=lambda one: (order[one.message_id], one.handler)):
+            rows = self.own(one.lineage)
+            yield Child(
+                message_id=one.message_id,
+                handler=one.handler,
+                lineage=one.lineage,
+                state=state_of(rows),
+                failure=failure_in(rows),
+            )
+
+    def _asks(self, run: NewRun) -> Iterable[Ask]:
+        for length in range(1, len(run.lineage) + 1):
+            lineage = run.lineage[:length]
+            for row in self.own(lineage):
+                if row.type is EventType.CANCELLATION_REQUESTED and row.exception is not None:
+                    yield Ask(kind="cancel", lineage=lineage, failure=row.exception)
+            above = self._runs.get(lineage) if length < len(run.lineage) else None
+            told = self._told.get(above.message_id) if above is not None else None
+            if told is not None:
+                failure = told.exception or Failure(type="unknown", message="")
+                yield Ask(kind="rollback", lineage=lineage, failure=failure)
+
+
+class _Sleep(Struct, frozen=True):
+    until: int
+
+
+def wake_of(message: Message) -> int:
+    """Until when the message of a sleep has its emitter wait, in microseconds since the epoch."""
+    return msgspec.json.decode(message.payload, type=_Sleep).until

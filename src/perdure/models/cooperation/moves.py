@@ -1,0 +1,208 @@
+"""What the rules are told, and what they answer: a run as it stands, its next move, and what is to be written.
+
+All of it is data. A move with `rows` needs no user code: the rows are the move. The others name the code to be run, and
+what came of it goes back to the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct, field
+
+from perdure.models.cooperation.context import EMPTY, Context
+from perdure.models.cooperation.define import NextStep
+from perdure.models.cooperation.events import Lineage, Message, MessageEvent, ReturnValue, State
+from perdure.models.cooperation.failures import Failure, source_of
+from perdure.models.cooperation.scope import Emission
+
+
+class NewRun(Struct, frozen=True, kw_only=True):
+    """A run for one expected handler of a message. It is created in the commit that writes EMITTED."""
+
+    lineage: Lineage
+    handler: str
+    message_id: str
+
+    @property
+    def id(self) -> str:
+        return self.lineage[-1]
+
+
+class Child(Struct, frozen=True, kw_only=True):
+    """A run that handles something that this run has emitted."""
+
+    message_id: str
+    handler: str
+    lineage: Lineage
+    state: State
+    failure: Failure | None = None
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """Somebody wants the run to give up: a cancellation of its lineage or of one above it, or the rollback of a run
+    above it that had not finished (`lineage` is that run's)."""
+
+    kind: Literal["cancel", "rollback"]
+    lineage: Lineage
+    failure: Failure
+
+
+class OperationRun(Struct, frozen=True, kw_only=True):
+    """All that the rules need to know of one run. `events` are the rows of its lineage in order, `origin` the EMITTED
+    of its message, `told` the ROLLBACK_EMITTED of it. `wakes` has the time of each sleep among its emissions."""
+
+    lineage: Lineage
+    handler: str
+    origin: MessageEvent
+    events: tuple[MessageEvent, ...] = ()
+    told: MessageEvent | None = None
+    asks: tuple[Ask, ...] = ()
+    children: tuple[Child, ...] = ()
+    wakes: Mapping[str, int] = field(default_factory=dict)
+    returned: frozenset[str] = frozenset()  # the names of what it has returned so far
+    now: int
+
+    @property
+    def message_id(self) -> str:
+        return self.origin.message_id
+
+    @property
+    def source(self) -> str:
+        return source_of(self.handler, self.lineage[-1])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Moves
+
+
+class Move(Struct, frozen=True, kw_only=True):
+    """What a run does next. `rows` are to be written in one commit."""
+
+    rows: tuple[MessageEvent, ...] = ()
+
+
+class Take(Move, frozen=True, kw_only=True):
+    """Write SEEN: a handler's engine has taken the run."""
+
+
+class Refuse(Move, frozen=True, kw_only=True):
+    """Never begin: SEEN, ROLLING_BACK and ROLLED_BACK in one commit, and no code is run."""
+
+    failure: Failure
+
+
+class Invoke(Move, frozen=True, kw_only=True):
+    """Run a step. With `cleanup`, its finally is to be called too if it raises."""
+
+    index: int
+    name: str
+    iteration: int
+    context: Context
+    cleanup: bool = False
+
+
+class Handle(Move, frozen=True, kw_only=True):
+    """Call the step's handler of child failures, for the `attempt`-th time in a row, counted from 1."""
+
+    index: int
+    name: str
+    iteration: int
+    attempt: int
+    failure: Failure
+    context: Context
+    rolling_back: bool = False
+    text: str = ""  # the phase of the rollback that it is asked in
+
+
+class Undo(Move, frozen=True, kw_only=True):
+    """Call a step's rollback, after its finally if that has not been run (`cleanup`)."""
+
+    index: int
+    name: str
+    iteration: int
+    cause: Failure
+    context: Context
+    text: str
+    cleanup: bool = False
+
+
+class BeginRollback(Move, frozen=True, kw_only=True):
+    """Write ROLLING_BACK: by the parent's word, for failed children that nobody dealt with, or giving up."""
+
+    failure: Failure
+
+
+class TellChildren(Move, frozen=True, kw_only=True):
+    """The first half of rolling back a step instance: ROLLBACK_EMITTED for each of its emissions, and SUSPENDED."""
+
+    messages: tuple[str, ...]
+    text: str
+
+
+class Note(Move, frozen=True, kw_only=True):
+    """A part of a rollback that needs no code: a step without rollback, or a failure recorded and passed over."""
+
+
+class Finish(Move, frozen=True, kw_only=True):
+    """Write COMMITTED, ROLLED_BACK or ROLLBACK_FAILED."""
+
+    state: State
+    failure: Failure | None = None
+
+
+class Wait(Move, frozen=True, kw_only=True):
+    """Nothing to do until one of these children changes, something is asked, or the time has come."""
+
+    children: tuple[Child, ...] = ()
+    until: int | None = None
+
+
+class Dismiss(Move, frozen=True, kw_only=True):
+    """Have these children never begin, unless they have; then look again. Each child's own writer decides."""
+
+    children: tuple[Child, ...]
+
+
+class Block(Move, frozen=True, kw_only=True):
+    """The code does not fit the rows: a step that was run is not in the operation any more."""
+
+    reason: str
+
+
+class Nothing(Move, frozen=True, kw_only=True):
+    """The run has ended."""
+
+    state: State
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Outcomes
+
+
+class Returned(Struct, frozen=True, kw_only=True):
+    """What user code asked for and said before it returned."""
+
+    said: NextStep | None = None
+    context: Context = EMPTY
+    emissions: tuple[Emission, ...] = ()
+    values: tuple[ReturnValue, ...] = ()
+
+
+class Raised(Struct, frozen=True, kw_only=True):
+    """What user code raised. All that it asked for before is dropped."""
+
+    failure: Failure
+
+
+Outcome = Returned | Raised
+
+
+class Writes(Struct, frozen=True, kw_only=True):
+    """What is written in one commit."""
+
+    rows: tuple[MessageEvent, ...] = ()
+    messages: tuple[Message, ...] = ()
+    runs: tuple[NewRun, ...] = ()
+    values: tuple[ReturnValue, ...] = ()

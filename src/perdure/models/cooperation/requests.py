@@ -1,0 +1,173 @@
+"""What is asked of runs from outside, as rows: cancel, roll back what has committed, complete instead of a handler,
+join late, and an emitter's word that it goes on without a handler.
+
+Each is decided by the one writer of the lineage whose rows it writes. No rows means: it comes too late, or too early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from perdure.errors import Misuse, RunFinished
+from perdure.models.cooperation.context import EMPTY
+from perdure.models.cooperation.define import Plan
+from perdure.models.cooperation.events import (
+    ENDED,
+    EventType,
+    Lineage,
+    MessageEvent,
+    ReturnValue,
+    State,
+    covers,
+    is_run,
+    state_of,
+)
+from perdure.models.cooperation.failures import CANCELLATION_REQUESTED, DISMISSED, ROLLBACK_REQUESTED, Failure
+from perdure.models.cooperation.moves import NewRun, OperationRun, Wait, Writes
+from perdure.models.cooperation.progress import fold
+from perdure.models.cooperation.rules import next_move, refusal
+
+
+def cancel(
+    lineage: Lineage, own: Sequence[MessageEvent], message_id: str, *, reason: str, source: str
+) -> tuple[MessageEvent, ...]:
+    """CANCELLATION_REQUESTED for a lineage: every run in it that has not ended gives up at its next step boundary.
+    `own` are the rows of exactly that lineage. No rows if its run has ended, or it was cancelled before."""
+    if any(row.type is EventType.CANCELLATION_REQUESTED for row in own):
+        return ()
+    if is_run(lineage) and state_of(own) in ENDED:
+        return ()
+    failure = Failure(type=CANCELLATION_REQUESTED, message=reason, source=source)
+    row = MessageEvent(
+        seq=_next_seq(own),
+        message_id=message_id,
+        type=EventType.CANCELLATION_REQUESTED,
+        cooperation_lineage=lineage,
+        exception=failure,
+    )
+    return (row,)
+
+
+def roll_back(
+    lineage: Lineage,
+    rows: Iterable[MessageEvent],
+    not_taken: Iterable[Lineage] = (),
+    *,
+    reason: str,
+    source: str,
+) -> tuple[MessageEvent, ...]:
+    """Undo a hierarchy that has committed, or the part of it below one of its runs. `rows` are those of the hierarchy,
+    `not_taken` its runs that no handler has taken. No rows if one of the runs above or below has not ended."""
+    by_lineage: dict[Lineage, list[MessageEvent]] = {}
+    for row in rows:
+        by_lineage.setdefault(row.cooperation_lineage, []).append(row)
+    related = [one for one in by_lineage if is_run(one) and (covers(one, lineage) or covers(lineage, one))]
+    waiting = [one for one in not_taken if covers(lineage, one) and state_of(by_lineage.get(one, ())) is State.CREATED]
+    if waiting or any(state_of(by_lineage[one]) not in ENDED for one in related):
+        return ()
+    own = by_lineage.get(lineage, [])
+    failure = Failure(type=ROLLBACK_REQUESTED, message=reason, source=source)
+    if not is_run(lineage):
+        emitted = [row for row in own if row.type is EventType.EMITTED]
+        if not emitted or any(row.type is EventType.ROLLBACK_EMITTED for row in own):
+            return ()
+        return (
+            MessageEvent(
+                seq=_next_seq(own),
+                message_id=emitted[0].message_id,
+                type=EventType.ROLLBACK_EMITTED,
+                cooperation_lineage=lineage,
+                exception=failure,
+                context=EMPTY,
+            ),
+        )
+    if state_of(own) is not State.COMMITTED:
+        return ()
+    seen = next(row for row in own if row.type is EventType.SEEN)
+    last = next(row.context for row in reversed(own) if row.context is not None and row.type is not EventType.EMITTED)
+    return (
+        MessageEvent(
+            seq=_next_seq(own),
+            message_id=seen.message_id,
+            type=EventType.ROLLING_BACK,
+            coroutine_name=seen.coroutine_name,
+            coroutine_identifier=seen.coroutine_identifier,
+            cooperation_lineage=lineage,
+            exception=failure,
+            context=last,
+        ),
+    )
+
+
+def complete(run: OperationRun, values: Sequence[ReturnValue] = ()) -> Writes:
+    """An external party has done what the handler was to do: SEEN and COMMITTED. Raises RunFinished, Misuse."""
+    _check_not_taken(run)
+    rows = (
+        _own(run, 1, EventType.SEEN, context=run.origin.context),
+        _own(run, 2, EventType.COMMITTED),
+    )
+    return Writes(rows=rows, values=tuple(values))
+
+
+def fail(run: OperationRun, failure: Failure) -> Writes:
+    """An external party could not do what the handler was to do, and left nothing. Raises RunFinished, Misuse."""
+    _check_not_taken(run)
+    return Writes(rows=refusal(run, failure))
+
+
+def complete_rollback(run: OperationRun) -> Writes:
+    """An external party has undone what it did: for a run that it completed and that was told to roll back since."""
+    if state_of(run.events) is not State.COMMITTED or run.told is None or len(run.events) != 2:
+        raise Misuse(f"run {run.lineage[-1]!r} was not completed by an external party and then told to roll back")
+    rows = (
+        _own(run, 1, EventType.ROLLING_BACK, exception=run.told.exception, context=run.told.context),
+        _own(run, 2, EventType.ROLLED_BACK),
+    )
+    return Writes(rows=rows)
+
+
+def dismiss(run: OperationRun) -> tuple[MessageEvent, ...]:
+    """The emitter goes on without this handler. No rows if it has begun: then the emitter waits for it."""
+    if state_of(run.events) is not State.CREATED:
+        return ()
+    failure = Failure(type=DISMISSED, message="its emitter went on without it", source=run.source)
+    return (_own(run, 1, EventType.CANCELLATION_REQUESTED, exception=failure),)
+
+
+def join(plan: Plan, emitter: OperationRun, message_id: str, handler: str, run_id: str) -> NewRun | None:
+    """A run for a handler that has registered since the message was emitted; None if its emitter has gone on, is
+    giving up or has such a child already."""
+    progress = fold(plan, emitter.events)
+    known = any(child.message_id == message_id and child.handler == handler for child in emitter.children)
+    if known or progress.rollback is not None or progress.window is None:
+        return None
+    still_waits = message_id in progress.window.emitted and isinstance(next_move(plan, emitter), Wait)
+    if not still_waits or emitter.asks or emitter.told is not None:
+        return None
+    return NewRun(lineage=(*emitter.lineage, run_id), handler=handler, message_id=message_id)
+
+
+def _check_not_taken(run: OperationRun) -> None:
+    state = state_of(run.events)
+    if state in ENDED:
+        raise RunFinished(f"run {run.lineage[-1]!r} has ended", run_id=run.lineage[-1], status=state)
+    if state is not State.CREATED:
+        raise Misuse(f"run {run.lineage[-1]!r} was taken by its handler, and is {state}")
+    if run.told is not None:
+        raise Misuse(f"run {run.lineage[-1]!r} is to be rolled back: its emitter failed")
+
+
+def _next_seq(own: Iterable[MessageEvent]) -> int:
+    return max((row.seq for row in own), default=0) + 1
+
+
+def _own(run: OperationRun, offset: int, type: EventType, **columns: object) -> MessageEvent:
+    fields: dict[str, object] = {
+        "seq": _next_seq(run.events) - 1 + offset,
+        "message_id": run.message_id,
+        "type": type,
+        "coroutine_name": run.handler,
+        "coroutine_identifier": run.lineage[-1],
+        "cooperation_lineage": run.lineage,
+    }
+    return MessageEvent(**fields | columns)  # type: ignore[arg-type]

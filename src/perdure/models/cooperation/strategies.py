@@ -1,0 +1,99 @@
+"""Which handlers of a message its emitter waits for, and how long: the ways to choose, and the class for one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from msgspec import Struct
+
+from perdure.errors import InvalidDefinition
+from perdure.models.cooperation.failures import Failure
+
+
+class Handlers(Struct, frozen=True, kw_only=True):
+    """What is known of a topic's handlers when a message is emitted: those in the durable registry, those that have
+    ever taken a message of it, and those that were explicitly taken out of the registry."""
+
+    registered: frozenset[str] = frozenset()
+    seen: frozenset[str] = frozenset()
+    retired: frozenset[str] = frozenset()
+
+
+class Pending(Struct, frozen=True, kw_only=True):
+    """What a suspended run waits for, once none of the children that were taken is still at work.
+
+    `missing` are the handlers that have not begun (on the way back: to roll back), `since` is when the run was
+    suspended, both times in microseconds since the epoch.
+    """
+
+    missing: tuple[str, ...]
+    giving_up: bool
+    rolling_back: bool
+    since: int
+    now: int
+
+
+class Strategy:
+    """Subclass this for a strategy of one's own. Its methods are asked often: they must be quick and pure."""
+
+    def expected(self, topic: str, handlers: Handlers) -> frozenset[str]:
+        """The handlers that get a run of their own for a message, in the commit that emits it."""
+        del topic
+        return handlers.registered
+
+    def goes_on(self, pending: Pending) -> bool:
+        """Whether the emitter need not wait for the handlers that have not begun."""
+        return not pending.missing or pending.giving_up
+
+    def looks_again_at(self, pending: Pending) -> int | None:
+        """When `goes_on` may become true just because time has passed."""
+        del pending
+        return None
+
+    def heeds(self, reasons: Sequence[Failure]) -> Sequence[Failure]:
+        """Those reasons to give up (cancellations, deadlines, a parent's rollback) that count. None: it cannot be
+        cancelled, and rolls back only after it has committed."""
+        return reasons
+
+
+class Registry(Strategy):
+    """Wait for every handler that is registered for the topic, also while its service is down."""
+
+    def __repr__(self) -> str:
+        return "Registry()"
+
+
+class TimeWindow(Strategy):
+    """Wait this long, then for those handlers that have begun by then. The others are not begun any more."""
+
+    def __init__(self, window: timedelta) -> None:
+        if window <= timedelta(0):
+            raise InvalidDefinition(f"TimeWindow({window!r}): the window must be longer than nothing")
+        self.window = window
+
+    def goes_on(self, pending: Pending) -> bool:
+        if pending.giving_up:
+            return True
+        # What was begun must be undone, however long it takes.
+        return not pending.missing if pending.rolling_back else pending.now >= self._end(pending)
+
+    def looks_again_at(self, pending: Pending) -> int | None:
+        return None if pending.rolling_back else self._end(pending)
+
+    def _end(self, pending: Pending) -> int:
+        return pending.since + self.window // timedelta(microseconds=1)
+
+    def __repr__(self) -> str:
+        return f"TimeWindow({self.window!r})"
+
+
+class Historical(Strategy):
+    """Wait for those handlers that have taken a message of the topic before, unless they were taken out since."""
+
+    def expected(self, topic: str, handlers: Handlers) -> frozenset[str]:
+        del topic
+        return handlers.seen - handlers.retired
+
+    def __repr__(self) -> str:
+        return "Historical()"

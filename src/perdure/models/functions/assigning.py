@@ -1,0 +1,170 @@
+"""Tasks: what a workflow has people, or programs elsewhere, do for it, and waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final, Literal, TypeVar, overload
+
+import msgspec
+from msgspec import Raw, Struct
+
+from perdure.errors import InvalidArguments, TaskFailed, UnstorableValue
+from perdure.kernel.records import Wait
+from perdure.kernel.stock import TASK_EVENT, Task, task_event
+from perdure.models.functions.checks import checked_text
+from perdure.models.functions.commands import Ask
+from perdure.models.functions.context import TimeReached, require_loop, seconds_of
+from perdure.models.functions.failures import mark
+from perdure.models.functions.schemas import schema_of
+from perdure.models.functions.values import Reader, to_text
+from perdure.models.functions.waiting import Choice, EventChoice, TimerChoice, Waits, Won, read_won
+from perdure.ports import Codec
+
+T = TypeVar("T")
+
+TaskKind = Literal["human", "remote"]
+
+_TITLE_MAX_CHARS: Final = 2_000
+_ANSWER: Final = EventChoice[Any]("", None, (), "after_wait")  # The event's name has the task's id, which comes later.
+
+
+class Given(Struct, frozen=True, omit_defaults=True):
+    """What an answer brings: a value, or the error that the worker gave up with."""
+
+    task: str
+    by: str
+    value: Raw = Raw(b"null")
+    error: str | None = None
+
+
+class TaskCall(Struct, frozen=True, kw_only=True):
+    """What a request for a task is about. As a wait it has an answer among its options, and perhaps a timer."""
+
+    queue: str
+    kind: str
+    title: str
+    schema: str
+    payload: str
+    reader: Reader
+    due_at: dict[int, int]
+
+    @property
+    def options(self) -> tuple[Choice[Any], ...]:
+        return (_ANSWER, TimerChoice(at=self.due_at[1])) if self.due_at else (_ANSWER,)
+
+    def opened(self, run_id: str, ask: Ask, task_id: str, at: int, codec: Codec) -> Task:
+        return Task(
+            id=task_id,
+            run_id=run_id,
+            position=ask.position,
+            queue=self.queue,
+            kind=self.kind,
+            title=self.title,
+            schema=self.schema,
+            payload=codec.encode(self.payload),
+            due_at=self.due_at.get(1),
+            created_at=at,
+        )
+
+    def rows(self, run_id: str, ask: Ask, task_id: str) -> tuple[Wait, ...]:
+        name = task_event(task_id)
+        common: dict[str, Any] = {"run_id": run_id, "position": ask.position, "since": ask.since}
+        waits = [Wait(kind="event", name=name, mode="after_wait", option=0, **common)]
+        if self.due_at:
+            waits.append(Wait(kind="timer", name="timer", due_at=self.due_at[1], option=1, **common))
+        return tuple(waits)
+
+    def read(self, won: Won, seq: int) -> Any:
+        """What the workflow gets: the answer, TimeReached, or TaskFailed. Raises UnstorableValue."""
+        if won.option != 0:
+            return read_won(Waits(self.options, self.due_at), won)
+        try:
+            given = msgspec.json.decode(won.value, type=Given)
+        except msgspec.DecodeError as error:
+            raise UnstorableValue(f"the answer to a task of queue {self.queue!r} cannot be read: {error}") from error
+        if given.error is None:
+            return self.reader.read(bytes(given.value).decode(), f"the answer to a task of queue {self.queue!r}")
+        failed = TaskFailed(
+            f"worker {given.by!r} gave up task {given.task!r} of queue {self.queue!r}: {given.error}",
+            task_id=given.task,
+            worker=given.by,
+        )
+        mark(failed, seq)
+        return failed
+
+
+@overload
+async def task(
+    *,
+    queue: str,
+    schema: type[T],
+    payload: Any = None,
+    title: str = "",
+    timeout: timedelta | float | None = None,
+    kind: TaskKind = "human",
+) -> T: ...
+
+
+@overload
+async def task(
+    *,
+    queue: str,
+    schema: Any = None,
+    payload: Any = None,
+    title: str = "",
+    timeout: timedelta | float | None = None,
+    kind: TaskKind = "human",
+) -> Any: ...
+
+
+async def task(
+    *,
+    queue: str,
+    schema: Any = None,
+    payload: Any = None,
+    title: str = "",
+    timeout: timedelta | float | None = None,
+    kind: TaskKind = "human",
+) -> Any:
+    """Have somebody outside do something, and wait durably for the answer: a person (`kind` "human") or a worker that
+    claims tasks of the queue ("remote"). It is there for them from the commit on in which the run begins to wait, and
+    withdrawn in the commit in which it no longer does.
+
+    An answer must fit `schema`: a JSON Schema, or a type, which it is then read as. Raises TimeoutError if none comes
+    within `timeout`, TaskFailed if a worker gives up; UnstorableValue, InvalidArguments, NotInWorkflow.
+    """
+    loop = require_loop("task")
+    checked_text(queue, "a queue's name")
+    if title:
+        checked_text(title, "a title", _TITLE_MAX_CHARS)
+    if kind not in ("human", "remote"):
+        raise InvalidArguments(f"a task is 'human' or 'remote', not {kind!r:.40}")
+    due_at: dict[int, int] = {}
+    if timeout is not None:
+        due_at[1] = loop.now() + max(0, round(seconds_of(timeout, "task") * 1_000_000))
+    is_type = schema is not None and not isinstance(schema, Mapping)
+    what = f"a task of queue {queue!r}"
+    call = TaskCall(
+        queue=queue,
+        kind=kind,
+        title=title,
+        schema=to_text(schema_of(schema), f"the schema of {what}", loop.payload_max),
+        payload=to_text(payload, f"the payload of {what}", loop.payload_max),
+        reader=Reader(schema if is_type else Any, what),
+        due_at=due_at,
+    )
+    got = await loop.ask("task", queue, call)
+    if isinstance(got, TimeReached):
+        raise TimeoutError(f"no answer to {what} came within {timeout}")
+    if isinstance(got, TaskFailed):
+        raise got
+    return got
+
+
+def is_reserved(event_name: str) -> bool:
+    """Whether events of this name are answers to tasks, which cannot be sent as others are."""
+    return event_name.startswith(TASK_EVENT)
+
+
+__all__ = ["Given", "TaskCall", "TaskKind", "is_reserved", "task"]

@@ -1,0 +1,446 @@
+"""How graphs are defined: the builder, and definitions in YAML or JSON. A graph is a workflow like any other: calling
+it gives a call that an engine starts, or that another workflow awaits."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import sys
+import typing
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar, overload
+
+import msgspec
+
+from perdure.errors import InvalidDefinition, NotInWorkflow
+from perdure.kernel.retry import Retry
+from perdure.models.functions.define import RunCall, Step, Workflow, forget
+from perdure.models.functions.loop import running_loop
+from perdure.models.functions.values import Signature, to_text
+from perdure.models.graphs import schemas, texts
+from perdure.models.graphs.build import build, resolve
+from perdure.models.graphs.kinds import Child, Function, Kind
+from perdure.models.graphs.kinds.function import as_step
+from perdure.models.graphs.plan import Plan
+from perdure.models.graphs.runner import interpret
+from perdure.models.graphs.spec import EdgeSpec, GraphSpec, JoinSpec, Limits, MergeSpec, RetrySpec
+from perdure.models.graphs.words import Bound, Duration, NodeName, NodeRef, named, reference_of, seconds
+
+I = TypeVar("I")  # noqa: E741 - a graph's input
+O = TypeVar("O")  # noqa: E741 - and its output
+
+X = TypeVar("X")
+
+_MISSING: Any = object()
+
+
+class Graph(Workflow[..., O], Generic[I, O]):
+    """A workflow as a graph: nodes that do something, edges that say what comes next.
+
+    Build it with `node` and `edge`; it is checked and becomes fixed at its first use, or with `build`. Runs keep to the
+    version of the graph with which they were started.
+    """
+
+    model = "graph"
+
+    @overload
+    def __init__(
+        self: Graph[Any, Any],
+        name: str,
+        *,
+        input: Mapping[str, Any] | str | None = None,
+        output: Mapping[str, Any] | str | None = None,
+        version: str = "",
+        description: str = "",
+        start: str | None = None,
+        timeout: Duration | None = None,
+        limits: Limits | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        input: type[I],
+        output: type[O],
+        version: str = "",
+        description: str = "",
+        start: str | None = None,
+        timeout: Duration | None = None,
+        limits: Limits | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Graph[X, Any],
+        name: str,
+        *,
+        input: type[X],
+        version: str = "",
+        description: str = "",
+        start: str | None = None,
+        timeout: Duration | None = None,
+        limits: Limits | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Graph[Any, X],
+        name: str,
+        *,
+        output: type[X],
+        version: str = "",
+        description: str = "",
+        start: str | None = None,
+        timeout: Duration | None = None,
+        limits: Limits | None = None,
+    ) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        *,
+        input: Any = None,
+        output: Any = None,
+        version: str = "",
+        description: str = "",
+        start: str | None = None,
+        timeout: Duration | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """`input` and `output` are types, or JSON Schemas, and checked: what a run is given, and what it gives.
+        `timeout` is that of a whole run. The run begins at `start`, the first node unless given."""
+        draft = Draft(name, version=version, description=description, start=start)
+        draft.timeout = seconds(timeout)
+        draft.limits = limits
+        draft.types = {"input": input, "output": output}
+        self._define(draft, 2)
+
+    def _define(self, draft: Draft, depth: int) -> None:
+        frame = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
+        self._where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        self._draft = draft
+
+        # It refers to the draft, not to the graph: a graph that nobody has any more is gone at once.
+        async def run(input: Any = None) -> Any:
+            if running_loop() is None:
+                raise NotInWorkflow(f"graph {draft.name!r} is run by an engine, as in engine.run(graph(…))")
+            return await interpret(draft.built(), input)
+
+        run.__qualname__ = run.__name__ = draft.name
+        run.__doc__ = draft.description or None
+        super().__init__(run, name=draft.name, version=draft.version, signature=GraphSignature(run, draft))
+
+    # Building.
+
+    def node(
+        self,
+        name: str,
+        does: Any,
+        *,
+        input: Any = None,
+        output: Mapping[str, str] | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        on_error: Literal["fail_run", "branch_error"] | None = None,
+        otherwise: Literal["error", "end"] | None = None,
+        description: str | None = None,
+    ) -> NodeRef:
+        """Add a node that runs a step, a function (as a step), a workflow (as a child), or what a kind says.
+
+        `input` maps its parameters to expressions; those that it does not map come from the run's input by name.
+        `output` maps places in the context (`state.…`, `output.…`) to expressions of the result. What follows when it
+        fails for good is an edge with `on_error`; without one the run fails, or (`branch_error`) its branch does, whose
+        join takes the error. Raises InvalidDefinition.
+        """
+        draft = self._open()
+        if name in draft.nodes:
+            raise InvalidDefinition(f"{draft.place}, node {name!r}: there are two of this name")
+        kind = draft.kind_of(does, f"{draft.place}, node {name!r}")
+        given = {
+            "input": input,
+            "output": None if output is None else dict(output),
+            "timeout": seconds(timeout),
+            "retry": None if retry is None else _retry_spec(retry, f"{draft.place}, node {name!r}"),
+            "on_error": on_error,
+            "otherwise": otherwise,
+            "description": description,
+        }
+        draft.nodes[name] = msgspec.structs.replace(
+            kind, **{key: value for key, value in given.items() if value is not None}
+        )
+        return NodeRef(name)
+
+    def edge(
+        self,
+        source: NodeName | Iterable[NodeName],
+        target: NodeName,
+        *,
+        when: str | None = None,
+        priority: int = 0,
+        on_error: bool = False,
+        foreach: str | None = None,
+        spawn: int | None = None,
+        limit: int | Literal["unlimited"] | None = None,
+        join: JoinSpec | None = None,
+        merge: MergeSpec | Bound | Iterable[MergeSpec | Bound] = (),
+        cancel: NodeName | Iterable[NodeName] = (),
+    ) -> None:
+        """Add an edge, or one from each of several nodes. See `EdgeSpec`."""
+        draft = self._open()
+        merges = [draft.bound(one) for one in ([merge] if isinstance(merge, MergeSpec | Bound) else merge)]
+        sources = [named(source)] if isinstance(source, NodeRef | str) else [named(one) for one in source]
+        cancelled = [cancel] if isinstance(cancel, NodeRef | str) else cancel
+        draft.edges.append(
+            EdgeSpec(
+                source=sources[0] if len(sources) == 1 else sources,
+                target=named(target),
+                when=when,
+                priority=priority,
+                on_error=on_error,
+                foreach=foreach,
+                spawn=spawn,
+                limit=limit,
+                join=join,
+                merge=merges[0] if len(merges) == 1 else merges,
+                cancel=[named(one) for one in cancelled],
+            )
+        )
+
+    def output(self, mapping: Any) -> None:
+        """Say what the run's output is: expressions, by name. Without it, it is what was written to `output`."""
+        self._open().output = mapping
+
+    def _open(self) -> Draft:
+        if self._draft.plan is not None:
+            raise InvalidDefinition(f"{self._draft.place} is in use, and can no longer be changed; make a new version")
+        return self._draft
+
+    def build(self) -> Graph[I, O]:
+        """Check the definition and fix it. Raises InvalidDefinition, whose `problems` are all that is wrong, each with
+        its place."""
+        try:
+            self._draft.built()
+        except Exception:
+            forget(self)  # It cannot be run: who built it knows by now.
+            raise
+        return self
+
+    # Texts.
+
+    @classmethod
+    def parse(cls, text: str, *, objects: Mapping[str, Any] | None = None) -> Graph[Any, Any]:
+        """A graph from YAML or JSON. `objects` are functions, workflows, reducers and types that it refers to by other
+        names than `package.module:name`. Raises InvalidDefinition."""
+        return cls._parsed(text, "this graph", objects)
+
+    @classmethod
+    def load(cls, path: str | Path, *, objects: Mapping[str, Any] | None = None) -> Graph[Any, Any]:
+        """A graph from a file with YAML or JSON. Raises InvalidDefinition, OSError."""
+        return cls._parsed(Path(path).read_text(encoding="utf-8"), str(path), objects)
+
+    @classmethod
+    def _parsed(cls, text: str, place: str, objects: Mapping[str, Any] | None) -> Graph[Any, Any]:
+        graph: Graph[Any, Any] = cls.__new__(cls)
+        graph._define(Draft.of(*texts.parse(text, place), objects or {}), 3)
+        return graph.build()
+
+    def dump(self, form: texts.Form = "yaml") -> str:
+        """The definition as text, which `parse` reads. Functions are in it as `package.module:name`."""
+        return texts.dump(self.definition, form)
+
+    @staticmethod
+    def json_schema() -> dict[str, Any]:
+        """The JSON Schema of definitions, with the kinds of node that there are by now."""
+        return texts.json_schema()
+
+    # Being a workflow.
+
+    def __call__(self, input: I = _MISSING, /) -> RunCall[O]:
+        """A call, to be started by an engine or awaited by a workflow. Raises InvalidDefinition, InvalidArguments."""
+        self.build()
+        args = () if input is _MISSING else (input,)
+        self.signature.check(args, {})
+        return RunCall(self, args, {})
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of its definition."""
+        return hashlib.sha256(self.dump("json").encode()).hexdigest()[:16]
+
+    @property
+    def where(self) -> str:
+        return self._where
+
+    @property
+    def definition(self) -> GraphSpec:
+        """What it is, as data. Raises InvalidDefinition."""
+        definition = self.build()._draft.checked
+        assert definition is not None
+        return definition
+
+    def __repr__(self) -> str:
+        return f"<graph {self.name!r} at {self.where}>"
+
+
+class Draft:
+    """A definition in the making; fixed once it has a plan."""
+
+    def __init__(self, name: str, *, version: str = "", description: str = "", start: str | None = None) -> None:
+        self.name = name
+        self.version = version
+        self.description = description
+        self.start = start
+        self.place = f"graph {name!r}"
+        self.timeout: float | None = None
+        self.limits: Limits | None = None
+        self.types: dict[str, Any] = {}
+        self.nodes: dict[str, Kind] = {}
+        self.edges: list[EdgeSpec] = []
+        self.output: Any = None
+        self.objects: dict[str, Any] = {}
+        self.checked: GraphSpec | None = None
+        self.plan: Plan | None = None
+
+    @classmethod
+    def of(cls, spec: GraphSpec, nodes: Mapping[str, Kind], objects: Mapping[str, Any]) -> Draft:
+        draft = cls(spec.graph, version=spec.version, description=spec.description, start=spec.start)
+        draft.timeout, draft.limits, draft.output = spec.timeout, spec.limits, spec.output
+        draft.types = {"input": spec.input_schema, "output": spec.output_schema}
+        draft.nodes, draft.edges, draft.objects = dict(nodes), spec.edges, dict(objects)
+        return draft
+
+    def spec(self) -> GraphSpec:
+        return GraphSpec(
+            graph=self.name,
+            version=self.version,
+            description=self.description,
+            start=self.start,
+            input_schema=self._schema("input"),
+            output_schema=self._schema("output"),
+            nodes=self.nodes,
+            edges=self.edges,
+            output=self.output,
+            timeout=self.timeout,
+            limits=self.limits,
+        )
+
+    def built(self) -> Plan:
+        """Raises InvalidDefinition."""
+        if self.plan is None:
+            self.checked, kinds = texts.checked(msgspec.to_builtins(self.spec()), self.place)
+            self.plan = build(self.checked, kinds, self.objects, _field_names(self.type_of("input")))
+        return self.plan
+
+    def type_of(self, which: str) -> Any:
+        """The type of the input or the output. Raises InvalidDefinition."""
+        given = self.types.get(which)
+        if given is None:
+            return Any
+        if isinstance(given, str):
+            return resolve(given, f"{self.place}, {which}_schema", self.objects)
+        if isinstance(given, Mapping):
+            return schemas.type_of(given, f"{self.place}, {which}_schema")
+        return given
+
+    def has_schema(self, which: str) -> bool:
+        return isinstance(self.types.get(which), Mapping)
+
+    def _schema(self, which: str) -> Any:
+        given = self.types.get(which)
+        if given is None or isinstance(given, str):
+            return given
+        if isinstance(given, Mapping):
+            return dict(given)
+        if isinstance(given, type) and not typing.get_args(given) and given.__module__ != "builtins":
+            return self._bind(f"{given.__module__}:{given.__qualname__}", given)
+        try:
+            return msgspec.json.schema(given)
+        except TypeError as error:
+            raise InvalidDefinition(f"{self.place}, {which}: {error}") from error
+
+    def kind_of(self, does: Any, place: str) -> Kind:
+        """What a node is, from what was handed to the builder."""
+        if isinstance(does, Kind):
+            return does
+        if isinstance(does, Bound):
+            kind: Kind = self.bound(does)
+            return kind
+        if isinstance(does, Workflow):
+            return Child(workflow=self._bind(reference_of(does), does))
+        step: Step[Any, Any] = as_step(does, place, 3)
+        return Function(function=self._bind(reference_of(step), step))
+
+    def bound(self, part: Any) -> Any:
+        if not isinstance(part, Bound):
+            return part
+        reference = self._bind(part.reference, part.found)
+        return msgspec.structs.replace(part.part, **{part.field: reference})
+
+    def _bind(self, reference: str, found: Any) -> str:
+        """Keep an object by its reference; another one of the same name gets a number."""
+        name, number = reference, 1
+        while self.objects.setdefault(name, found) is not found:
+            known = self.objects[name]
+            if isinstance(known, Step) and isinstance(found, Step) and known.function is found.function:
+                break
+            number += 1
+            name = f"{reference}#{number}"
+        return name
+
+
+class GraphSignature(Signature):
+    """What a graph takes and gives: one value each, of a type or a schema."""
+
+    def __init__(self, function: Any, draft: Draft) -> None:
+        self._draft = draft
+        if draft.types.get("input") is not None:
+            function.__defaults__ = None
+        super().__init__(function, f"graph {draft.name!r}", {})
+
+    def read(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The input, seen to fit, in JSON's own types."""
+        args, kwargs = super().read(text)
+        if not args or self._draft.types.get("input") is None:
+            return args, kwargs
+        if self._draft.has_schema("input"):
+            return (msgspec.json.decode(text)["input"],), {}
+        return (msgspec.json.decode(to_text(args[0], self.about_input)),), {}
+
+    def _resolve(self) -> Any:
+        if self._readers is None:
+            self._function.__annotations__ = {
+                "input": self._draft.type_of("input"),
+                "return": self._draft.type_of("output"),
+            }
+        return super()._resolve()
+
+
+def _field_names(wanted: Any) -> frozenset[str] | None:
+    """The fields of a type, if it has some and they can be told."""
+    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+        return frozenset(field.encode_name for field in msgspec.structs.fields(wanted))
+    if isinstance(wanted, type) and dataclasses.is_dataclass(wanted):
+        return frozenset(field.name for field in dataclasses.fields(wanted))
+    return None
+
+
+def _retry_spec(policy: Retry, place: str) -> RetrySpec:
+    plain = Retry(
+        attempts=policy.attempts,
+        initial=policy.initial,
+        maximum=policy.maximum,
+        multiplier=policy.multiplier,
+        jitter=policy.jitter,
+    )
+    if policy != plain:
+        raise InvalidDefinition(
+            f"{place}, retry: a definition has no room for a policy's functions and exceptions; give the step the "
+            "policy, with @step(retry=…)"
+        )
+    return RetrySpec(
+        attempts=policy.attempts,
+        initial=policy.initial.total_seconds(),
+        maximum=policy.maximum.total_seconds(),
+        multiplier=policy.multiplier,
+        jitter=policy.jitter,
+    )

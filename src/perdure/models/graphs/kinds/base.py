@@ -1,0 +1,189 @@
+"""What all kinds of node have in common: their fields, and what they ask the runner for.
+
+A kind is a part of the definition (a struct whose tag is its name) that `prepare`s, when the graph is built, the work
+that its node does: names are looked up and expressions parsed then, and never again. A work `begin`s for one token and
+gives back a value at once (`Done`, `Ended`), a future of a step, or a coroutine that the runner makes a task of.
+A coroutine asks for what it waits for itself: it may be ended before it has begun, and must leave nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
+from msgspec import Struct, field
+
+from perdure.errors import GraphFailed, GraphTimedOut, InvalidDefinition
+from perdure.kernel.retry import Retry
+from perdure.models.functions.loop import WorkflowLoop
+from perdure.models.functions.values import Reader, Signature
+from perdure.models.graphs.expressions import Expression, ValueMap
+from perdure.models.graphs.scopes import View
+from perdure.models.graphs.spec import RetrySpec, Seconds, Spec, Target
+
+K = TypeVar("K", bound="type[Kind]")
+
+
+class Done(Struct, frozen=True):
+    """A result that is there at once and needs no entry in the journal: it would be the same in every replay."""
+
+    value: Any
+
+
+class Ended(Struct, frozen=True):
+    """The whole run ends here."""
+
+    failure: GraphFailed | None = None
+
+
+class Task:
+    """A node to be run for one token, with all that its work may look at."""
+
+    __slots__ = ("input", "loop", "place", "view")
+
+    def __init__(self, loop: WorkflowLoop, input: Any, view: View, place: str) -> None:
+        self.loop = loop
+        self.input = input
+        self.view = view
+        self.place = place
+
+
+class Work(Protocol):
+    """What a node does."""
+
+    def begin(self, task: Task) -> Done | Ended | asyncio.Future[Any] | Coroutine[Any, Any, Any]:
+        """Begin it for one token. Whatever it raises is the node's failure."""
+
+
+class Preparing:
+    """A node that is being built. Collects its expressions, for whoever checks the names in them."""
+
+    def __init__(
+        self,
+        graph: str,
+        node: str,
+        *,
+        resolve: Callable[[str, str], Any],
+        knows: Callable[[str], bool],
+        input_fields: frozenset[str] | None,
+    ) -> None:
+        self.graph = graph
+        self.node = node
+        self.place = f"graph {graph!r}, node {node!r}"
+        self.input_fields = input_fields  # the fields of the run's input, if they are known
+        self.expressions: list[Expression] = []
+        self.knows = knows  # whether something was handed in under this name
+        self._resolve = resolve
+
+    def resolve(self, reference: str, field: str) -> Any:
+        """What a reference (`package.module:name`, or a name that was handed in) stands for. Raises
+        InvalidDefinition."""
+        return self._resolve(reference, f"{self.place}, {field}")
+
+    def expression(self, source: str, field: str) -> Expression:
+        """Raises InvalidDefinition."""
+        expression = Expression(source, f"{self.place}, {field}")
+        self.expressions.append(expression)
+        return expression
+
+    def values(self, parts: Any, field: str) -> ValueMap:
+        """Raises InvalidDefinition."""
+        values = ValueMap(parts, f"{self.place}, {field}")
+        self.expressions += values.expressions()
+        return values
+
+    def wrong(self, field: str, message: str) -> InvalidDefinition:
+        return InvalidDefinition(f"{self.place}, {field}: {message}")
+
+
+class Kind(Spec, frozen=True, kw_only=True, tag_field="kind"):
+    """What every node can have. `input` maps the names that it takes to expressions; `output` maps places in the
+    context (`state.…`, `output.…`) to expressions, which see the result as `nodes.<its name>`."""
+
+    description: str = ""
+    input: Any = None
+    output: dict[Target, str] = field(default_factory=dict)
+    timeout: Seconds | None = None
+    retry: RetrySpec | None = None
+    on_error: Literal["fail_run", "branch_error"] = "fail_run"
+    otherwise: Literal["error", "end"] = "error"
+
+    def prepare(self, about: Preparing) -> Work:
+        """What the node does. Raises InvalidDefinition, with the place."""
+        raise NotImplementedError
+
+    def policy(self, otherwise: Retry) -> Retry:
+        return otherwise if self.retry is None else retry_of(self.retry)
+
+    def refuse(self, about: Preparing, *fields: Literal["input", "retry", "timeout"]) -> None:
+        """Some kinds have no use for some of these."""
+        for name in fields:
+            if getattr(self, name) is not None:
+                raise about.wrong(name, f"a {type(self).__struct_config__.tag} node has none")
+
+
+KINDS: dict[str, type[Kind]] = {}
+
+
+def kind(cls: K) -> K:
+    """Have definitions know a kind of node, by its tag."""
+    name = cls.__struct_config__.tag
+    if not isinstance(name, str):
+        raise InvalidDefinition(f"a kind has a name: class {cls.__name__}(Kind, tag=…)")
+    known = KINDS.get(name)
+    if known is not None and known.__qualname__ != cls.__qualname__:
+        raise InvalidDefinition(f"there is a kind of node {name!r} already")
+    KINDS[name] = cls
+    return cls
+
+
+def retry_of(spec: RetrySpec) -> Retry:
+    return Retry(
+        attempts=spec.attempts,
+        initial=timedelta(seconds=spec.initial),
+        maximum=timedelta(seconds=spec.maximum),
+        multiplier=spec.multiplier,
+        jitter=spec.jitter,
+    )
+
+
+class PlainReader(Reader):
+    """Checks that a text fits a type, and gives it in JSON's own types."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: Reader) -> None:
+        self._inner = inner
+
+    def read(self, text: str, what: str) -> Any:
+        self._inner.read(text, what)
+        return msgspec.json.decode(text)
+
+
+class PlainResult(Signature):
+    """A signature whose results are given in JSON's own types, as all values in a graph's context are."""
+
+    def __init__(self, inner: Signature) -> None:
+        self.__dict__.update({name: value for name, value in vars(inner).items() if name != "result"})
+
+    @cached_property
+    def result(self) -> Reader:
+        return PlainReader(self._resolve()[0])
+
+
+async def within(seconds: float | None, place: str, awaited: Awaitable[Any]) -> Any:
+    """Await something, durably, for so long at most. Raises GraphTimedOut."""
+    if seconds is None:
+        return await awaited
+    timer = asyncio.timeout(seconds)
+    try:
+        async with timer:
+            return await awaited
+    except TimeoutError:
+        if timer.expired():
+            raise GraphTimedOut(f"{place} took longer than its timeout of {seconds:g} s", place=place) from None
+        raise

@@ -1,0 +1,162 @@
+"""Nodes that call a function as a step; and kinds of node that users add, which do the same with a fixed function."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import msgspec
+
+from perdure.errors import ExpressionFailed, InvalidArguments, InvalidDefinition, UnstorableValue
+from perdure.kernel.retry import Retry
+from perdure.models.functions.define import Step, StepCall
+from perdure.models.functions.values import Signature, local_names, to_text
+from perdure.models.graphs.expressions import ValueMap
+from perdure.models.graphs.kinds.base import KINDS, Kind, PlainResult, Preparing, Task, kind
+
+_COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@kind
+class Function(Kind, frozen=True, kw_only=True, tag="function"):
+    """Calls a step, or any function as one: `function` refers to it (`package.module:name`).
+
+    Its parameters are those that `input` maps, and fields of the run's input of the same name; one called `input` gets
+    the whole. With a single expression for `input` it is the only parameter, or an object with all of them.
+    """
+
+    function: str
+
+    def prepare(self, about: Preparing) -> StepWork:
+        return StepWork(self, about, as_step(about.resolve(self.function, "function"), about.place))
+
+
+class Custom(Kind, frozen=True, kw_only=True):
+    """A kind of node that a user has added: it calls that user's function."""
+
+    executor: ClassVar[Step[Any, Any]]
+
+    def prepare(self, about: Preparing) -> StepWork:
+        return StepWork(self, about, self.executor)
+
+
+def add_kind(name: str, executor: Callable[..., Any]) -> type[Kind]:
+    """Have definitions know a kind of node of this name, which runs `executor`: a step, or a function. Its parameters
+    are what `input` maps. Gives the class, to be handed to `Graph.node`: `graph.node("find", sql(input={…}))`.
+
+    Raises InvalidDefinition if there is such a kind.
+    """
+    if name in KINDS:
+        raise InvalidDefinition(f"there is a kind of node {name!r} already")
+    step = as_step(executor, f"kind {name!r}", 2)
+    added: Any = msgspec.defstruct(
+        name.title(), [], bases=(Custom,), tag=name, namespace={"executor": step}, frozen=True, kw_only=True
+    )
+    made: type[Kind] = kind(added)
+    return made
+
+
+def as_step(found: Any, place: str, depth: int = 1) -> Step[Any, Any]:
+    """A step, or a function as one. Raises InvalidDefinition."""
+    if isinstance(found, Step):
+        return found
+    if not inspect.isfunction(found) or inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
+        raise InvalidDefinition(f"{place}: a node runs a step, a function, a workflow or a kind, not {found!r:.80}")
+    name = found.__qualname__
+    return Step(
+        found,
+        name=name,
+        retry=Retry(),
+        timeout=None,
+        total_timeout=None,
+        heartbeat_timeout=None,
+        process=False,
+        signature=Signature(found, f"step {name!r}", local_names(found, depth + 1)),
+    )
+
+
+class StepWork:
+    """A step that is called with what a mapping says."""
+
+    __slots__ = ("_arguments", "_step")
+
+    def __init__(self, spec: Kind, about: Preparing, step: Step[Any, Any]) -> None:
+        self._step: Step[Any, Any] = Step(
+            step.function,
+            name=about.node,
+            retry=spec.policy(step.retry),
+            timeout=step.timeout_s,
+            total_timeout=step.total_timeout_s if spec.timeout is None else spec.timeout,
+            heartbeat_timeout=step.heartbeat_timeout_s,
+            process=step.process,
+            signature=PlainResult(step.signature),
+        )
+        self._arguments = Arguments(spec.input, about, step.signature)
+
+    def begin(self, task: Task) -> asyncio.Future[Any]:
+        step = self._step
+        text = self._arguments.text(task)
+        try:
+            args, kwargs = step.signature.read(text)
+        except UnstorableValue as error:
+            raise InvalidArguments(f"{task.place}: {error}") from error
+        return task.loop.request_step(step.name, StepCall(step, args, kwargs))
+
+
+class Arguments:
+    """A function's arguments, by name, from a mapping and from the run's input."""
+
+    __slots__ = ("_by_name", "_collector", "_mapped", "_names", "_only", "_place")
+
+    def __init__(self, parts: Any, about: Preparing, signature: Signature) -> None:
+        """Raises InvalidDefinition: a name is mapped that is no parameter, or one has no value."""
+        parameters = signature.parameters
+        self._place = f"{about.place}, input"
+        self._names = [p.name for p in parameters if p.kind not in _COLLECTING]
+        self._collector = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
+        self._mapped: ValueMap | None = None if parts is None else about.values(parts, "input")
+        self._only = self._names[0] if isinstance(parts, str) and len(self._names) == 1 else None
+        mapped = set(parts) if isinstance(parts, dict) else set()
+        if self._collector is None and (unknown := sorted(mapped - set(self._names))):
+            has = ", ".join(self._names) or "none"
+            raise about.wrong("input", f"the function has no parameter {unknown[0]!r}; it has {has}")
+        self._by_name = [] if isinstance(parts, str) else [name for name in self._names if name not in mapped]
+        needed = {p.name for p in parameters if p.default is p.empty and p.kind not in _COLLECTING}
+        if about.input_fields is not None:
+            for name in self._by_name:
+                if name in needed and name != "input" and name not in about.input_fields:
+                    has = ", ".join(sorted(about.input_fields)) or "no fields"
+                    raise about.wrong("input", f"nothing is mapped to {name!r}, and the graph's input has {has}")
+
+    def text(self, task: Task) -> str:
+        """As JSON. Raises ExpressionFailed, UnstorableValue."""
+        return to_text(self.values(task), f"the input of {task.place}")
+
+    def values(self, task: Task) -> dict[str, Any]:
+        given = None if self._mapped is None else self._mapped.evaluate(task.view)
+        if self._only is not None:
+            return {self._only: given}
+        if given is None:
+            given = {}
+        if not isinstance(given, dict):
+            raise ExpressionFailed(
+                f"{self._place}: the arguments are an object, by name, not {given!r:.100}", place=self._place
+            )
+        if self._by_name:
+            given = {**self._from_input(task.input), **given}
+        if self._collector is not None:
+            more = {name: value for name, value in given.items() if name not in self._names}
+            given = {name: value for name, value in given.items() if name in self._names}
+            given[self._collector] = more
+        return given
+
+    def _from_input(self, input: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name in self._by_name:
+            if isinstance(input, dict) and name in input:
+                found[name] = input[name]
+            elif name == "input":
+                found[name] = input
+        return found

@@ -1,0 +1,558 @@
+"""What happens next in a run of a graph, and nothing else: no asyncio, no I/O, no clock.
+
+The machine is told what has come to its end and says what is to be done: the same story in the same order gives the
+same decisions, live and in replay. What is told of a token that is gone (late, or twice) changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from perdure.errors import ExpressionFailed, GraphFailed, JoinFailed, LimitExceeded, NoMatchingEdge
+from perdure.models.graphs.plan import Edge, Join, Node, Plan, Tiers
+from perdure.models.graphs.scopes import Scope
+from perdure.models.graphs.spec import END, TERMINATE
+from perdure.models.graphs.tokens import NO_LAPS, Fork, Meeting, Token, items_of
+
+TimerKey = tuple[int, str]
+
+
+class Decisions(Struct):
+    """What is to be done, in this order: stop what runs for these tokens, drop timers, set timers (seconds from now),
+    run the nodes at which these tokens stand. With an end there is nothing else."""
+
+    cancel: list[int]
+    timers_dropped: list[TimerKey]
+    timers: list[tuple[TimerKey, float]]
+    run: list[Token]
+    output: Any = None
+    failure: BaseException | None = None
+    ended: bool = False
+
+
+class Machine:
+    """One run of a graph."""
+
+    def __init__(self, plan: Plan, input: Any) -> None:
+        self._plan = plan
+        self._input = input
+        self._ids = 0
+        self._root = Fork(id=0, site="", total=1, scope=Scope(), outer=None, index=0, laps=NO_LAPS)
+        self._tokens: dict[int, Token] = {}
+        self._timed: dict[TimerKey, tuple[Fork, Meeting]] = {}
+        self._run: dict[int, Token] = {}
+        self._decisions = Decisions([], [], [], [])
+
+    @property
+    def input(self) -> Any:
+        return self._input
+
+    @property
+    def tokens(self) -> Mapping[int, Token]:
+        """The live ones, by id."""
+        return self._tokens
+
+    @property
+    def ended(self) -> bool:
+        return self._decisions.ended
+
+    # What it is told.
+
+    def begin(self) -> Decisions:
+        token = self._token(self._root, 0, self._root.scope, NO_LAPS)
+        self._enter(token, self._plan.start)
+        return self._decided()
+
+    def completed(self, token_id: int, value: Any) -> Decisions:
+        """A token's node has a result."""
+        token = self._told(token_id)
+        if token is not None:
+            try:
+                self._complete(token, value)
+            except GraphFailed as error:
+                self._fail_run(error)
+        return self._decided()
+
+    def failed(self, token_id: int, error: BaseException, about: dict[str, Any]) -> Decisions:
+        """A token's node has failed. `about` is what expressions see of it as `error`."""
+        token = self._told(token_id)
+        if token is not None:
+            try:
+                self._fail(token, error, about)
+            except GraphFailed as trouble:
+                trouble.__context__ = error
+                self._fail_run(trouble)
+        return self._decided()
+
+    def due(self, key: TimerKey) -> Decisions:
+        """A join has waited long enough."""
+        found = self._timed.pop(key, None)
+        if found is not None and not self.ended:
+            fork, meeting = found
+            meeting.has_timer = False
+            try:
+                self._time_out(fork, meeting)
+            except GraphFailed as error:
+                self._fail_run(error)
+        return self._decided()
+
+    def terminate(self, token_id: int, error: GraphFailed | None = None) -> Decisions:
+        """A token's node ends the whole run: with its output, or as a failure."""
+        token = self._told(token_id)
+        if token is not None:
+            try:
+                if error is not None:
+                    raise error
+                self._finish(token)
+            except GraphFailed as trouble:
+                self._fail_run(trouble)
+        return self._decided()
+
+    def give_up(self, error: GraphFailed) -> Decisions:
+        """The run fails, whatever it does."""
+        if not self.ended:
+            self._fail_run(error)
+        return self._decided()
+
+    def _told(self, token_id: int) -> Token | None:
+        """The token that something is told of, if it still waits for that. From here on it has another id: who tells of
+        it again means what is over."""
+        token = None if self.ended else self._tokens.pop(token_id, None)
+        if token is not None:
+            del token.fork.tokens[token_id]
+            self._ids += 1
+            token.id = self._ids
+            self._tokens[token.id] = token.fork.tokens[token.id] = token
+        return token
+
+    def _decided(self) -> Decisions:
+        decided = self._decisions
+        if decided.ended:
+            return decided
+        if self._root.unfinished == 0:
+            try:
+                self._finish(None)
+            except GraphFailed as error:
+                self._fail_run(error)
+            return self._decisions
+        decided.run = list(self._run.values())
+        self._run = {}
+        self._decisions = Decisions([], [], [], [])
+        return decided
+
+    # Ends of nodes.
+
+    def _complete(self, token: Token, value: Any) -> None:
+        node = self._plan.nodes[token.node]
+        token.output = value
+        token.error = None
+        token.scope.put("nodes", node.name, value)
+        if node.writes:
+            view = token.view(self._input)
+            for target, value in [(target, source.evaluate(view)) for target, source in node.writes]:
+                token.scope.write(target, value)
+        if not node.onward:
+            self._remove(token)
+        elif not self._route(token, node.onward):
+            if node.otherwise != "end":
+                raise self._stuck(token, node)
+            self._remove(token)
+
+    def _fail(self, token: Token, error: BaseException, about: dict[str, Any]) -> None:
+        node = self._plan.nodes[token.node]
+        token.error = about
+        if self._route(token, node.on_failure):
+            return
+        if node.on_error == "branch_error" and (found := self._taken_by(token)) is not None:
+            fork, index = found
+            fork.failed[index] = (about, error)
+            self._remove(token)
+        else:
+            self._fail_run(error)
+
+    def _taken_by(self, token: Token) -> tuple[Fork, int] | None:
+        """The innermost fork, with the token's branch of it, that has a join to take a failure."""
+        fork: Fork | None = token.fork
+        index = token.index
+        while fork is not None and fork.site not in self._plan.joins:
+            index, fork = fork.index, fork.outer
+        return None if fork is None else (fork, index)
+
+    def _finish(self, token: Token | None) -> None:
+        """The run is over: its output is what the mapping says, or what was written to `output`."""
+        if token is None:
+            token = Token(0, self._root, 0, self._root.scope, NO_LAPS)
+        output = self._plan.output
+        value = token.scope.whole("output") if output is None else output.evaluate(token.view(self._input))
+        self._decisions = Decisions([], [], [], [], output=value, ended=True)
+
+    def _fail_run(self, error: BaseException) -> None:
+        self._decisions = Decisions([], [], [], [], failure=error, ended=True)
+
+    # Routing.
+
+    def _route(self, token: Token, tiers: Tiers) -> bool:
+        """Fire the first tier that has a match; whether there was one."""
+        view = None
+        for tier in tiers:
+            matches: list[Edge] = []
+            for edge in tier:
+                if edge.limit is not None and token.laps.get(edge.number, 0) >= edge.limit:
+                    continue
+                if edge.when is not None:
+                    view = view or token.view(self._input)
+                    if not edge.when.condition(view):
+                        continue
+                matches.append(edge)
+            if matches:
+                self._fire(token, matches)
+                return True
+        return False
+
+    def _stuck(self, token: Token, node: Node) -> NoMatchingEdge:
+        view = token.view(self._input)
+        why: list[str] = []
+        for edge in (edge for tier in node.onward for edge in tier):
+            if edge.limit is not None and token.laps.get(edge.number, 0) >= edge.limit:
+                why.append(f"to {edge.target!r} the limit of {edge.limit} is reached")
+            elif edge.when is not None:
+                why.append(f"to {edge.target!r} when {edge.when.source!r} ({edge.when.values(view)})")
+        message = f'{node.place}: no edge matches: {"; ".join(why)}; give it otherwise="end", or an edge that does'
+        return NoMatchingEdge(message, place=node.place)
+
+    def _fire(self, token: Token, edges: Sequence[Edge]) -> None:
+        for edge in edges:
+            if edge.cancel:
+                self._cancel_region(token, edge.cancel)
+                if token.id not in self._tokens or self.ended:  # A join of its fork could decide, and has ended it.
+                    return
+            if edge.target == TERMINATE:
+                self._finish(token)
+                return
+        ways = [edge for edge in edges if edge.target != END]
+        if not ways:
+            self._remove(token)
+        elif len(ways) > 1 or ways[0].is_multiple:
+            self._fork(token, ways)
+        else:
+            self._move(token, ways[0])
+
+    def _move(self, token: Token, edge: Edge) -> None:
+        if edge.limit is not None:
+            token.laps = {**token.laps, edge.number: token.laps.get(edge.number, 0) + 1}
+        if edge.join is None or not self._arrive(token, edge.join):
+            self._enter(token, edge.target)
+
+    def _enter(self, token: Token, node: str) -> None:
+        token.node = node
+        self._run[token.id] = token
+
+    # Forks.
+
+    def _fork(self, token: Token, edges: Sequence[Edge]) -> None:
+        view = token.view(self._input)
+        parts = [self._part(edge, view) for edge in edges]
+        ways = [edge for edge, part in zip(edges, parts, strict=True) for _ in range(_size(part))]
+        limits, outer = self._plan.limits, token.fork
+        if len(ways) > limits.branches:
+            raise self._beyond(token, f"{len(ways):,} branches", "branches", limits.branches)
+        alive = len(self._tokens) - 1 + len(ways)  # The token that comes apart is none any more.
+        if alive > limits.tokens:
+            raise self._beyond(token, f"{alive:,} tokens", "tokens", limits.tokens)
+        if outer.depth + 1 > limits.nesting:
+            raise self._beyond(token, f"{outer.depth + 1} forks inside each other", "nesting", limits.nesting)
+        self._ids += 1
+        fork = Fork(
+            id=self._ids,
+            site=token.node,
+            total=len(ways),
+            scope=token.scope,
+            outer=outer,
+            index=token.index,
+            laps=token.laps,
+        )
+        fork.is_split = not any(edge.is_multiple for edge in edges)
+        fork.items = items_of(parts)
+        outer.inner[fork.id] = fork
+        outer.live[token.index] += 1
+        born: list[Token] = []
+        for index in range(fork.total):
+            scope = Scope(token.scope)
+            if fork.is_split:
+                fork.scopes.append(scope)
+            new = self._token(fork, index, scope, token.laps)
+            new.node, new.output, new.error = token.node, token.output, token.error
+            born.append(new)
+        self._remove(token)
+        for new, edge in zip(born, ways, strict=True):
+            if new.id in self._tokens:  # One before it may have been enough for a join.
+                self._move(new, edge)
+        self._look(fork)
+
+    def _part(self, edge: Edge, view: Any) -> list[Any] | int:
+        if edge.foreach is None:
+            return edge.spawn or 1
+        items = edge.foreach.evaluate(view)
+        if not isinstance(items, list):
+            place, source = edge.foreach.place, edge.foreach.source
+            message = f"{place}: {source!r} is to be gone through, but it is no list: {items!r:.100}"
+            raise ExpressionFailed(message, expression=source, place=place)
+        return items
+
+    def _beyond(self, token: Token, what: str, which: str, limit: int) -> LimitExceeded:
+        place = self._plan.nodes[token.node].place
+        message = f"{place}: there would be {what}, and the graph's limit of {which} is {limit:,}"
+        return LimitExceeded(message, place=place)
+
+    def _token(self, fork: Fork, index: int, scope: Scope, laps: Mapping[int, int]) -> Token:
+        self._ids += 1
+        token = Token(self._ids, fork, index, scope, laps)
+        self._tokens[token.id] = fork.tokens[token.id] = token
+        return token
+
+    # Ends of tokens.
+
+    def _remove(self, token: Token) -> None:
+        del self._tokens[token.id]
+        del token.fork.tokens[token.id]
+        self._run.pop(token.id, None)
+        self._release(token.fork, token.index)
+
+    def _release(self, fork: Fork, index: int) -> None:
+        """Something that kept a branch alive is gone."""
+        fork.live[index] -= 1
+        if fork.live[index]:
+            return
+        fork.unfinished -= 1
+        for meeting in fork.meetings.values():
+            if index in meeting.arrived:
+                meeting.still_live -= 1
+        self._look(fork)
+
+    def _look(self, fork: Fork) -> None:
+        """See whether joins of a fork can decide now, and whether it is over."""
+        if fork.outer is None:
+            return
+        joins = self._plan.joins.get(fork.site, ())
+        for join in joins:
+            if fork.closed or self.ended:
+                return
+            self._decide(fork, join, is_first=join is joins[0], is_only=len(joins) == 1)
+        if (
+            not fork.closed
+            and not self.ended
+            and fork.unfinished == 0
+            and all(meeting.fired for meeting in fork.meetings.values())
+        ):
+            self._close(fork)
+
+    def _close(self, fork: Fork) -> None:
+        assert fork.outer is not None
+        fork.closed = True
+        if fork.is_split and not fork.meetings:
+            for scope in fork.scopes:
+                fork.scope.adopt(scope)
+        del fork.outer.inner[fork.id]
+        self._release(fork.outer, fork.index)
+
+    # Joins.
+
+    def _arrive(self, token: Token, join: Join) -> bool:
+        """A token comes to a join; False if it belongs to no branch of its fork, and passes straight through."""
+        fork: Fork | None = token.fork
+        index = token.index
+        while fork is not None and fork.site != join.fork:
+            index, fork = fork.index, fork.outer
+        if fork is None:
+            return False
+        outputs = tuple(
+            token.output if merge.source is None else merge.source.evaluate(token.view(self._input))
+            for merge in join.merges
+        )
+        meeting = fork.meetings.get(join.target)
+        if meeting is None:
+            meeting = fork.meetings[join.target] = Meeting(join)
+        if meeting.fired:
+            if join.spec.on_early == "late_merge":
+                for merge, output in zip(join.merges, outputs, strict=True):
+                    merge.add_late(index, output, fork.scope)
+        else:
+            if index not in meeting.arrived:
+                meeting.still_live += 1
+            meeting.arrived[index] = outputs
+            if join.spec.timeout is not None and not meeting.has_timer:
+                self._set_timer(fork, meeting, join.spec.timeout)
+        inner: Fork | None = token.fork
+        while inner is not None and inner is not fork:
+            inner.has_leavers = True
+            inner = inner.outer
+        self._remove(token)
+        self._look(fork)
+        return True
+
+    def _decide(self, fork: Fork, join: Join, *, is_first: bool, is_only: bool) -> None:
+        meeting = fork.meetings.get(join.target)
+        if meeting is not None and meeting.fired:
+            return
+        arrived = 0 if meeting is None else len(meeting.arrived)
+        # With nobody at any join the first one decides, unless those who could come went on to an outer fork's.
+        alone = is_first and not fork.meetings and not fork.has_leavers and fork.unfinished == 0
+        enough = join.enough
+        if enough is None:
+            if arrived and not fork.unfinished:
+                self._meet(fork, join)
+            elif alone and fork.failed:
+                self._fail_join(fork, join, f"all {len(fork.failed)} branches that were to arrive have failed")
+            elif alone and not fork.is_split:
+                self._meet(fork, join)
+        elif fork.total == 0:
+            if is_first:
+                self._meet(fork, join)
+        elif arrived >= enough:
+            self._meet(fork, join)
+        elif arrived or alone or (is_only and not fork.has_leavers):
+            coming = fork.unfinished - (0 if meeting is None else meeting.still_live)
+            if arrived + coming < enough:
+                self._fail_join(
+                    fork,
+                    join,
+                    f"it needs {enough} of {fork.total} branches, of which {arrived} arrived and {coming} can",
+                )
+
+    def _meet(self, fork: Fork, join: Join, *, on_early: str | None = None) -> None:
+        """The join goes on, once and with one token."""
+        meeting = fork.meetings.setdefault(join.target, Meeting(join))
+        meeting.fired = True
+        self._drop_timer(fork, meeting)
+        outputs = dict(meeting.arrived)
+        if join.enough is None:
+            missing = tuple(None for _ in join.merges)
+            for index, (about, _) in fork.failed.items():
+                outputs.setdefault(index, tuple({"error": about} for _ in missing))
+        if fork.is_split:
+            for index in range(fork.total) if fork.unfinished == 0 else sorted(meeting.arrived):
+                fork.scope.adopt(fork.scopes[index])
+        try:
+            for place, merge in enumerate(join.merges):
+                merge.apply({index: output[place] for index, output in outputs.items()}, fork.scope)
+        except JoinFailed as error:
+            self._fail_join(fork, join, "", error)
+            return
+        meeting.arrived = dict.fromkeys(meeting.arrived, ())  # What was merged need not be kept twice.
+        assert fork.outer is not None
+        self._grow(fork.outer, fork.index)
+        self._enter(self._token(fork.outer, fork.index, fork.scope, fork.laps), join.target)
+        if fork.unfinished and (on_early or join.spec.on_early) == "cancel":
+            self._cancel_within(fork)
+            self._close(fork)
+
+    def _fail_join(self, fork: Fork, join: Join, why: str, error: JoinFailed | None = None) -> None:
+        """The join can never go on: the node that it leads to has failed before it began."""
+        if error is None:
+            error = JoinFailed(f"{join.place}: {why}", place=join.place)
+            if fork.failed:
+                error.__cause__ = fork.failed[min(fork.failed)][1]
+        meeting = fork.meetings.setdefault(join.target, Meeting(join))
+        meeting.fired = True
+        self._drop_timer(fork, meeting)
+        assert fork.outer is not None
+        self._grow(fork.outer, fork.index)
+        token = self._token(fork.outer, fork.index, fork.scope, fork.laps)
+        token.node = join.target
+        self._cancel_within(fork)
+        self._close(fork)
+        self._fail(token, error, {"type": "JoinFailed", "message": str(error), "node": join.target})
+
+    @staticmethod
+    def _grow(fork: Fork, index: int) -> None:
+        fork.live[index] += 1
+
+    def _set_timer(self, fork: Fork, meeting: Meeting, seconds: float) -> None:
+        key = (fork.id, meeting.join.target)
+        meeting.has_timer = True
+        self._timed[key] = (fork, meeting)
+        self._decisions.timers.append((key, seconds))
+
+    def _drop_timer(self, fork: Fork, meeting: Meeting) -> None:
+        if meeting.has_timer:
+            meeting.has_timer = False
+            key = (fork.id, meeting.join.target)
+            del self._timed[key]
+            fresh = [one for one in self._decisions.timers if one[0] != key]
+            if len(fresh) == len(self._decisions.timers):
+                self._decisions.timers_dropped.append(key)
+            self._decisions.timers = fresh
+
+    def _time_out(self, fork: Fork, meeting: Meeting) -> None:
+        join = meeting.join
+        if join.spec.on_timeout == "proceed":
+            self._meet(fork, join, on_early="cancel")
+            return
+        late = fork.total - len(meeting.arrived)
+        why = f"{late} of {fork.total} branches did not arrive within {join.spec.timeout:g} s of the first"
+        self._fail_join(fork, join, why)
+
+    # Cancelling.
+
+    def _cancel_within(self, fork: Fork) -> None:
+        """End all that is under way in a fork; nothing in it decides any more."""
+        for token in fork.tokens.values():
+            self._stop(token)
+        for inner in fork.inner.values():
+            inner.closed = True
+            self._cancel_within(inner)
+        for meeting in fork.meetings.values():
+            self._drop_timer(fork, meeting)
+            meeting.still_live = 0
+        fork.tokens.clear()
+        fork.inner.clear()
+        fork.live = [0] * fork.total
+        fork.unfinished = 0
+
+    def _cancel_region(self, token: Token, names: frozenset[str]) -> None:
+        """End the tokens at these nodes in the branch that encloses the token's fork; with "*" the rest of the fork."""
+        fork = token.fork
+        if "*" in names:
+            self._cancel_rest(token)
+        inside = self._standing(fork) if fork.outer is None else self._standing(fork.outer, fork.index)
+        for other in inside:
+            if other is not token and other.node in names and other.id in self._tokens:
+                if other.id not in self._run:
+                    self._decisions.cancel.append(other.id)
+                self._remove(other)
+
+    def _cancel_rest(self, token: Token) -> None:
+        fork = token.fork
+        for other in fork.tokens.values():
+            if other is not token:
+                self._stop(other)
+        for inner in fork.inner.values():
+            inner.closed = True
+            self._cancel_within(inner)
+        fork.tokens = {token.id: token}
+        fork.inner.clear()
+        fork.live = [0] * fork.total
+        fork.live[token.index] = fork.unfinished = 1
+        for meeting in fork.meetings.values():
+            meeting.still_live = int(token.index in meeting.arrived)
+
+    def _stop(self, token: Token) -> None:
+        """What runs for a token is to be stopped, if anything does."""
+        del self._tokens[token.id]
+        if self._run.pop(token.id, None) is None:
+            self._decisions.cancel.append(token.id)
+
+    def _standing(self, fork: Fork, index: int | None = None) -> list[Token]:
+        """The tokens in a fork, or in one branch of it, however deep."""
+        found = [token for token in fork.tokens.values() if index is None or token.index == index]
+        for inner in fork.inner.values():
+            if index is None or inner.index == index:
+                found += self._standing(inner)
+        return found
+
+
+def _size(part: list[Any] | int) -> int:
+    return part if isinstance(part, int) else len(part)

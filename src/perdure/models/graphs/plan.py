@@ -1,0 +1,76 @@
+"""A graph as it is run: what was read from its definition, with every name looked up and every expression parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from perdure.models.graphs.expressions import Expression, ValueMap
+from perdure.models.graphs.merges import Merge
+from perdure.models.graphs.spec import JoinSpec, Limits
+
+
+class Join(Struct, frozen=True, kw_only=True, eq=False):
+    """Where branches that came apart at the node `fork` meet, on their way into the node `target`."""
+
+    target: str
+    fork: str
+    spec: JoinSpec
+    merges: Sequence[Merge]
+    place: str
+
+    @property
+    def enough(self) -> int | None:
+        """How many branches are enough; None for all."""
+        need = self.spec.need
+        return None if need == "all" else 1 if need == "any" else need
+
+
+class Edge(Struct, frozen=True, kw_only=True, eq=False):
+    """One way on. `number` tells the edges of a graph apart."""
+
+    number: int
+    source: str
+    target: str
+    when: Expression | None
+    foreach: Expression | None
+    spawn: int | None
+    limit: int | None
+    join: Join | None
+    cancel: frozenset[str]
+    place: str
+
+    @property
+    def is_multiple(self) -> bool:
+        return self.foreach is not None or self.spawn is not None
+
+
+Tiers = Sequence[Sequence[Edge]]
+
+
+class Node(Struct, frozen=True, kw_only=True, eq=False):
+    """A node: its edges in tiers, by priority, and what is written when it has a result. `work` is its kind's."""
+
+    name: str
+    work: Any
+    onward: Tiers
+    on_failure: Tiers
+    on_error: Literal["fail_run", "branch_error"]
+    otherwise: Literal["error", "end"]
+    writes: Sequence[tuple[str, Expression]]
+    place: str
+
+
+class Plan(Struct, frozen=True, kw_only=True, eq=False):
+    """A whole graph. `joins` are those of each node at which branches come apart, in the order of the definition."""
+
+    name: str
+    place: str
+    start: str
+    nodes: Mapping[str, Node]
+    joins: Mapping[str, Sequence[Join]]
+    output: ValueMap | None
+    timeout_s: float | None
+    limits: Limits

@@ -1,0 +1,143 @@
+"""Runs a graph on a run's deterministic loop: a thin shell around the machine, which decides everything.
+
+What nodes give is in the journal, as steps, timers, events and children; tokens, context and joins are computed anew
+from it in a replay. All that one completion leads to is asked for in the same activation, and so committed together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final
+
+from perdure.errors import GraphTimedOut, InvariantViolated, LimitExceeded, StepFailed
+from perdure.models.functions.context import require_loop
+from perdure.models.functions.loop import WorkflowLoop
+from perdure.models.graphs.kinds.base import Done, Ended, Task, Work
+from perdure.models.graphs.machine import Decisions, Machine, TimerKey
+from perdure.models.graphs.plan import Plan
+from perdure.models.graphs.tokens import Token
+
+IN_A_ROW_MAX: Final = 100_000
+
+
+async def interpret(plan: Plan, input: Any) -> Any:
+    """Run a graph to its end; its output. Raises what made it fail."""
+    runner = GraphRunner(plan, input, require_loop("a graph"))
+    return await runner.run()
+
+
+class GraphRunner:
+    """One run, in memory."""
+
+    def __init__(self, plan: Plan, input: Any, loop: WorkflowLoop) -> None:
+        self._plan = plan
+        self._input = input
+        self._loop = loop
+        self._machine = Machine(plan, input)
+        self._end: asyncio.Future[Any] = loop.create_future()
+        self._busy: dict[int, asyncio.Future[Any]] = {}  # what runs for each token
+        self._timers: dict[TimerKey, asyncio.TimerHandle] = {}
+        self._next: deque[Callable[[], Decisions]] = deque()
+
+    async def run(self) -> Any:
+        if self._plan.timeout_s is not None:
+            self._loop.call_later(self._plan.timeout_s, self._tell, self._out_of_time)
+        self._tell(self._machine.begin)
+        return await self._end
+
+    def _tell(self, news: Callable[[], Decisions]) -> None:
+        """Tell the machine, and do what it says; nodes that are done at once are news in their turn."""
+        self._next.append(news)
+        if len(self._next) > 1:
+            return
+        try:
+            for _ in range(IN_A_ROW_MAX):
+                decided = self._next[0]()
+                self._perform(decided)
+                self._next.popleft()
+                if not self._next or self._end.done():
+                    self._next.clear()
+                    return
+            self._next.clear()
+            message = f"{self._plan.place}: {IN_A_ROW_MAX:,} nodes ran without anything to wait for; does it go round?"
+            self._perform(self._machine.give_up(LimitExceeded(message, place=self._plan.place)))
+        except Exception as error:  # noqa: BLE001 - in a callback it would only be logged
+            self._next.clear()
+            if not self._end.done():
+                self._end.set_exception(error)
+
+    def _perform(self, decided: Decisions) -> None:
+        if self._end.done():
+            return
+        if decided.ended:
+            self._finish(decided)
+            return
+        for token_id in decided.cancel:
+            if (running := self._busy.pop(token_id, None)) is not None:
+                running.cancel()
+        for key in decided.timers_dropped:
+            self._timers.pop(key).cancel()
+        for key, seconds in decided.timers:
+            self._timers[key] = self._loop.call_later(seconds, self._due, key)
+        for token in decided.run:
+            self._begin(token)
+
+    def _finish(self, decided: Decisions) -> None:
+        failure = decided.failure
+        if failure is None:
+            self._end.set_result(decided.output)
+        elif isinstance(failure, StopIteration | asyncio.CancelledError):  # Neither can be raised as what it is.
+            self._end.set_exception(StepFailed(f"{type(failure).__qualname__}: {failure}"))
+        else:
+            self._end.set_exception(failure)
+
+    def _begin(self, token: Token) -> None:
+        node = self._plan.nodes[token.node]
+        work: Work = node.work
+        task = Task(self._loop, self._input, token.view(self._input), node.place)
+        try:
+            begun = work.begin(task)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is how the node failed
+            self._next.append(partial(self._machine.failed, token.id, error, about(error, token.node)))
+            return
+        if isinstance(begun, Done):
+            self._next.append(partial(self._machine.completed, token.id, begun.value))
+        elif isinstance(begun, Ended):
+            self._next.append(partial(self._machine.terminate, token.id, begun.failure))
+        else:
+            future = self._loop.create_task(begun) if isinstance(begun, Coroutine) else begun
+            self._busy[token.id] = future
+            future.add_done_callback(partial(self._done, token))
+
+    def _done(self, token: Token, future: asyncio.Future[Any]) -> None:
+        if self._busy.pop(token.id, None) is None or self._end.done():
+            if not future.cancelled():
+                future.exception()  # Nobody wants to know.
+            return
+        if future.cancelled():
+            message = f"run {self._loop.run_id}: what ran for token {token.id} was cancelled by nobody"
+            self._end.set_exception(InvariantViolated(message, run_id=self._loop.run_id))
+        elif (error := future.exception()) is not None:
+            self._tell(partial(self._machine.failed, token.id, error, about(error, token.node)))
+        else:
+            self._tell(partial(self._machine.completed, token.id, future.result()))
+
+    def _due(self, key: TimerKey) -> None:
+        del self._timers[key]
+        self._tell(partial(self._machine.due, key))
+
+    def _out_of_time(self) -> Decisions:
+        plan = self._plan
+        message = f"{plan.place} took longer than its timeout of {plan.timeout_s:g} s"
+        return self._machine.give_up(GraphTimedOut(message, place=plan.place))
+
+
+def about(error: BaseException, node: str) -> dict[str, Any]:
+    """What expressions see of a failure as `error`."""
+    failure = getattr(error, "failure", None) if isinstance(error, StepFailed) else None
+    if failure is not None:
+        return {"type": failure.type.rpartition(":")[2].rpartition(".")[2], "message": failure.message, "node": node}
+    return {"type": type(error).__name__, "message": str(error), "node": node}

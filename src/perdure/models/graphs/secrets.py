@@ -1,0 +1,76 @@
+"""Secrets: definitions name them, steps get them when they run; no definition, journal, log or error has them."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from perdure.errors import Misuse, SecretNotFound
+from perdure.models.functions.context import current_step
+
+_SHOWN: Final = "[secret]"
+
+
+class Secrets:
+    """Where an engine's secrets come from: the environment of its process, unless it has another provider.
+
+    A provider is a subclass, handed in as a resource: `Engine(resources={Secrets: Vault})`.
+    """
+
+    async def get(self, name: str) -> str | None:
+        """The secret of this name, None if there is none. Asked for in every attempt of a step that needs it, so that a
+        new one counts at once. What it raises, other than Misuse and NonRetryable, fails only that attempt."""
+        return os.environ.get(name)
+
+
+_ENVIRONMENT: Final = Secrets()
+
+
+async def secret(name: str, place: str) -> str:
+    """A secret, in a step. Raises SecretNotFound; Misuse if it could not stand in a header."""
+    try:
+        provider = current_step().resource(Secrets)
+    except Misuse:
+        provider = _ENVIRONMENT
+    found = await provider.get(name)
+    value = "" if found is None else found.strip()
+    if not value:
+        raise SecretNotFound(
+            f"{place}: there is no secret {name!r}; set it in the environment of the engine's process, or give the "
+            "engine another provider with resources={Secrets: …}",
+            name=name,
+        )
+    if not value.isascii() or not value.isprintable():
+        # Whoever else found that out would show it in the message.
+        raise Misuse(f"{place}: the secret {name!r} has characters that no header can have; is it the right one?")
+    return value
+
+
+class Veil:
+    """Keeps a secret out of what others send back. A text that comes in pieces may have it in several of them, so what
+    could be its beginning is held back until the next one."""
+
+    __slots__ = ("_held", "_secret")
+
+    def __init__(self, secret: str | None) -> None:
+        self._secret = secret
+        self._held = ""
+
+    def over(self, text: str) -> str:
+        """A whole text without it."""
+        return text if self._secret is None else text.replace(self._secret, _SHOWN)
+
+    def piece(self, text: str) -> str:
+        """The next piece, as far as it can be shown."""
+        if self._secret is None:
+            return text
+        text = self.over(self._held + text)
+        longest = min(len(self._secret) - 1, len(text))
+        held = next((n for n in range(longest, 0, -1) if text.endswith(self._secret[:n])), 0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+    def rest(self) -> str:
+        """What was held back, when there are no more pieces."""
+        held, self._held = self._held, ""
+        return held

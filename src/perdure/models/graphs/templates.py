@@ -1,0 +1,140 @@
+"""Templates: texts with places to be filled in, in the language of Jinja, parsed when a graph is built.
+
+What they name is a mapped name, a root of the context (`nodes.plan.output`), or a field of the run's input. Nothing
+that is missing is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from perdure.errors import InvalidDefinition, Misuse, TemplateFailed
+from perdure.models.graphs.expressions import ROOTS, Context
+from perdure.models.graphs.kinds.base import Preparing
+
+_MISSING: Final[Any] = object()
+_FUEL: Final = 10_000_000  # instructions: what a template may take, so that none holds up the loop for ever
+_QUOTED_CHARS: Final = 100
+
+
+class Template:
+    """A parsed template, with its place for whoever has to say what is wrong with it."""
+
+    __slots__ = ("_paths", "_source", "place")
+
+    def __init__(self, source: str, about: Preparing, field: str, mapped: frozenset[str]) -> None:
+        """Raises InvalidDefinition: it does not parse, or names what is not there; Misuse if minijinja is missing."""
+        self.place = f"{about.place}, {field}"
+        self._source = source
+        environment = _environment(self.place)
+        try:
+            names: set[str] = environment.undeclared_variables_in_str(source, nested=True)
+        except _error() as error:
+            raise InvalidDefinition(f"{self.place}: this is no template: {error.message}") from error
+        known = set(environment.globals)
+        self._paths = [path for path in (tuple(name.split(".")) for name in sorted(names)) if path[0] not in known]
+        for path in self._paths:
+            name = path[0]
+            if name in mapped:
+                continue
+            if name in ROOTS:
+                _check(path, about, field)
+            elif about.input_fields is not None and name not in about.input_fields:
+                has = ", ".join(sorted(mapped | about.input_fields)) or "nothing"
+                raise InvalidDefinition(
+                    f"{self.place}: nothing is mapped to {name!r}; the node's and the graph's input have {has}, and "
+                    f"there are {', '.join(ROOTS)}"
+                )
+
+    def render(self, mapped: Mapping[str, Any], input: Any, context: Context) -> str:
+        """The text. Raises TemplateFailed, which says where the template stands and what is missing."""
+        values: dict[str, Any] = {}
+        for path in self._paths:
+            name = path[0]
+            if name in mapped:
+                values[name] = mapped[name]
+            elif name in ROOTS:
+                _put(values, path, context)
+            elif isinstance(input, dict) and name in input:
+                values[name] = input[name]
+        try:
+            text: str = _environment(self.place).render_str(self._source, self.place, **values)
+        except _error() as error:
+            variable = self._at(error.range)
+            what = f"{variable!r} is not there" if error.kind == "UndefinedError" else error.detail or error.message
+            raise TemplateFailed(
+                f"{self.place}, line {error.line}: {what}", place=self.place, variable=variable
+            ) from None
+        return text
+
+    def _at(self, found: tuple[int, int] | None) -> str | None:
+        if found is None:
+            return None
+        return self._source.encode()[found[0] : found[1]].decode(errors="replace")[:_QUOTED_CHARS]
+
+
+def _check(path: tuple[str, ...], about: Preparing, field: str) -> None:
+    """Have the nodes that it names looked for. A path may go on with a method's name, which is no part of it."""
+    if path[0] == "nodes" and len(path) > 1:
+        try:
+            about.expression(f"nodes.{path[1]}", field)
+        except InvalidDefinition:
+            return  # A word that expressions keep for themselves: it can be a node's name all the same.
+
+
+def _put(values: dict[str, Any], path: tuple[str, ...], context: Context) -> None:
+    """Add what a path leads to, and nothing beside it; as much of it as there is, to be called or tested."""
+    value = context.root(path[0])
+    at = 1
+    while at < len(path) and hasattr(value, "get") and (found := value.get(path[at], _MISSING)) is not _MISSING:
+        value = found
+        at += 1
+    whole = getattr(value, "whole", None)
+    value = value if whole is None else whole()
+    *outer, last = path[:at]
+    for key in outer:
+        inner = values.get(key)
+        if inner is None:
+            inner = values[key] = _Part()
+        elif type(inner) is not _Part:
+            return  # It is there with all that it has.
+        values = inner
+    if last in values and type(values[last]) is not _Part:
+        return
+    values[last] = value
+
+
+class _Part(dict[str, Any]):
+    """An object of which only what the template names is there."""
+
+
+@cache
+def _made() -> Any:
+    from minijinja import Environment
+
+    return Environment(
+        undefined_behavior="strict",
+        auto_escape_callback=lambda _: False,
+        keep_trailing_newline=True,
+        fuel=_FUEL,
+        filters={"tojson": _to_json},  # Its own is for web pages, and writes < as an escape.
+    )
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _environment(place: str) -> Any:
+    try:
+        return _made()
+    except ImportError as error:
+        raise Misuse(f"{place}: templates need minijinja; install perdure[graphs]") from error
+
+
+def _error() -> Any:
+    return sys.modules["minijinja"].TemplateError

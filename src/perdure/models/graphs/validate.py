@@ -1,0 +1,236 @@
+"""What can be wrong with a graph's shape, found when it is built: each problem with its place.
+
+Which fork a join closes is settled here too: every way to the join is gone through with the forks on it, and an
+unnamed join must find the same one innermost on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from perdure.models.graphs.kinds.base import Kind
+from perdure.models.graphs.spec import END, TERMINATE, EdgeSpec, GraphSpec
+
+STACKS_MAX: Final = 20_000
+
+Stack = tuple[str, ...]
+
+
+class Way:
+    """An edge with one source. `number` tells the edges of a graph apart."""
+
+    __slots__ = ("number", "source", "spec", "target")
+
+    def __init__(self, number: int, source: str, spec: EdgeSpec) -> None:
+        self.number = number
+        self.source = source
+        self.target = spec.target
+        self.spec = spec
+
+    @property
+    def is_certain(self) -> bool:
+        return self.spec.when is None and self.spec.limit is None
+
+    @property
+    def is_multiple(self) -> bool:
+        return self.spec.foreach is not None or self.spec.spawn is not None
+
+    def place(self, graph: str) -> str:
+        return f"graph {graph!r}, edge {self.source} -> {self.target}"
+
+
+def ways_of(spec: GraphSpec) -> list[Way]:
+    pairs = [(source, edge) for edge in spec.edges for source in edge.sources]
+    return [Way(number, source, edge) for number, (source, edge) in enumerate(pairs)]
+
+
+def tiers_of(ways: Sequence[Way], node: str, *, on_error: bool) -> list[list[Way]]:
+    """A node's edges, by priority."""
+    own = [way for way in ways if way.source == node and way.spec.on_error is on_error]
+    return [[way for way in own if way.spec.priority == tier] for tier in sorted({way.spec.priority for way in own})]
+
+
+def check_shape(spec: GraphSpec, kinds: Mapping[str, Kind], ways: Sequence[Way]) -> list[str]:
+    """What is wrong, apart from joins and expressions."""
+    graph = f"graph {spec.graph!r}"
+    if not kinds:
+        return [f"{graph}: it has no nodes"]
+    problems: list[str] = [
+        f"{graph}, node {name!r}: {name} is where edges lead that end something; give the node another name"
+        for name in (END, TERMINATE)
+        if name in kinds
+    ]
+    if spec.start is not None and spec.start not in kinds:
+        problems.append(f"{graph}, start: there is no node {spec.start!r}")
+    seen: dict[object, Way] = {}
+    for way in ways:
+        problems += (f"{way.place(spec.graph)}, {problem}" for problem in _wrong_with(way, kinds))
+        edge = way.spec
+        key = (way.source, way.target, edge.on_error, edge.priority, edge.when, edge.foreach, edge.spawn)
+        if seen.setdefault(key, way) is not way:
+            problems.append(f"{way.place(spec.graph)}: it is there twice")
+    if problems:
+        return problems
+    start = spec.start or next(iter(kinds))
+    reached = _reached(start, ways)
+    problems += [f"{graph}, node {name!r}: no way leads to it from {start!r}" for name in kinds if name not in reached]
+    if (cycle := _endless(list(kinds), ways)) is not None:
+        problems.append(
+            f"{graph}, loop {' -> '.join(cycle)}: no edge on it has a limit; give one limit=…, or "
+            'limit="unlimited" if a condition ends it'
+        )
+    return problems
+
+
+def _wrong_with(way: Way, kinds: Mapping[str, Kind]) -> Iterator[str]:
+    edge = way.spec
+    if way.source not in kinds:
+        yield f"from: there is no node {way.source!r}"
+    if way.target not in kinds and way.target not in (END, TERMINATE):
+        yield f"to: there is no node {way.target!r}"
+    if way.target in (END, TERMINATE) and (edge.join is not None or way.is_multiple):
+        yield f"to: nothing joins or comes apart on the way to {way.target}"
+    if edge.foreach is not None and edge.spawn is not None:
+        yield "foreach: it has spawn too; it can have one of them"
+    if edge.join is not None and way.is_multiple:
+        yield "join: branches cannot meet and come apart on the same edge; put a node between"
+    if edge.merges and edge.join is None:
+        yield "merge: there is no join at which to merge"
+    if edge.join is not None:
+        if edge.join.fork is not None and edge.join.fork not in kinds:
+            yield f"join.fork: there is no node {edge.join.fork!r}"
+        if edge.join.need == "all" and edge.join.on_early != "cancel":
+            yield "join.on_early: a join that needs all branches is never early"
+        if edge.join.on_timeout != "fail" and edge.join.timeout is None:
+            yield "join.on_timeout: it has no timeout"
+        if edge.join.on_early == "late_merge" and any(merge.strategy == "reduce" for merge in edge.merges):
+            yield "merge: a reducer has all outputs at once, so late ones cannot be merged"
+    for merge in edge.merges:
+        if (merge.strategy == "reduce") is not (merge.reducer is not None):
+            yield "merge.reducer: the strategy reduce has one, the others have none"
+    for name in edge.cancel:
+        if name not in kinds and name != "*":
+            yield f"cancel: there is no node {name!r}"
+
+
+def _reached(start: str, ways: Sequence[Way]) -> set[str]:
+    reached, following = {start}, [start]
+    while following:
+        node = following.pop()
+        for way in ways:
+            if way.source == node and way.target not in reached:
+                reached.add(way.target)
+                following.append(way.target)
+    return reached
+
+
+def _endless(names: Sequence[str], ways: Sequence[Way]) -> list[str] | None:
+    """A way round on which nothing counts."""
+    onward: dict[str, list[str]] = {name: [] for name in names}
+    for way in ways:
+        if way.spec.limit is None and way.target in onward:
+            onward[way.source].append(way.target)
+    done: set[str] = set()
+    for name in names:
+        path: list[str] = []
+        stack = [(name, iter(onward[name]))] if name not in done else []
+        path += [name] if stack else []
+        while stack:
+            node, targets = stack[-1]
+            target = next(targets, None)
+            if target is None:
+                done.add(node)
+                stack.pop()
+                path.pop()
+            elif target in path:
+                return [*path[path.index(target) :], target]
+            elif target not in done:
+                stack.append((target, iter(onward[target])))
+                path.append(target)
+    return None
+
+
+class Forks:
+    """Which forks each join can close. `closes` has the node of the fork, by the number of the join's edge."""
+
+    def __init__(self, spec: GraphSpec, kinds: Mapping[str, Kind], ways: Sequence[Way]) -> None:
+        self.problems: list[str] = []
+        self.closes: dict[int, str] = {}
+        self._spec = spec
+        self._ways = ways
+        self._innermost: dict[int, set[str | None]] = {}
+        self._found: dict[str, set[Stack]] = {}
+        self._go_through(spec.start or next(iter(kinds)), kinds)
+        for way in ways:
+            if way.spec.join is not None:
+                self._settle(way)
+        joined = set(self.closes.values())
+        for name, kind in kinds.items():
+            if kind.on_error == "branch_error" and not any(joined & set(stack) for stack in self._found.get(name, ())):
+                self.problems.append(
+                    f"graph {spec.graph!r}, node {name!r}, on_error: it is in no branch whose join would take its error"
+                )
+
+    def _go_through(self, start: str, kinds: Mapping[str, Kind]) -> None:
+        tiers = {
+            name: [tier for on_error in (False, True) for tier in tiers_of(self._ways, name, on_error=on_error)]
+            for name in kinds
+        }
+        following: list[tuple[str, Stack]] = [(start, ())]
+        count = 0
+        while following:
+            node, stack = following.pop()
+            if stack in self._found.setdefault(node, set()):
+                continue
+            self._found[node].add(stack)
+            count += 1
+            if count > STACKS_MAX:
+                self.problems.append(
+                    f"graph {self._spec.graph!r}: there are too many ways through its forks to be followed; name the "
+                    "fork of every join, or make graphs of its parts"
+                )
+                return
+            for tier in tiers[node]:
+                for way in tier:
+                    following += [
+                        (way.target, left)
+                        for entered in _entered(node, stack, way, tier)
+                        for left in self._left(way, entered)
+                        if way.target in kinds
+                    ]
+
+    def _left(self, way: Way, stack: Stack) -> Iterator[Stack]:
+        join = way.spec.join
+        if join is None:
+            yield stack
+            return
+        fork = join.fork or (stack[-1] if stack else None)
+        self._innermost.setdefault(way.number, set()).add(fork if fork in stack else None)
+        yield stack[: stack.index(fork)] if fork is not None and fork in stack else stack
+
+    def _settle(self, way: Way) -> None:
+        forks = sorted(fork for fork in self._innermost.get(way.number, ()) if fork is not None)
+        place = f"{way.place(self._spec.graph)}, join"
+        if not forks:
+            named = way.spec.join is not None and way.spec.join.fork
+            what = f"the fork at {named!r} does not reach it" if named else "no fork reaches it"
+            self.problems.append(f"{place}: {what}, so nothing comes apart that could meet here")
+        elif len(forks) > 1:
+            ambiguous = " or ".join(map(repr, forks))
+            self.problems.append(
+                f"{place}: it can close the fork at {ambiguous}; say which with fork={forks[0]!r} or the like"
+            )
+        else:
+            self.closes[way.number] = forks[0]
+
+
+def _entered(node: str, stack: Stack, way: Way, tier: Sequence[Way]) -> Iterator[Stack]:
+    """The forks on the way once an edge has fired: with and without a new one, if both can be."""
+    others = [other for other in tier if other is not way and other.target != END]
+    if way.is_multiple or any(other.is_certain for other in others):
+        forks = (True,)
+    else:
+        forks = (True, False) if others else (False,)  # type: ignore[assignment]
+    for is_fork in forks:
+        yield stack if not is_fork or node in stack else (*stack, node)

@@ -1,0 +1,214 @@
+"""The words of the builder: joins, merges, and kinds of node that are more than a function."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from perdure.models.functions.define import Step, Workflow
+from perdure.models.functions.events import Event, options_of
+from perdure.models.graphs.kinds import Child, Http, Kind, Llm, Set, Terminate, Timer, Wait
+from perdure.models.graphs.schemas import schema_of
+from perdure.models.graphs.spec import JoinSpec, MergeSpec
+
+Duration = timedelta | float
+OnEarly = Literal["cancel", "let_finish", "late_merge"]
+OnTimeout = Literal["fail", "proceed"]
+
+
+class NodeRef(Struct, frozen=True):
+    """A node of a graph that is being built."""
+
+    name: str
+
+
+NodeName = NodeRef | str
+
+
+def named(node: NodeName) -> str:
+    return node.name if isinstance(node, NodeRef) else node
+
+
+class Bound(Struct, frozen=True):
+    """A part of a definition, with the Python object that it refers to."""
+
+    part: Any
+    field: Literal["reducer", "workflow", "schema"]
+    reference: str
+    found: Any
+
+
+def seconds(duration: Duration | None) -> float | None:
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+def reference_of(found: Any) -> str:
+    """How a definition refers to a Python object."""
+    if isinstance(found, Workflow) and found.model != "function":
+        return found.name
+    function = found.function if isinstance(found, Step | Workflow) else found
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+def all_of(
+    fork: NodeName | None = None, *, timeout: Duration | None = None, on_timeout: OnTimeout = "fail"
+) -> JoinSpec:
+    """Go on once every branch of the fork has come to its end, with what those bring that arrived.
+
+    `fork` names the node at which the branches came apart: the innermost on the way unless given. The timeout counts
+    from the first arrival; then the join fails, or proceeds with what is there.
+    """
+    return JoinSpec(fork=_fork(fork), timeout=seconds(timeout), on_timeout=on_timeout)
+
+
+def any_of(
+    fork: NodeName | None = None,
+    *,
+    on_early: OnEarly = "cancel",
+    timeout: Duration | None = None,
+    on_timeout: OnTimeout = "fail",
+) -> JoinSpec:
+    """Go on with the first branch that arrives. The others are cancelled, or may finish, or finish and are merged."""
+    return JoinSpec(need="any", fork=_fork(fork), on_early=on_early, timeout=seconds(timeout), on_timeout=on_timeout)
+
+
+def m_of(
+    number: int,
+    fork: NodeName | None = None,
+    *,
+    on_early: OnEarly = "cancel",
+    timeout: Duration | None = None,
+    on_timeout: OnTimeout = "fail",
+) -> JoinSpec:
+    """Go on once so many branches have arrived; fail as soon as so many no longer can."""
+    return JoinSpec(need=number, fork=_fork(fork), on_early=on_early, timeout=seconds(timeout), on_timeout=on_timeout)
+
+
+def _fork(fork: NodeName | None) -> str | None:
+    return None if fork is None else named(fork)
+
+
+def append(target: str, source: str | None = None) -> MergeSpec:
+    """Add the outputs, by branch index, to the list at `target`; if all are lists, what is in them."""
+    return MergeSpec(strategy="append", target=target, source=source)
+
+
+def collect(target: str, source: str | None = None) -> MergeSpec:
+    """Put a list of the outputs, by branch index, at `target`."""
+    return MergeSpec(strategy="collect", target=target, source=source)
+
+
+def merge_object(target: str, source: str | None = None) -> MergeSpec:
+    """Add the outputs' fields to the object at `target`; of equal ones the later branch's counts."""
+    return MergeSpec(strategy="merge_object", target=target, source=source)
+
+
+def keyed(target: str, source: str | None = None) -> MergeSpec:
+    """Put an object of the outputs at `target`, by branch index: {"0": …}."""
+    return MergeSpec(strategy="keyed", target=target, source=source)
+
+
+def last_wins(target: str, source: str | None = None) -> MergeSpec:
+    """Put the output of the last branch at `target`, {} if there is none."""
+    return MergeSpec(strategy="last_wins", target=target, source=source)
+
+
+def reduce_with(reducer: Callable[[list[Any]], Any], target: str, source: str | None = None) -> Bound:
+    """Put what `reducer` makes of the list of outputs at `target`. It must be pure: a replay calls it again."""
+    reference = reference_of(reducer)
+    spec = MergeSpec(strategy="reduce", target=target, source=source, reducer=reference)
+    return Bound(spec, "reducer", reference, reducer)
+
+
+def assign(values: Mapping[str, Any]) -> Kind:
+    """A node that writes values into the context: `assign({"state.count": "state.count + 1"})`."""
+    return Set(values=dict(values))
+
+
+def terminate(status: Literal["succeeded", "failed"] = "succeeded", message: str | None = None) -> Kind:
+    """A node that ends the whole run at once. `message`, of a failure, is an expression."""
+    return Terminate(status=status, message=message)
+
+
+def timer(duration: Duration | str | None = None, *, until: str | None = None) -> Kind:
+    """A node that waits: for so long (seconds, or an expression for them), or until an expression's point in time."""
+    return Timer(seconds=duration if isinstance(duration, str) else seconds(duration), until=until)
+
+
+def wait(event: type[Event] | str, *, where: Mapping[str, Any] | None = None) -> Kind:
+    """A node that waits for an event, sent to the run or broadcast. What `where` asks of its fields are expressions."""
+    name = event if isinstance(event, str) else options_of(event).name
+    return Wait(event=name, where=dict(where or {}))
+
+
+def http(
+    url: str,
+    *,
+    method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"] = "GET",
+    headers: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | None = None,
+    body: Any = None,
+    accept: list[int] | None = None,
+) -> Kind:
+    """A node that makes an HTTP request; `url`, and what is in the others, are expressions."""
+    return Http(
+        url=url, method=method, headers=dict(headers or {}), params=dict(params or {}), body=body, accept=accept or []
+    )
+
+
+def llm(
+    model: str,
+    prompt: str,
+    *,
+    system: str | None = None,
+    base_url: str | None = None,
+    secret: str | None = None,
+    schema: Any = None,
+    strict: bool = False,
+    repairs: int = 2,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    stream: str | None = None,
+    stall_timeout: Duration = 120.0,
+    attempt_timeout: Duration = 600.0,
+) -> Bound | Kind:
+    """A node that asks a model, at an endpoint for chat completions as OpenAI's; its result is {output, usage, model,
+    repairs}. `schema` is a type, or a JSON Schema; `secret` is the name of a key; the other fields are those of the
+    kind (docs/graphs.md). Raises InvalidDefinition."""
+    spec = Llm(
+        model=model,
+        prompt=prompt,
+        system=system,
+        base_url=base_url,
+        secret=secret,
+        schema=schema if isinstance(schema, str) else dict(schema) if isinstance(schema, Mapping) else None,
+        strict=strict,
+        repairs=repairs,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        options=dict(options or {}),
+        stream=stream,
+        stall_timeout=seconds(stall_timeout) or 0,
+        attempt_timeout=seconds(attempt_timeout) or 0,
+    )
+    if schema is None or spec.schema is not None:
+        return spec
+    if isinstance(schema, type) and not typing.get_args(schema) and schema.__module__ != "builtins":
+        return Bound(spec, "schema", f"{schema.__module__}:{schema.__qualname__}", schema)
+    return msgspec.structs.replace(spec, schema=schema_of(schema, "llm(schema=…)"))
+
+
+def child(
+    workflow: Workflow[Any, Any] | str, *, version: str = "", on_failure: Literal["propagate", "catch"] = "propagate"
+) -> Bound | Kind:
+    """A node that runs a workflow of any model as a child, or one that is known by its name alone."""
+    if isinstance(workflow, str):
+        return Child(workflow=workflow, version=version, on_failure=on_failure)
+    reference = reference_of(workflow)
+    return Bound(Child(workflow=reference, on_failure=on_failure), "workflow", reference, workflow)

@@ -1,0 +1,59 @@
+"""A new run, inserted by a caller's own connection in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from perdure.errors import Misuse
+from perdure.kernel.batch import Batch
+from perdure.ports import Rows, Statement, StoredRun
+from perdure.storage.sqlite.commit import plan
+from perdure.storage.sqlite.queries import QUERIES
+from perdure.storage.sqlite.rows import json_text, stored_run_of
+
+_SAVEPOINT: Final = "perdure_start"
+
+
+def insertion(path: Path, batch: Batch) -> Generator[Statement, Rows, StoredRun | None]:
+    """The one run of a batch, as `commit` would write it: all its rows, or none. Raises Misuse."""
+    (run_id,) = batch.runs
+    files = {name: file for _, name, file in (yield Statement("pragma database_list"))}
+    _check_file(run_id, path, files)
+    planned = plan(batch)
+    yield Statement(f"savepoint {_SAVEPOINT}", writes=True)
+    try:
+        for sql, variables in planned.runs:
+            yield Statement(sql, tuple(variables))
+        ((inserted,),) = yield Statement("select changes()")
+        for sql, variables in [*planned.rest, *planned.audit] if inserted else []:
+            yield Statement(sql, tuple(variables))
+        taken = None
+        if not inserted:
+            rows = yield Statement(QUERIES["stored_runs"], {"ids": json_text([run_id])})
+            taken = stored_run_of(tuple(rows[0]))
+    except BaseException:
+        # After some errors SQLite has rolled the whole transaction back by itself.
+        with suppress(Exception):
+            yield Statement(f"rollback to {_SAVEPOINT}")
+            yield Statement(f"release {_SAVEPOINT}")
+        raise
+    yield Statement(f"release {_SAVEPOINT}")
+    return taken
+
+
+def _check_file(run_id: str, path: Path, files: dict[str, str]) -> None:
+    if _is_same(files.get("main", ""), path):
+        return
+    why = f"this connection is to {files.get('main') or 'a database in memory'}, and the store to {path}"
+    if any(_is_same(file, path) for file in files.values()):
+        why = f"{path} is only attached to this connection, and SQLite does not commit two files as one"
+    raise Misuse(f"run {run_id!r} was not started: {why}; connect to the store's file itself", run_id=run_id)
+
+
+def _is_same(file: str, path: Path) -> bool:
+    with suppress(OSError):
+        return bool(file) and Path(file).samefile(path)
+    return False

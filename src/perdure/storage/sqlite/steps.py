@@ -1,0 +1,211 @@
+"""Transactional steps: what a step writes to tables of its own, and what it came to, in one transaction.
+
+They run in the writer's thread, one after the other and between commits, on a connection of their own. The transaction
+takes the writer's lock at its beginning, so nobody can take the run away before its end.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NoReturn
+
+from msgspec.structs import asdict
+
+from perdure.errors import CommitConflict, Misuse
+from perdure.kernel.records import Staged
+from perdure.ports import StepPlace
+from perdure.storage.sqlite.commit import check_fence
+from perdure.storage.sqlite.queries import QUERIES
+from perdure.storage.sqlite.rows import staged_of
+from perdure.storage.sqlite.schema import OUR_TABLES
+from perdure.storage.sqlite.transaction import roll_back
+
+_ENDING: Final = frozenset({sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
+# Whether the table is the first or the second of what SQLite tells about an action.
+_WRITING: Final = {
+    sqlite3.SQLITE_INSERT: 0,
+    sqlite3.SQLITE_UPDATE: 0,
+    sqlite3.SQLITE_DELETE: 0,
+    sqlite3.SQLITE_DROP_TABLE: 0,
+    sqlite3.SQLITE_CREATE_INDEX: 1,
+    sqlite3.SQLITE_DROP_INDEX: 1,
+    sqlite3.SQLITE_CREATE_TRIGGER: 1,
+    sqlite3.SQLITE_DROP_TRIGGER: 1,
+    sqlite3.SQLITE_ALTER_TABLE: 1,
+}
+# What else of a connection is of use to a step, and cannot end its transaction.
+_OPEN_TO_STEPS: Final = frozenset(
+    {
+        "create_aggregate",
+        "create_collation",
+        "create_function",
+        "create_window_function",
+        "in_transaction",
+        "total_changes",
+    }
+)
+_COMMITTED_FOR_YOU: Final = "the step's transaction is committed with its result when it returns, and not before"
+
+
+class StepCursor(sqlite3.Cursor):
+    """A cursor that works as long as its step does."""
+
+    guard: StepConnection
+
+    def execute(self, sql: str, parameters: Any = (), /) -> StepCursor:
+        self.guard.check()
+        try:
+            super().execute(sql, parameters)
+        except sqlite3.DatabaseError as error:
+            raise self.guard.explained(error) from error
+        return self
+
+    def executemany(self, sql: str, seq_of_parameters: Iterable[Any], /) -> StepCursor:
+        self.guard.check()
+        try:
+            super().executemany(sql, seq_of_parameters)
+        except sqlite3.DatabaseError as error:
+            raise self.guard.explained(error) from error
+        return self
+
+    def executescript(self, _script: str, /) -> NoReturn:
+        raise _refusal("executescript()", "it would commit first; execute statements one by one")
+
+
+class StepConnection:
+    """The connection that a step has: sqlite3's, but for what would end the transaction. Works until the step ends."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._cursors: weakref.WeakSet[StepCursor] = weakref.WeakSet()
+        self._refused = ""
+        self._is_over = False
+        self.row_factory: Any = None
+
+    def cursor(self) -> StepCursor:
+        self.check()
+        cursor = self._connection.cursor(StepCursor)
+        cursor.guard = self
+        cursor.row_factory = self.row_factory
+        self._cursors.add(cursor)
+        return cursor
+
+    def execute(self, sql: str, parameters: Any = (), /) -> StepCursor:
+        return self.cursor().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> StepCursor:
+        return self.cursor().executemany(sql, parameters)
+
+    def commit(self) -> NoReturn:
+        raise _refusal("commit()", _COMMITTED_FOR_YOU)
+
+    def rollback(self) -> NoReturn:
+        raise _refusal("rollback()", "raise an exception, and all that the step has written is rolled back")
+
+    def close(self) -> NoReturn:
+        raise _refusal("close()", "the connection is the store's")
+
+    def executescript(self, _script: str, /) -> NoReturn:
+        raise _refusal("executescript()", "it would commit first; execute statements one by one")
+
+    def __enter__(self) -> NoReturn:
+        raise _refusal("`with connection`", _COMMITTED_FOR_YOU)
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _OPEN_TO_STEPS:
+            raise AttributeError(f"the connection of a transactional step has no {name!r}", name=name, obj=self)
+        self.check()
+        return getattr(self._connection, name)
+
+    def check(self) -> None:
+        """Raise Misuse unless the step's transaction is under way."""
+        if self._is_over:
+            raise Misuse("this connection belonged to a transactional step, which has ended")
+        if not self._connection.in_transaction:
+            raise Misuse("SQLite has rolled the step's transaction back after an error: let that end the step")
+
+    def authorize(self, action: int, details: Sequence[str | None]) -> int:
+        """What SQLite asks when a statement is prepared."""
+        if action in _ENDING:
+            self._refused = f"a transactional step cannot do this itself ({details[0]}): {_COMMITTED_FOR_YOU}"
+        elif action in _WRITING and (table := details[_WRITING[action]]) in OUR_TABLES:
+            self._refused = f"the table {table} is Perdure's own: write to tables of yours"
+        else:
+            return sqlite3.SQLITE_OK
+        return sqlite3.SQLITE_DENY
+
+    def explained(self, error: sqlite3.DatabaseError) -> Exception:
+        """The same error, or why SQLite was told to refuse."""
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH and self._refused:
+            return Misuse(self._refused)
+        return error
+
+    def end(self) -> None:
+        self._is_over = True
+        for cursor in list(self._cursors):
+            cursor.close()
+
+
+def _refusal(what: str, why: str) -> Misuse:
+    return Misuse(f"{what} does not work in a transactional step: {why}")
+
+
+class StepTransactions:
+    """Bodies of steps, each in its transaction. Used in the writer's thread only."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._connect = connect
+        self._connection: sqlite3.Connection | None = None
+        self._guard: StepConnection | None = None
+
+    def transact(self, place: StepPlace, body: Callable[[Any], Staged]) -> tuple[Staged | None, BaseException | None]:
+        """What is staged, or what the body raised. Raises Fenced, CommitConflict and sqlite3.Error, with all undone."""
+        if self._connection is None:
+            self._connection = self._connect()
+            self._connection.set_authorizer(self._authorize)
+        connection = self._connection
+        connection.execute("begin immediate")
+        try:
+            check_fence(connection, place.engine_id, place.epoch)
+            where = asdict(place)
+            if connection.execute(QUERIES["is_owned"], where).fetchone() is None:
+                raise CommitConflict(frozenset({place.run_id}))
+            row = connection.execute(QUERIES["staged_at"], where).fetchone()
+            if row is not None:
+                roll_back(connection)
+                return staged_of(row), None
+            staged, error = self._call(connection, body)
+            if staged is not None:
+                connection.execute(QUERIES["insert_staged"], asdict(staged))
+                connection.commit()
+            else:
+                roll_back(connection)
+        except BaseException:
+            roll_back(connection)
+            raise
+        return staged, error
+
+    def _call(
+        self, connection: sqlite3.Connection, body: Callable[[Any], Staged]
+    ) -> tuple[Staged | None, BaseException | None]:
+        guard = self._guard = StepConnection(connection)
+        try:
+            staged = body(guard)
+            guard.check()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the step's
+            return None, error
+        finally:
+            self._guard = None
+            guard.end()
+        return staged, None
+
+    def _authorize(self, action: int, *details: str | None) -> int:
+        """Statements of our own are let through."""
+        return sqlite3.SQLITE_OK if self._guard is None else self._guard.authorize(action, details)
+
+
+__all__ = ["StepConnection", "StepTransactions"]

@@ -1,0 +1,231 @@
+"""The engine's and the client's verbs for tasks: for those who look at them, for people who answer, and for workers."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from perdure.coordinator.coordinator import Coordinator
+from perdure.errors import InvalidAnswer, InvalidArguments, Misuse, TaskNotFound
+from perdure.kernel import ops
+from perdure.kernel.records import Event
+from perdure.kernel.stock import Task, task_event
+from perdure.kernel.stocking import closed, lost
+from perdure.models.functions.assigning import Given
+from perdure.models.functions.checks import checked_remark, checked_text
+from perdure.models.functions.context import seconds_of, to_datetime
+from perdure.models.functions.schemas import misfit
+from perdure.models.functions.values import to_text
+from perdure.ports import Clock, Codec, Ids, Store, TaskFilter
+from perdure.views import plain_value
+
+TaskStatus = Literal["open", "claimed", "answered", "withdrawn"]
+
+_NEVER: Final = 2**62
+_STATUSES: Final = ("open", "claimed", "answered", "withdrawn")
+_ERROR_MAX_CHARS: Final = 10_000
+_CLAIMED_MAX: Final = 1_000
+
+
+class TaskView(Struct, frozen=True, kw_only=True):
+    """A task. It is `claimed` while a worker's lease lasts, and `open` again by itself when that has passed. `details`
+    is what the last heartbeat said, `error` how the last worker that gave it back failed, `claims` how often it was
+    taken."""
+
+    id: str
+    run_id: str
+    position: str
+    queue: str
+    kind: str
+    title: str
+    schema: Any
+    payload: Any
+    status: str
+    worker: str | None
+    lease_until: datetime | None
+    beat_at: datetime | None
+    details: Any
+    error: str | None
+    claims: int
+    due_at: datetime | None
+    created_at: datetime
+    closed_at: datetime | None
+    answered_by: str | None
+
+
+class Tasking:
+    """What whoever has these parts can do with tasks, wherever their runs are: their owner takes the answers."""
+
+    _coordinator: Coordinator
+    _store: Store
+    _clock: Clock
+    _codec: Codec
+    _ids: Ids
+    _payload_bytes_max: int
+
+    def _check_open(self, *, to_start: bool = False) -> None:
+        raise NotImplementedError
+
+    async def tasks(
+        self,
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+        status: TaskStatus | None = None,
+        run: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[TaskView]:
+        """Tasks, the oldest first; `after` is the id of the last one seen. Raises Misuse."""
+        self._check_open()
+        if not 1 <= limit <= 1000:
+            raise Misuse(f"limit is between 1 and 1000, not {limit}")
+        if status is not None and status not in _STATUSES:
+            raise Misuse(f"no task is {status!r:.40}; there are {', '.join(_STATUSES)}")
+        now = self._clock.now()
+        wanted = TaskFilter(queue=queue, kind=kind, status=status, run_id=run, at=now, after=after, limit=limit)
+        return [self._task_view(one) for one in await self._store.tasks(wanted)]
+
+    async def task(self, id: str) -> TaskView:
+        """One task. Raises TaskNotFound."""
+        return self._task_view(await self._task(id))
+
+    async def answer(self, id: str, value: Any, *, actor: str = "api", worker: str | None = None) -> None:
+        """Answer a task; returns once the answer is durable and its run has it.
+
+        One answer counts. Raises InvalidAnswer, with the path, if it does not fit the task's schema: the task stays
+        open. Raises TaskClosed if it was answered before, or if its run no longer waits; TaskNotFound. A `worker` must
+        have the task, or have had it last: TaskLost, if another one has it by now.
+        """
+        task = await self._task(id)
+        text = to_text(value, f"the answer to task {id!r}", self._payload_bytes_max)
+        if task.status != "open":
+            raise closed(task)
+        found = misfit(msgspec.json.decode(text), msgspec.json.decode(task.schema))
+        if found is not None:
+            raise InvalidAnswer(
+                f"the answer does not fit task {id!r}: at {found[0]} {found[1]}; it stays open",
+                task_id=id,
+                path=found[0],
+            )
+        await self._give(task, actor, worker, value=msgspec.Raw(text.encode()))
+
+    # Workers.
+
+    async def claim_tasks(
+        self, queue: str, worker: str, *, limit: int = 1, lease: timedelta | float = 60
+    ) -> list[TaskView]:
+        """Take open tasks of a queue, the oldest first: nobody else has them while the lease lasts, which `beat_task`
+        lengthens. A worker that dies gives them back by that. Numbers are seconds. Raises InvalidArguments."""
+        self._check_open()
+        checked_text(queue, "a queue's name")
+        checked_text(worker, "a worker's name")
+        if not 1 <= limit <= _CLAIMED_MAX:
+            raise Misuse(f"limit is between 1 and {_CLAIMED_MAX}, not {limit}")
+        lease_us = round(seconds_of(lease, "claim_tasks") * 1_000_000)
+        if lease_us <= 0:
+            raise InvalidArguments(f"a lease lasts for more than no time at all, not {lease!r}")
+        now = self._clock.now()
+        found = await self._store.claim_tasks(queue=queue, worker=worker, lease_us=lease_us, at=now, limit=limit)
+        return [self._task_view(one) for one in found]
+
+    async def beat_task(self, id: str, worker: str, details: Any = None) -> None:
+        """Say that a worker is alive, and how far it got: its lease begins anew. Raises TaskLost if another one has the
+        task by now, TaskClosed if nobody waits for it any more."""
+        text = None
+        if details is not None:
+            text = self._codec.encode(to_text(details, "the details of a heartbeat", self._payload_bytes_max))
+        await self._hold_task(id, worker, keep=True, details=text)
+
+    async def release_task(self, id: str, worker: str) -> None:
+        """Give a task back: it is open at once. Raises as `beat_task`."""
+        await self._hold_task(id, worker, keep=False)
+
+    async def fail_task(self, id: str, worker: str, error: str, *, retry: bool) -> None:
+        """Say that a worker could not do a task. With `retry` it is open again, for whoever claims it next; otherwise
+        that is its answer, and the waiting code gets TaskFailed. Raises TaskLost, TaskClosed, TaskNotFound."""
+        checked_text(error, "an error", _ERROR_MAX_CHARS)
+        if retry:
+            await self._hold_task(id, worker, keep=False, error=error)
+            return
+        await self._give(await self._task(id), worker, checked_text(worker, "a worker's name"), error=error)
+
+    async def _hold_task(
+        self, id: str, worker: str, *, keep: bool, details: str | None = None, error: str | None = None
+    ) -> None:
+        self._check_open()
+        checked_text(id, "a task's id")
+        checked_text(worker, "a worker's name")
+        now = self._clock.now()
+        if await self._store.hold_task(task_id=id, worker=worker, at=now, keep=keep, details=details, error=error):
+            return
+        task = await self._task(id)
+        raise closed(task) if task.status != "open" else lost(task, worker)
+
+    async def _give(
+        self,
+        task: Task,
+        actor: str,
+        worker: str | None,
+        *,
+        value: msgspec.Raw = msgspec.Raw(b"null"),  # noqa: B008 - it is a value
+        error: str | None = None,
+    ) -> None:
+        checked_remark("", actor)
+        if worker is not None:
+            checked_text(worker, "a worker's name")
+        now = self._clock.now()
+        given = Given(task=task.id, by=actor if worker is None else worker, value=value, error=error)
+        event = Event(
+            id=self._ids(now),
+            name=task_event(task.id),
+            value=self._codec.encode(msgspec.json.encode(given).decode()),
+            run_id=task.run_id,
+            expires_at=_NEVER,
+            actor=actor,
+            at=now,
+        )
+        await self._coordinator.submit(
+            ops.Answer(run_id=task.run_id, at=now, actor=actor, task_id=task.id, event=event, worker=worker)
+        )
+
+    async def _task(self, id: str) -> Task:
+        self._check_open()
+        found = (await self._store.load_tasks([checked_text(id, "a task's id")])).get(id)
+        if found is None:
+            raise TaskNotFound(f"there is no task {id!r}; list those there are with tasks()", task_id=id)
+        return found
+
+    def _task_view(self, task: Task) -> TaskView:
+        is_claimed = task.is_claimed(self._clock.now())
+        return TaskView(
+            id=task.id,
+            run_id=task.run_id,
+            position=task.position,
+            queue=task.queue,
+            kind=task.kind,
+            title=task.title,
+            schema=msgspec.json.decode(task.schema),
+            payload=plain_value(task.payload, self._codec),
+            status="claimed" if is_claimed else task.status,
+            worker=task.worker,
+            lease_until=_at(task.lease_until),
+            beat_at=_at(task.beat_at),
+            details=plain_value(task.details, self._codec),
+            error=task.error,
+            claims=task.claims,
+            due_at=_at(task.due_at),
+            created_at=to_datetime(task.created_at),
+            closed_at=_at(task.closed_at),
+            answered_by=task.answered_by,
+        )
+
+
+def _at(at: int | None) -> datetime | None:
+    return None if at is None else to_datetime(at)
+
+
+__all__ = ["TaskStatus", "TaskView", "Tasking"]

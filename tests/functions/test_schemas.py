@@ -1,0 +1,184 @@
+"""Whether a value fits a JSON Schema, and where it does not."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import uuid
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.errors import InvalidArguments
+from perdure.models.functions.schemas import misfit, schema_of
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Circle(msgspec.Struct, tag=True):
+    radius: float
+
+
+class Square(msgspec.Struct, tag=True):
+    side: Annotated[int, msgspec.Meta(gt=0, le=10)]
+
+
+class Node(msgspec.Struct):
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=5, pattern="^[a-z]*$")]
+    children: list[Node] = []
+
+
+class Form(msgspec.Struct, forbid_unknown_fields=True):
+    when: Annotated[datetime.datetime, msgspec.Meta(tz=True)]
+    shape: Circle | Square
+    colour: Colour = Colour.RED
+    pair: tuple[int, str] | None = None
+    counts: dict[str, int] = {}
+    id: uuid.UUID | None = None
+    price: decimal.Decimal | None = None
+    day: datetime.date | None = None
+    raw: bytes | None = None
+    word: Literal["yes", "no", 1] | None = None
+    items: Annotated[list[int], msgspec.Meta(max_length=2)] = []
+
+
+GOOD: dict[str, Any] = {"when": "2026-01-02T03:04:05Z", "shape": {"type": "Circle", "radius": 1.5}}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"shape": {"type": "Square", "side": 3}},
+        {"colour": "blue", "pair": [1, "a"], "counts": {"a": 1}},
+        {"id": "00000000-0000-0000-0000-000000000001", "price": "1.5", "day": "2026-01-02", "raw": "AAE="},
+        {"word": 1, "items": [1, 2]},
+        {"pair": None, "id": None},
+    ],
+)
+def test_what_the_type_takes_fits_its_schema(more: dict[str, Any]) -> None:
+    value = GOOD | more
+    msgspec.convert(value, Form, strict=True)
+    assert misfit(value, schema_of(Form)) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "path"),
+    [
+        ({"when": "yesterday"}, "$.when"),
+        ({"when": 5}, "$.when"),
+        ({"shape": {"type": "Circle", "radius": "big"}}, "$.shape.radius"),
+        ({"shape": {"type": "Square", "side": 11}}, "$.shape.side"),
+        ({"shape": {"type": "Star"}}, "$.shape"),
+        ({"colour": "green"}, "$.colour"),
+        ({"pair": [1]}, "$.pair"),
+        ({"pair": [1, 2]}, "$.pair[1]"),
+        ({"counts": {"a": "b"}}, "$.counts.a"),
+        ({"id": "no"}, "$.id"),
+        ({"price": "much"}, "$.price"),
+        ({"day": "2026-13-01"}, "$.day"),
+        ({"raw": "?"}, "$.raw"),
+        ({"word": True}, "$.word"),
+        ({"items": [1, 2, 3]}, "$.items"),
+        ({"items": [True]}, "$.items[0]"),
+        ({"other": 1}, "$.other"),
+    ],
+)
+def test_what_the_type_does_not_take_is_told_with_its_path(more: dict[str, Any], path: str) -> None:
+    found = misfit(GOOD | more, schema_of(Form))
+    assert found is not None
+    assert found[0].startswith(path)
+
+
+def test_a_missing_field_and_a_wrong_type_are_told() -> None:
+    assert misfit({"shape": GOOD["shape"]}, schema_of(Form)) == ("$", "'when' is missing")
+    assert misfit([], schema_of(Form)) == ("$", "[] is not of type object")
+
+
+def test_schemas_that_refer_to_themselves_are_followed_as_deep_as_the_value_goes() -> None:
+    schema = schema_of(Node)
+    assert misfit({"name": "a", "children": [{"name": "b"}]}, schema) is None
+    found = misfit({"name": "a", "children": [{"name": "b", "children": [{"name": "TOO"}]}]}, schema)
+    assert found is not None
+    assert found[0] == "$.children[0].children[0].name"
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": ["string", "null"]}, [None, "a"], [1]),
+        ({"const": 1}, [1, 1.0], [True, 2]),
+        ({"enum": [{"a": 1}, [True]]}, [{"a": 1}, [True]], [{"a": True}, [1]]),
+        ({"type": "integer", "multipleOf": 5}, [0, 10, 10.0], [3, 1.5]),
+        ({"multipleOf": 0.1}, [0.3, 1, "text"], [0.25]),
+        ({"exclusiveMinimum": 1, "exclusiveMaximum": 3}, [2], [1, 3]),
+        ({"minProperties": 1, "maxProperties": 1}, [{"a": 1}], [{}, {"a": 1, "b": 2}]),
+        ({"uniqueItems": True}, [[1, True]], [[1, 1.0]]),
+        ({"minItems": 1, "items": False, "prefixItems": [{"type": "string"}]}, [["a"]], [[], [1], ["a", 1]]),
+        ({"oneOf": [{"minimum": 1}, {"minimum": 5}]}, [3], [0, 6]),
+        ({"allOf": [{"minimum": 1}, {"maximum": 3}]}, [2], [0, 4]),
+        ({"not": {"type": "null"}}, [1], [None]),
+        ({"patternProperties": {"^n_": {"type": "number"}}, "additionalProperties": False}, [{"n_a": 1}], [{"b": 1}]),
+        ({"additionalProperties": {"type": "string"}}, [{"a": "b"}], [{"a": 1}]),
+        ({"propertyNames": {"maxLength": 1}}, [{"a": 1}], [{"ab": 1}]),
+        ({"$defs": {"a/b": {"type": "null"}}, "$ref": "#/$defs/a~1b"}, [None], [1]),
+        ({"x-widget": "slider", "title": "t", "default": 1, "format": "email"}, [1, "a"], []),
+    ],
+)
+def test_every_word_means_what_it_says(schema: dict[str, Any], good: list[Any], bad: list[Any]) -> None:
+    checked = schema_of(schema)
+    assert [misfit(value, checked) for value in good] == [None] * len(good)
+    assert None not in [misfit(value, checked) for value in bad]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"if": {}},
+        {"type": "text"},
+        {"properties": {"a": {"dependentRequired": {}}}},
+        {"$ref": "https://example.com/schema"},
+        {"$ref": "#/$defs/none"},
+        {"pattern": "("},
+        {"minimum": "1"},
+        {"multipleOf": 0},
+        {"anyOf": []},
+        {"anyOf": {}},
+        {"items": 1},
+        {"required": "a"},
+        {"enum": 1},
+    ],
+)
+def test_a_schema_that_says_more_than_is_known_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArguments, match=r"the schema cannot be used: at \$"):
+        schema_of(schema)
+
+
+def test_what_has_no_schema_is_refused() -> None:
+    with pytest.raises(InvalidArguments, match="has no JSON Schema"):
+        schema_of(object())
+
+
+def test_a_schema_that_goes_in_circles_ends() -> None:
+    assert misfit(1, schema_of({"$ref": "#"})) == ("$", "it is nested too deep")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(value=JSON)
+def test_any_value_fits_no_schema_at_all_and_is_never_an_accident(value: Any) -> None:
+    assert misfit(value, schema_of(None)) is None
+    found = misfit(value, schema_of(Form))
+    assert found is None or found[0].startswith("$")

@@ -1,0 +1,376 @@
+"""What nodes do: functions, values, timers, events, children, HTTP, and kinds of one's own."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import msgspec
+import pytest
+
+from perdure import Event, NamedEvent, Retry, RunHandle, Workflow, current_step, sleep, step, workflow
+from perdure.errors import GraphTimedOut, HttpFailed, InvalidDefinition, RunFailed
+from perdure.graph import Graph, add_kind, all_of, assign, child, collect, http, timer, wait
+from perdure.testing import Environment
+from perdure.testing.environment import StoreSource
+
+
+class Question(msgspec.Struct):
+    topic: str
+    depth: int = 2
+
+
+@dataclass
+class Answer:
+    text: str
+    at: datetime
+
+
+async def run(graph: Graph[Any, Any], source: StoreSource, input: Any = None, *more: Workflow[Any, Any]) -> Any:
+    async with Environment([graph, *more], source) as env:
+        return await env.engine.run(graph(input))
+
+
+async def failure(graph: Graph[Any, Any], source: StoreSource, input: Any, *more: Workflow[Any, Any]) -> BaseException:
+    async with Environment([graph, *more], source) as env:
+        handle: RunHandle[Any] = await env.engine.start(graph(input))
+        with pytest.raises(RunFailed) as failed:
+            await handle.result()
+        assert failed.value.__cause__ is not None
+        return failed.value.__cause__
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Functions
+
+
+@step
+async def answer(topic: str, at: datetime) -> Answer:
+    assert isinstance(at, datetime)
+    return Answer(topic.upper(), at)
+
+
+async def test_values_are_typed_where_python_sees_them_and_plain_where_expressions_do(source: StoreSource) -> None:
+    graph = Graph("typed", input=Question, output=Answer)
+    graph.node("work", answer, input={"at": "'2030-01-31T08:00:00Z'"})
+    graph.output({"text": "nodes.work.text", "at": "nodes.work.at"})
+    async with Environment([graph], source) as env:
+        run = await env.engine.start(graph(Question(topic="tides")))
+        assert await run.result() == Answer("TIDES", datetime(2030, 1, 31, 8, tzinfo=UTC))
+        view = await env.engine.get(run.id)
+        assert view is not None
+        assert (view.model, view.workflow, view.input) == ("graph", "typed", {"input": {"topic": "tides", "depth": 2}})
+
+
+async def test_steps_and_functions_async_and_not_are_all_the_same(source: StoreSource) -> None:
+    @step
+    async def one(topic: str) -> str:
+        return topic + "1"
+
+    @step
+    def two(text: str) -> str:
+        return text + "2"
+
+    async def three(text: str) -> str:
+        return text + "3"
+
+    def four(text: str, input: dict[str, Any]) -> str:
+        return text + str(input["topic"])
+
+    graph = Graph("functions", input=Question, output=str)
+    graph.node("one", one)
+    graph.node("two", two, input={"text": "nodes.one"})
+    graph.node("three", three, input="nodes.two")
+    graph.node("four", four, input={"text": "nodes.three"})
+    for first, second in [("one", "two"), ("two", "three"), ("three", "four")]:
+        graph.edge(first, second)
+    graph.output("nodes.four")
+    assert await run(graph, source, Question(topic="t")) == "t123t"
+
+
+async def test_a_node_is_tried_again_by_its_own_policy(source: StoreSource) -> None:
+    tried: list[int] = []
+
+    @step(retry=Retry.never())
+    async def flaky() -> int:
+        tried.append(current_step().attempt)
+        if len(tried) < 4:
+            raise OSError("not yet")
+        return len(tried)
+
+    graph: Graph[Any, Any] = Graph("tried")
+    graph.node("work", flaky, retry=Retry(attempts=4, initial=timedelta(seconds=10)))
+    graph.output("nodes.work")
+    assert await run(graph, source) == 4
+    assert tried == [1, 2, 3, 4]
+
+
+async def test_a_result_that_does_not_fit_its_annotation_fails_the_node(source: StoreSource) -> None:
+    async def wrong() -> int:
+        return "text"  # type: ignore[return-value]
+
+    graph: Graph[Any, Any] = Graph("wrong")
+    graph.node("work", wrong)
+    assert "does not fit its annotation int" in str(await failure(graph, source, None))
+
+
+async def test_an_output_that_does_not_fit_the_graphs_fails_the_run(source: StoreSource) -> None:
+    graph = Graph("wrong", output=Question)
+    graph.node("work", assign({"output.depth": 3}))
+    assert "missing required field `topic`" in str(await failure(graph, source, None))
+
+
+async def test_results_can_be_written_into_the_context(source: StoreSource) -> None:
+    async def count(topic: str) -> dict[str, int]:
+        return {"letters": len(topic)}
+
+    graph: Graph[Any, Any] = Graph("written")
+    graph.node(
+        "work", count, output={"state.size.letters": "nodes.work.letters", "output.size": "nodes.work.letters * 2"}
+    )
+    graph.node("more", assign({"state.size.twice": "state.size.letters * 2", "output.state": "state"}))
+    graph.edge("work", "more")
+    assert await run(graph, source, {"topic": "tides"}) == {"size": 10, "state": {"size": {"letters": 5}}}
+
+
+async def shout(text: str, **more: Any) -> str:
+    return text.upper() + "!" * int(more["marks"])
+
+
+shouting = add_kind("shout", shout)
+
+
+async def test_a_kind_of_ones_own(source: StoreSource) -> None:
+    graph: Graph[Any, Any] = Graph("own")
+    graph.node("work", shouting(input={"text": "input", "marks": 3}))
+    graph.output("nodes.work")
+    assert await run(graph, source, "hey") == "HEY!!!"
+    again = Graph.parse(graph.dump("json"))
+    assert again.dump("json") == graph.dump("json")
+    assert '"kind": "shout"' in graph.dump("json")
+    assert "shout" in json.dumps(Graph.json_schema())
+    with pytest.raises(InvalidDefinition, match="there is a kind of node 'shout' already"):
+        add_kind("shout", shout)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Waiting
+
+
+class Approved(Event, event_name="approved"):
+    order: str
+    by: str
+
+
+async def test_a_timer_waits_durably(source: StoreSource) -> None:
+    graph: Graph[Any, Any] = Graph("waits")
+    graph.node("nap", timer(timedelta(hours=1)))
+    graph.node("more", timer("input.minutes * 60"))
+    graph.node("until", timer(until="input.until"))
+    graph.edge("nap", "more")
+    graph.edge("more", "until")
+    graph.output("nodes.until.scheduled_at")
+    async with Environment([graph], source) as env:
+        began = env.clock.now()
+        until = datetime.fromtimestamp(began / 1e6, UTC) + timedelta(hours=3)
+        handle = await env.engine.start(graph({"minutes": 30, "until": until.isoformat()}))
+        await env.restart()
+        assert await env.engine.handle(handle.id).result() == until.isoformat()
+        assert env.clock.now() - began == 3 * 3600 * 1_000_000
+
+
+async def test_an_event_is_waited_for_and_chosen(source: StoreSource) -> None:
+    graph: Graph[Any, Any] = Graph("approval")
+    graph.node("wait", wait(Approved, where={"order": "input"}))
+    graph.output("nodes.wait.by")
+    async with Environment([graph], source) as env:
+        handle = await env.engine.start(graph("o-17"))
+        await env.engine.send(Approved(order="o-18", by="eve"))
+        await env.engine.send(Approved(order="o-17", by="ada"))
+        assert await handle.result() == "ada"
+
+
+async def test_an_event_that_does_not_come_in_time_is_a_failure_to_be_routed(source: StoreSource) -> None:
+    graph: Graph[Any, Any] = Graph("approval")
+    graph.node("wait", wait("approved"), timeout=timedelta(days=1))
+    graph.node("late", assign({"output.why": "error.type"}))
+    graph.edge("wait", "late", on_error=True)
+    assert await run(graph, source) == {"why": "GraphTimedOut"}
+
+
+async def test_each_branch_waits_for_its_own_event(source: StoreSource) -> None:
+    graph: Graph[Any, Any] = Graph("each")
+    graph.node("begin", assign({}))
+    graph.node("wait", wait("told", where={"to": "branch.item"}))
+    graph.node("meet", assign({}))
+    graph.edge("begin", "wait", foreach="input")
+    graph.edge("wait", "meet", join=all_of(), merge=collect("state.got", source="nodes.wait.word"))
+    graph.output("state.got")
+    async with Environment([graph], source) as env:
+        handle = await env.engine.start(graph(["a", "b", "c"]))
+        for name in ("c", "a", "b"):
+            await env.engine.send(NamedEvent("told", {"to": name, "word": name.upper()}), to=handle.id)
+        assert await handle.result() == ["A", "B", "C"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Children
+
+
+@workflow
+async def double(number: int, times: int = 2) -> int:
+    await sleep(10)
+    if number < 0:
+        raise ValueError("negative")
+    return number * times
+
+
+async def test_a_function_is_a_child(source: StoreSource) -> None:
+    graph: Graph[Any, Any] = Graph("parent")
+    graph.node("work", double, input={"number": "input"})
+    graph.output("nodes.work")
+    async with Environment([graph, double], source) as env:
+        handle = await env.engine.start(graph(21))
+        assert await handle.result() == 42
+        tree = await env.engine.tree(handle.id)
+        assert [(one.run.workflow, one.run.model) for one in tree.children] == [("double", "function")]
+
+
+async def test_a_graph_is_a_child_of_a_graph_and_of_a_function(source: StoreSource) -> None:
+    inner = Graph("inner", input=Question, output=str)
+    inner.node("work", assign({"state.text": "input.topic + string(input.depth)"}))
+    inner.output("state.text")
+    outer: Graph[Any, Any] = Graph("outer")
+    outer.node("sub", inner, input={"topic": "input"})
+    outer.output("nodes.sub")
+
+    @workflow
+    async def parent() -> str:
+        return await inner(Question(topic="f")) + str(await outer("g"))
+
+    async with Environment([inner, outer, parent], source) as env:
+        handle = await env.engine.start(parent())
+        assert await handle.result() == "f2g2"
+        tree = await env.engine.tree(handle.id)
+        assert [one.run.model for one in tree.children] == ["graph", "graph"]
+
+
+async def test_a_child_that_is_known_by_its_name_alone(source: StoreSource) -> None:
+    graph: Graph[Any, Any] = Graph("parent")
+    graph.node("work", child("double"), input={"number": "input", "times": 3})
+    graph.output("nodes.work")
+    assert await run(graph, source, 7, double) == 21
+
+
+async def test_a_childs_failure_is_propagated_or_caught(source: StoreSource) -> None:
+    def parent(**options: Any) -> Graph[Any, Any]:
+        graph: Graph[Any, Any] = Graph("parent")
+        graph.node("work", child(double, **options), input={"number": "input"})
+        graph.output("nodes.work")
+        return graph
+
+    assert "negative" in str(await failure(parent(), source, -1, double))
+    caught = await run(parent(on_failure="catch"), source, -1, double)
+    assert caught == {"error": {"type": "ValueError", "message": "negative", "status": "failed"}}
+
+
+async def test_a_child_that_takes_too_long_is_cancelled(source: StoreSource) -> None:
+    graph: Graph[Any, Any] = Graph("parent")
+    graph.node("work", double, input={"number": "input"}, timeout=5)
+    async with Environment([graph, double], source) as env:
+        handle = await env.engine.start(graph(1))
+        with pytest.raises(RunFailed) as failed:
+            await handle.result()
+        assert isinstance(failed.value.__cause__, GraphTimedOut)
+        await env.settle()
+        tree = await env.engine.tree(handle.id)
+        assert [one.run.status for one in tree.children] == ["cancelled"]
+
+
+async def test_cancelling_a_run_cancels_its_children(source: StoreSource) -> None:
+    graph: Graph[Any, Any] = Graph("parent")
+    graph.node("begin", assign({}))
+    graph.node("work", double, input={"number": "branch.item"})
+    graph.edge("begin", "work", foreach="input")
+    async with Environment([graph, double], source, autojump_s=None) as env:
+        handle = await env.engine.start(graph([1, 2, 3]))
+        await env.quiet()
+        await env.engine.cancel(handle.id)
+        await env.quiet()
+        tree = await env.engine.tree(handle.id)
+        assert [one.run.status for one in tree.children] == ["cancelled"] * 3
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# HTTP
+
+
+class Server(BaseHTTPRequestHandler):
+    """Says what it was asked; at /busy it is only ready for the second attempt."""
+
+    asked: list[dict[str, Any]]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.asked.append({"path": self.path, "body": body.decode(), "key": self.headers["idempotency-key"]})
+        status = 503 if self.path.startswith("/busy") and len(self.asked) == 1 else 200
+        self.send_response(404 if self.path.startswith("/missing") else status)
+        self.send_header("content-type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps({"path": self.path, "got": json.loads(body or "null")}).encode())
+
+    def do_GET(self) -> None:
+        self.do_POST()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+        """Silence."""
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    class Fresh(Server):
+        asked: list[dict[str, Any]] = []  # noqa: RUF012 - each test has a class of its own
+
+    with HTTPServer(("127.0.0.1", 0), Fresh) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{serving.server_port}", Fresh.asked
+        serving.shutdown()
+        thread.join()
+
+
+async def test_a_request_is_a_step(source: StoreSource, server: tuple[str, list[dict[str, Any]]]) -> None:
+    url, asked = server
+    graph: Graph[Any, Any] = Graph("web")
+    graph.node(
+        "ask",
+        http("input.url + '/busy'", method="POST", params={"q": "input.topic"}, body={"n": "input.n"}),
+        retry=Retry(attempts=2),
+    )
+    graph.output({"status": "nodes.ask.status", "body": "nodes.ask.body"})
+    result = await run(graph, source, {"url": url, "topic": "tides", "n": 7})
+    assert result == {"status": 200, "body": {"path": "/busy?q=tides", "got": {"n": 7}}}
+    assert len(asked) == 2
+    assert asked[0]["key"] == asked[1]["key"]
+
+
+async def test_a_status_that_says_no_is_a_failure_unless_it_is_accepted(
+    source: StoreSource, server: tuple[str, list[dict[str, Any]]]
+) -> None:
+    url, _ = server
+
+    def asking(**options: Any) -> Graph[Any, Any]:
+        graph: Graph[Any, Any] = Graph("web")
+        graph.node("ask", http("input + '/missing'", **options), retry=Retry.never())
+        graph.output("nodes.ask.status")
+        return graph
+
+    error = await failure(asking(), source, url)
+    assert isinstance(error, HttpFailed)
+    assert error.status == 404
+    assert await run(asking(accept=[404]), source, url) == 404

@@ -1,0 +1,26 @@
+"""Both databases that have transactions for steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.storage.postgres.server import Servers
+from tests.transactions.notes import PostgresWorld, SqliteWorld, World
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def world(request: pytest.FixtureRequest) -> World:
+    found: World = request.getfixturevalue(f"{request.param}_world")
+    return found
+
+
+@pytest.fixture
+def sqlite_world(empty_file: Path, quick_path: Path) -> SqliteWorld:
+    return SqliteWorld(quick_path, empty_file)
+
+
+@pytest.fixture
+def postgres_world(postgres_servers: Servers) -> PostgresWorld:
+    return PostgresWorld(postgres_servers)
