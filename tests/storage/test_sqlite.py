@@ -21,7 +21,7 @@ from perdure.errors import InvariantViolated, SchemaTooNew, StoreBroken, StoreBu
 from perdure.kernel.records import Audit, Entry, Event, Outcome, PublishedValue, Run, StreamItem, Wait
 from perdure.ports import RunFilter
 from perdure.storage.sqlite import SqliteStore, schema
-from perdure.storage.sqlite.hints import LogWatch
+from perdure.storage.sqlite.hints import LogWatch, Writes
 from perdure.storage.sqlite.listing import listing
 from perdure.storage.sqlite.pace import COMMIT_SWITCH_INTERVAL_S, BriskSwitching
 from perdure.storage.sqlite.queries import QUERIES
@@ -475,9 +475,9 @@ async def test_a_change_of_the_log_is_told_again_since_it_comes_before_what_it_a
     log = path.with_name(f"{path.name}-wal")
     log.write_bytes(b"frames")
     told = asyncio.Queue[None]()
-    watch = LogWatch(path, lambda: told.put_nowait(None))
+    watch = LogWatch(path, lambda: told.put_nowait(None), Writes())
     log.write_bytes(b"frames of a commit that is on its way to the disk")
-    for _ in range(4):
+    for _ in range(3):
         await told.get()
     watch.end()
     assert told.empty()
