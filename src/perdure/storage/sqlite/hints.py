@@ -1,8 +1,8 @@
 """Hearing of other processes' writes: every commit changes the write-ahead log, and the system tells of that.
 
 It tells of the store's own commits too; which of them were not its own, the writer's connection knows. And it tells
-before others can see anything: the log is written first, then it is brought to the disk, and only then is what stands in
-it there to be read. So whoever is told is told again a little later.
+before there is anything to see: the log is written first, then it is brought to the disk, and only then can what stands
+in it be read. So whoever is told is told again a little later.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import os
 import sqlite3
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -42,7 +43,7 @@ class Writes:
         # The version is another one if, and only if, other connections have committed since it was last asked for.
         with suppress(sqlite3.Error):
             (version,) = connection.execute("PRAGMA data_version").fetchone()
-            self.others_seen = self.others_seen or version != self._version
+            self.others_seen = self.others_seen or version != (self._version or version)
             self._version = version
         return result
 
@@ -72,7 +73,8 @@ class LogWatch:
                 timer.cancel()
         if self._changes is not None:
             self._loop.remove_reader(self._changes)
-            os.close(self._changes)
+            # The system takes up to 20 ms for it.
+            threading.Thread(target=os.close, args=(self._changes,), name="perdure-sqlite-hints", daemon=True).start()
 
     def _rest(self) -> None:
         """Look when there is a change; where the system does not tell of any, look regularly."""
@@ -97,7 +99,7 @@ class LogWatch:
             self._tell(0)
         self._count = count
         if is_own:
-            # Somebody else's change may hide behind it, so the state that was seen before stays the one to compare with.
+            # Somebody else's change may hide behind it: the state from before stays the one to compare with.
             self._timer = self._loop.call_later(_APART_S, self._look)
         else:
             self._seen = state
