@@ -63,7 +63,7 @@ def _sizes(steps: Sizes, few: int, many: int, senders: int, timers: int, idle_ms
         "postgres_floor": steps,
         "postgres_steps": steps,
         "postgres_two": steps,
-        "postgres_idle": {"waiters": few, "milliseconds": idle_ms},
+        "postgres_idle": {"waiters": few, "milliseconds": max(idle_ms, 2_000)},
         "between": {"balls": balls},
         "postgres_between": {"balls": balls},
         "timers": {"timers": timers},
