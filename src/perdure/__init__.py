@@ -8,7 +8,7 @@ from perdure.handles import RunHandle
 from perdure.keeping import ArtifactView, RecordView
 from perdure.kernel.delivery import Delivered, Queued, TargetFinished, TargetNotFound
 from perdure.kernel.retry import Retry
-from perdure.models.functions.assigning import task
+from perdure.models.functions.assigning import NewArtifact, task
 from perdure.models.functions.children import ChildHandle, continue_as, run_of, start
 from perdure.models.functions.compensation import compensate
 from perdure.models.functions.context import (
@@ -42,6 +42,7 @@ __all__ = [
     "Event",
     "Limits",
     "NamedEvent",
+    "NewArtifact",
     "Queued",
     "RecordView",
     "Retry",

@@ -59,10 +59,13 @@ class Controlling:
         )
         return run_view(run)
 
-    async def cancel(self, id: str, *, reason: str = "", actor: str = "api") -> bool:
+    async def cancel(
+        self, id: str, *, expected_version: int | None = None, reason: str = "", actor: str = "api"
+    ) -> bool:
         """End a run as cancelled: running steps are cancelled, late results dropped, its code sees nothing.
 
-        False if it has ended already or does not exist.
+        False if it has ended already or does not exist. Raises ConcurrentModification if it is not at
+        `expected_version`.
         """
         self._check_open()
         checked_text(id, "a run's id")
@@ -75,14 +78,15 @@ class Controlling:
                 actor=actor,
                 reason=reason,
                 failure=msgspec.json.encode(failure).decode(),
+                expected_version=expected_version,
             )
         )
         return done
 
-    async def retry(self, id: str, *, actor: str = "api") -> RunHandle[Any]:
+    async def retry(self, id: str, *, expected_version: int | None = None, actor: str = "api") -> RunHandle[Any]:
         """Run a failed run again: what it did before the entry whose failure ended it stays done.
 
-        Raises RunNotFound, RunNotRetryable.
+        Raises RunNotFound, RunNotRetryable, and ConcurrentModification if it is not at `expected_version`.
         """
         self._check_open(to_start=True)
         checked_remark("", actor)
@@ -96,27 +100,39 @@ class Controlling:
                 run_id=id,
                 at=self._clock.now(),
                 actor=actor,
-                expected_version=stored.run.version,
+                expected_version=stored.run.version if expected_version is None else expected_version,
                 from_entry=entry,
             )
         )
         return self.handle(id)
 
-    async def pause(self, id: str, *, reason: str = "", actor: str = "api") -> bool:
-        """Set a run aside until `resume`. Its running steps are cancelled and run again then. False if it is held."""
+    async def pause(
+        self, id: str, *, expected_version: int | None = None, reason: str = "", actor: str = "api"
+    ) -> bool:
+        """Set a run aside until `resume`. Its running steps are cancelled and run again then. False if it is held.
+        Raises RunNotFound, RunFinished, and ConcurrentModification if it is not at `expected_version`."""
         self._check_open()
         checked_text(id, "a run's id")
         checked_remark(reason, actor)
         hold = Hold(kind="paused", reason=reason or "paused", at=self._clock.now())
-        held: bool = await self._coordinator.submit(ops.SetHold(run_id=id, at=hold.at, actor=actor, hold=hold))
+        held: bool = await self._coordinator.submit(
+            ops.SetHold(run_id=id, at=hold.at, actor=actor, hold=hold, expected_version=expected_version)
+        )
         return held
 
-    async def resume(self, id: str, *, actor: str = "api") -> bool:
-        """Lift a run's hold, whatever its kind, and go on. False if it is not held. Raises RunNotFound."""
+    async def resume(self, id: str, *, expected_version: int | None = None, actor: str = "api") -> bool:
+        """Lift a run's hold, whatever its kind, and go on. False if it is not held. Raises RunNotFound, and
+        ConcurrentModification if it is not at `expected_version`."""
         self._check_open(to_start=True)
         checked_remark("", actor)
-        op = ops.Resume(run_id=checked_text(id, "a run's id"), at=self._clock.now(), actor=actor)
-        lifted: bool = await self._coordinator.submit(op)
+        lifted: bool = await self._coordinator.submit(
+            ops.Resume(
+                run_id=checked_text(id, "a run's id"),
+                at=self._clock.now(),
+                actor=actor,
+                expected_version=expected_version,
+            )
+        )
         return lifted
 
 

@@ -156,6 +156,11 @@ class Sending:
         letters = await self._store.letters(name=name, after=after, limit=limit)
         return [dead_letter_view(letter, self._codec) for letter in letters]
 
+    async def dead_letter(self, id: str) -> DeadLetterView:
+        """One dead letter. Raises DeadLetterNotFound."""
+        self._check_open()
+        return dead_letter_view(await self._letter(id), self._codec)
+
     async def replay_dead_letter(self, id: str, *, to: str | None = None, actor: str = "api") -> Delivered | Queued:
         """Send a dead letter again: to a run, or to whoever waits. It is a dead letter no more once that is durable.
 

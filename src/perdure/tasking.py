@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perdure.coordinator.coordinator import Coordinator
-from perdure.errors import InvalidAnswer, InvalidArguments, Misuse, TaskNotFound
+from perdure.errors import InvalidAnswer, InvalidArguments, Misuse, TaskNotFound, UnstorableValue
 from perdure.kernel import ops
 from perdure.kernel.records import Event
 from perdure.kernel.stock import Task, task_event
 from perdure.kernel.stocking import closed, lost
-from perdure.models.functions.assigning import Given
+from perdure.models.functions.assigning import Given, NewArtifact
 from perdure.models.functions.checks import checked_remark, checked_text
 from perdure.models.functions.context import seconds_of, to_datetime
 from perdure.models.functions.schemas import misfit
+from perdure.models.functions.staging import draft_of
 from perdure.models.functions.values import to_text
 from perdure.ports import Clock, Codec, Ids, Store, TaskFilter
 from perdure.views import plain_value
@@ -93,13 +96,25 @@ class Tasking:
         """One task. Raises TaskNotFound."""
         return self._task_view(await self._task(id))
 
-    async def answer(self, id: str, value: Any, *, actor: str = "api", worker: str | None = None) -> None:
+    async def answer(
+        self,
+        id: str,
+        value: Any,
+        *,
+        artifacts: Iterable[NewArtifact] = (),
+        actor: str = "api",
+        worker: str | None = None,
+    ) -> None:
         """Answer a task; returns once the answer is durable and its run has it.
 
         One answer counts. Raises InvalidAnswer, with the path, if it does not fit the task's schema: the task stays
         open. Raises TaskClosed if it was answered before, or if its run no longer waits; TaskNotFound. A `worker` must
         have the task, or have had it last: TaskLost, if another one has it by now.
+
+        The run stages the `artifacts` when it goes on with the answer, and publishes them when it succeeds. Raises
+        InvalidArguments, UnstorableValue.
         """
+        brought = tuple(self._plain(one) for one in artifacts)
         task = await self._task(id)
         text = to_text(value, f"the answer to task {id!r}", self._payload_bytes_max)
         if task.status != "open":
@@ -111,7 +126,7 @@ class Tasking:
                 task_id=id,
                 path=found[0],
             )
-        await self._give(task, actor, worker, value=msgspec.Raw(text.encode()))
+        await self._give(task, actor, worker, value=msgspec.Raw(text.encode()), artifacts=brought)
 
     # Workers.
 
@@ -173,16 +188,24 @@ class Tasking:
         *,
         value: msgspec.Raw = msgspec.Raw(b"null"),  # noqa: B008 - it is a value
         error: str | None = None,
+        artifacts: tuple[NewArtifact, ...] = (),
     ) -> None:
         checked_remark("", actor)
         if worker is not None:
             checked_text(worker, "a worker's name")
         now = self._clock.now()
-        given = Given(task=task.id, by=actor if worker is None else worker, value=value, error=error)
+        by = actor if worker is None else worker
+        given = Given(task=task.id, by=by, value=value, error=error, artifacts=artifacts)
+        text = msgspec.json.encode(given).decode()
+        if artifacts and len(text) > self._payload_bytes_max:
+            raise UnstorableValue(
+                f"the answer to task {task.id!r} takes {len(text):,} characters with its artifacts, more than the limit "
+                f"of {self._payload_bytes_max:,}; store them elsewhere, or raise payload_bytes_max"
+            )
         event = Event(
             id=self._ids(now),
             name=task_event(task.id),
-            value=self._codec.encode(msgspec.json.encode(given).decode()),
+            value=self._codec.encode(text),
             run_id=task.run_id,
             expires_at=_NEVER,
             actor=actor,
@@ -191,6 +214,17 @@ class Tasking:
         await self._coordinator.submit(
             ops.Answer(run_id=task.run_id, at=now, actor=actor, task_id=task.id, event=event, worker=worker)
         )
+
+    def _plain(self, artifact: NewArtifact) -> NewArtifact:
+        """An artifact whose value is what JSON has. Raises InvalidArguments, UnstorableValue."""
+        draft = draft_of(
+            artifact.name, artifact.value, artifact.type, artifact.media_type, self._payload_bytes_max
+        )  # fmt: skip
+        if draft.form == "bytes":
+            raise InvalidArguments(f"an answer brings text and JSON values, not the bytes of {artifact.name!r}")
+        if draft.form == "text" or isinstance(artifact.value, str):
+            return artifact
+        return replace(artifact, value=msgspec.json.decode(draft.data))
 
     async def _task(self, id: str) -> Task:
         self._check_open()

@@ -60,8 +60,9 @@ class EntryView(Struct, frozen=True, kw_only=True):
 
 
 class AuditView(Struct, frozen=True, kw_only=True):
-    """One change of a run's status, hold, tags or deadline."""
+    """One change of a run's status, hold, tags or deadline. `seq` numbers a run's changes, from 1 on."""
 
+    seq: int
     version: int
     was: str | None
     became: str
@@ -162,6 +163,7 @@ def entry_view(entry: Entry, codec: Codec, attempt: int | None = None) -> EntryV
 
 def audit_view(audit: Audit) -> AuditView:
     return AuditView(
+        seq=audit.seq,
         version=audit.version,
         was=audit.was,
         became=audit.became,

@@ -9,6 +9,7 @@ import pytest
 
 from perdure import step, workflow
 from perdure.errors import (
+    ConcurrentModification,
     RunCancelled,
     RunFailed,
     RunFinished,
@@ -70,6 +71,28 @@ async def test_whoever_waits_for_a_paused_run_gets_its_result_in_the_end(source:
         await env.engine.resume("r-1")
         await env.advance(timedelta(days=1))
         assert await result == "waited"
+
+
+# Of a version.
+
+
+async def test_what_is_asked_of_another_version_than_the_runs_changes_nothing(source: StoreSource) -> None:
+    async with environment(source) as env:
+        await env.engine.start(waiting(), id="r-1")
+        await env.quiet()
+        before = await env.engine.get("r-1")
+        assert before is not None
+        other = before.version - 1
+        for ask in (env.engine.cancel, env.engine.pause, env.engine.resume):
+            with pytest.raises(ConcurrentModification) as caught:
+                await ask("r-1", expected_version=other)
+            assert (caught.value.version, caught.value.expected_version) == (before.version, other)
+        assert await env.engine.get("r-1") == before
+        assert await env.engine.pause("r-1", expected_version=before.version)
+        assert await env.engine.resume("r-1", expected_version=before.version)
+        assert await env.engine.cancel("r-1", expected_version=before.version)
+        with pytest.raises(ConcurrentModification):
+            await env.engine.cancel("r-1", expected_version=before.version)
 
 
 # Cancelling.

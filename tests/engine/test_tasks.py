@@ -15,6 +15,7 @@ from perdure import (
     Client,
     Engine,
     NamedEvent,
+    NewArtifact,
     TaskView,
     compensate,
     continue_as,
@@ -35,6 +36,7 @@ from perdure.errors import (
     TaskFailed,
     TaskLost,
     TaskNotFound,
+    UnstorableValue,
 )
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
@@ -342,6 +344,47 @@ async def test_a_worker_that_gives_up_for_good_fails_the_wait(source: StoreSourc
 @workflow
 async def depends_on_a_worker() -> Any:
     return await task(queue="gpu", kind="remote")
+
+
+async def test_an_answer_brings_artifacts_which_its_run_publishes(source: StoreSource) -> None:
+    async with Environment([asks], source) as env:
+        run = await env.engine.start(asks("o-1"))
+        await env.quiet()
+        (one,) = await env.engine.claim_tasks("approvals", "w-1")
+        brought = [NewArtifact(name="note", value="all is well"), NewArtifact(name="scan", value={"pages": [1, 2]})]
+        await env.engine.answer(one.id, {"ok": True}, artifacts=brought, worker="w-1")
+        await env.restart()
+        assert await run_result(env, run.id) == "o-1 True 0"
+        assert await env.engine.read_artifact("note") == "all is well"
+        assert await env.engine.read_artifact("scan") == {"pages": [1, 2]}
+        found = await env.engine.artifact("scan", 1)
+        assert (found.run_id, found.step, found.form) == (run.id, "w-1", "json")
+        assert len(await env.engine.artifacts()) == 2
+
+
+@pytest.mark.parametrize(
+    ("artifact", "error"),
+    [
+        (NewArtifact(name="", value=1), InvalidArguments),
+        (NewArtifact(name="raw", value=b"\0"), InvalidArguments),
+        (NewArtifact(name="nan", value=float("nan")), UnstorableValue),
+        (NewArtifact(name="large", value="x" * 900), UnstorableValue),
+    ],
+)
+async def test_artifacts_that_cannot_be_kept_are_refused_and_the_task_stays_open(
+    artifact: NewArtifact, error: type[Exception]
+) -> None:
+    async with Environment([asks], payload_bytes_max=1000) as env:
+        await env.engine.start(asks("o-1"))
+        await env.quiet()
+        (one,) = await env.engine.tasks()
+        with pytest.raises(error):
+            await env.engine.answer(one.id, {"ok": True}, artifacts=[artifact])
+        assert (await env.engine.task(one.id)).status == "open"
+
+
+async def run_result(env: Environment, run_id: str) -> Any:
+    return await env.engine.handle(run_id).result()
 
 
 async def test_a_run_that_failed_with_its_task_asks_anew_when_it_is_retried(source: StoreSource) -> None:

@@ -286,6 +286,8 @@ def _release(run: Run | None, op: ops.Release, me: str, scene: Scene) -> Decisio
 
 
 def _cancel(run: Run | None, op: ops.Cancel, me: str, scene: Scene) -> Decision:
+    if run is not None:
+        _check_version(run, op.expected_version)
     if run is None or run.status in FINISHED or run.status in _UNDOING:
         return NOTHING
     run = mine_or_free(run, op, me)
@@ -410,6 +412,7 @@ def _set_hold(run: Run | None, op: ops.SetHold, me: str, _scene: Scene) -> Decis
     if op.claim is not None and (run is None or run.claim != op.claim):
         return NOTHING
     run = mine_or_free(run, op, me)
+    _check_version(run, op.expected_version)
     if run.status in FINISHED:
         if op.claim is not None:
             return NOTHING
@@ -423,6 +426,7 @@ def _set_hold(run: Run | None, op: ops.SetHold, me: str, _scene: Scene) -> Decis
 
 def _resume(run: Run | None, op: ops.Resume, me: str, scene: Scene) -> Decision:
     run = mine_or_free(run, op, me)
+    _check_version(run, op.expected_version)
     if run.hold is None:
         return NOTHING
     is_taken = op.take and scene.has_code

@@ -226,6 +226,7 @@ class Cancel(Op, frozen=True, kw_only=True, gc=False):
 
     reason: str = ""
     failure: str
+    expected_version: int | None = None
 
 
 class Expire(Op, frozen=True, kw_only=True, gc=False):
@@ -254,9 +255,11 @@ class SetHold(Op, frozen=True, kw_only=True, gc=False):
 
     hold: Hold
     claim: int | None = None
+    expected_version: int | None = None
 
 
 class Resume(Op, frozen=True, kw_only=True, gc=False):
     """Lift a run's hold. `take` goes on with it on this engine at once."""
 
     take: bool = True
+    expected_version: int | None = None

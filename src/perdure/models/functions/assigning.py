@@ -17,6 +17,7 @@ from perdure.models.functions.commands import Ask
 from perdure.models.functions.context import TimeReached, require_loop, seconds_of
 from perdure.models.functions.failures import mark
 from perdure.models.functions.schemas import schema_of
+from perdure.models.functions.staging import stage
 from perdure.models.functions.values import Reader, to_text
 from perdure.models.functions.waiting import Choice, EventChoice, TimerChoice, Waits, Won, read_won
 from perdure.ports import Codec
@@ -29,13 +30,32 @@ _TITLE_MAX_CHARS: Final = 2_000
 _ANSWER: Final = EventChoice[Any]("", None, (), "after_wait")  # The event's name has the task's id, which comes later.
 
 
+class NewArtifact(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An artifact that an answer brings: text, or a JSON value."""
+
+    name: str
+    value: Any
+    type: str = ""
+    media_type: str | None = None
+
+
 class Given(Struct, frozen=True, omit_defaults=True):
-    """What an answer brings: a value, or the error that the worker gave up with."""
+    """What an answer brings: a value, and artifacts that its run is to stage, or the error that the worker gave up
+    with."""
 
     task: str
     by: str
     value: Raw = Raw(b"null")
     error: str | None = None
+    artifacts: tuple[NewArtifact, ...] = ()
+
+
+class Answered(Struct, frozen=True):
+    """An answer as the workflow reads it."""
+
+    value: Any
+    by: str
+    artifacts: tuple[NewArtifact, ...]
 
 
 class TaskCall(Struct, frozen=True, kw_only=True):
@@ -76,7 +96,7 @@ class TaskCall(Struct, frozen=True, kw_only=True):
         return tuple(waits)
 
     def read(self, won: Won, seq: int) -> Any:
-        """What the workflow gets: the answer, TimeReached, or TaskFailed. Raises UnstorableValue."""
+        """What came of it: what was Answered, TimeReached, or TaskFailed. Raises UnstorableValue."""
         if won.option != 0:
             return read_won(Waits(self.options, self.due_at), won)
         try:
@@ -84,7 +104,9 @@ class TaskCall(Struct, frozen=True, kw_only=True):
         except msgspec.DecodeError as error:
             raise UnstorableValue(f"the answer to a task of queue {self.queue!r} cannot be read: {error}") from error
         if given.error is None:
-            return self.reader.read(bytes(given.value).decode(), f"the answer to a task of queue {self.queue!r}")
+            text = bytes(given.value).decode()
+            value = self.reader.read(text, f"the answer to a task of queue {self.queue!r}")
+            return Answered(value, given.by, given.artifacts)
         failed = TaskFailed(
             f"worker {given.by!r} gave up task {given.task!r} of queue {self.queue!r}: {given.error}",
             task_id=given.task,
@@ -159,7 +181,10 @@ async def task(
         raise TimeoutError(f"no answer to {what} came within {timeout}")
     if isinstance(got, TaskFailed):
         raise got
-    return got
+    assert isinstance(got, Answered)
+    for one in got.artifacts:
+        await stage(one.name, one.value, type=one.type, media_type=one.media_type, by=got.by)
+    return got.value
 
 
 def is_reserved(event_name: str) -> bool:
@@ -167,4 +192,4 @@ def is_reserved(event_name: str) -> bool:
     return event_name.startswith(TASK_EVENT)
 
 
-__all__ = ["Given", "TaskCall", "TaskKind", "is_reserved", "task"]
+__all__ = ["Given", "NewArtifact", "TaskCall", "TaskKind", "is_reserved", "task"]
