@@ -15,6 +15,7 @@ from perdure.models.functions.context import from_datetime
 from perdure.ports import Codec, RunFilter, Store
 from perdure.registry import named
 from perdure.views import (
+    AuditView,
     EngineView,
     History,
     Page,
@@ -121,6 +122,14 @@ class Inspecting:
             audit=[audit_view(audit) for audit in await self._store.audit(id)],
             archived=[entry_view(e, self._codec, attempt) for attempt, e in await self._store.archived(id)],
         )
+
+    async def audit(self, id: str) -> list[AuditView]:
+        """Every change of a run's status, hold, tags or deadline, oldest first. Raises RunNotFound."""
+        self._check_open()
+        found = await self._store.audit(checked_text(id, "a run's id"))
+        if not found:
+            raise RunNotFound(id)
+        return [audit_view(one) for one in found]
 
     async def tree(self, id: str, *, runs_max: int = 10_000) -> RunTree:
         """A run with its children and theirs, oldest first, without payloads. Raises RunNotFound, and Misuse if there

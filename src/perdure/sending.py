@@ -200,10 +200,11 @@ class Sending:
         assert isinstance(sent, (Delivered, Queued))
         return sent
 
-    async def remove_dead_letter(self, id: str) -> bool:
+    async def remove_dead_letter(self, id: str, *, actor: str = "api") -> bool:
         """Forget a dead letter. False if there is none."""
         self._check_open()
-        op = ops.Forget(run_id="", at=self._clock.now(), letter=checked_text(id, "a dead letter's id"))
+        checked_text(actor, "an actor")
+        op = ops.Forget(run_id="", at=self._clock.now(), actor=actor, letter=checked_text(id, "a dead letter's id"))
         try:
             return bool(await self._coordinator.submit(op))
         except DeadLetterNotFound:

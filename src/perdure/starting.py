@@ -167,6 +167,8 @@ class Starting:
         model = "function"
         if isinstance(call, str):
             name = checked_text(call, "a workflow's name")
+            if version:
+                checked_text(version, "a workflow's version")
             version = await self._version(name) if version is None else version
             given = dict(input or {})
             if (known := self._workflows.get((name, version))) is not None:

@@ -159,14 +159,16 @@ class Tasking:
         """Give a task back: it is open at once. Raises as `beat_task`."""
         await self._hold_task(id, worker, keep=False)
 
-    async def fail_task(self, id: str, worker: str, error: str, *, retry: bool) -> None:
+    async def fail_task(self, id: str, worker: str, error: str, *, retry: bool, actor: str | None = None) -> None:
         """Say that a worker could not do a task. With `retry` it is open again, for whoever claims it next; otherwise
-        that is its answer, and the waiting code gets TaskFailed. Raises TaskLost, TaskClosed, TaskNotFound."""
+        that is its answer, and the waiting code gets TaskFailed; the `actor` is the worker unless given. Raises
+        TaskLost, TaskClosed, TaskNotFound."""
         checked_text(error, "an error", _ERROR_MAX_CHARS)
         if retry:
             await self._hold_task(id, worker, keep=False, error=error)
             return
-        await self._give(await self._task(id), worker, checked_text(worker, "a worker's name"), error=error)
+        checked_text(worker, "a worker's name")
+        await self._give(await self._task(id), worker if actor is None else actor, worker, error=error)
 
     async def _hold_task(
         self, id: str, worker: str, *, keep: bool, details: str | None = None, error: str | None = None
@@ -199,8 +201,8 @@ class Tasking:
         text = msgspec.json.encode(given).decode()
         if artifacts and len(text) > self._payload_bytes_max:
             raise UnstorableValue(
-                f"the answer to task {task.id!r} takes {len(text):,} characters with its artifacts, more than the limit "
-                f"of {self._payload_bytes_max:,}; store them elsewhere, or raise payload_bytes_max"
+                f"the answer to task {task.id!r} takes {len(text):,} characters with its artifacts, more than the "
+                f"limit of {self._payload_bytes_max:,}; store them elsewhere, or raise payload_bytes_max"
             )
         event = Event(
             id=self._ids(now),

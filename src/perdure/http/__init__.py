@@ -1,0 +1,12 @@
+"""The HTTP API: `serve("sqlite:///shop.db")`, or `create_app(engine)` inside an application of one's own.
+
+Needs the extra `http`: litestar and uvicorn. docs/http.md has its routes, its access rules and its codes.
+"""
+
+from __future__ import annotations
+
+from perdure.http.app import App, create_app
+from perdure.http.server import serve, serving
+from perdure.http.tokens import Scope, TokenView, make_token, revoke_token, tokens
+
+__all__ = ["App", "Scope", "TokenView", "create_app", "make_token", "revoke_token", "serve", "serving", "tokens"]

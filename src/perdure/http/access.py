@@ -1,0 +1,123 @@
+"""Who asks, and whether they may: by token, or, as long as no token was ever made, from this machine only.
+
+The dashboard's pages are guarded by the same functions: `Access.identify` tells who asks, `reads`, `operates` and
+`administers` are guards for handlers.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any, Final
+
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
+from msgspec import Struct
+
+from perdure.client import Client
+from perdure.http.problems import Refused
+from perdure.http.tokens import Scope, find_token, has_tokens
+
+NOBODY: Final = "http"  # who changes something where there are no tokens
+_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+
+
+class Caller(Struct, frozen=True):
+    """Who asks: the name of a token, which is the actor in the audit trail, and what it is good for."""
+
+    name: str
+    scope: Scope
+    by_token: bool
+
+
+class Access:
+    """Tells who asks. Once there is a token, everybody needs one, in this process until it ends."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._needs_token = False
+
+    async def needs_token(self) -> bool:
+        if not self._needs_token:
+            self._needs_token = await has_tokens(self._client)
+        return self._needs_token
+
+    async def identify(self, headers: dict[str, str], peer: str | None) -> Caller:
+        """Who sent a request with these headers, from this address (None: over a socket that has none). Raises
+        Refused. Cookies are not looked at, so no page of somebody else's can ask in a visitor's name."""
+        if await self.needs_token():
+            return await self._by_token(headers.get("authorization", ""))
+        check_local(headers, peer)
+        return Caller(NOBODY, Scope.ADMIN, False)
+
+    async def _by_token(self, authorization: str) -> Caller:
+        kind, _, token = authorization.partition(" ")
+        found = await find_token(self._client, token.strip()) if kind.lower() == "bearer" else None
+        if found is None:
+            detail = "send a valid token: Authorization: Bearer perdure_…"
+            raise Refused("unauthenticated", detail, {"www-authenticate": 'Bearer realm="perdure"'})
+        return Caller(found.name, Scope(found.scope), True)
+
+
+def check_local(headers: dict[str, str], peer: str | None) -> None:
+    """Raise Refused unless a request comes from this machine, was meant for it, and was not passed on by a proxy. A
+    name that somebody has pointed at this machine (DNS rebinding) is not one of its own."""
+    is_passed_on = any(name in headers for name in _FORWARDED)
+    if (peer is not None and not is_loopback(peer)) or is_passed_on or not is_loopback(_host(headers.get("host", ""))):
+        raise Refused(
+            "local_only", "there are no tokens yet, so only requests from this machine to localhost are answered"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is this machine's own, and reached from nowhere else."""
+    if host.rstrip(".").lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _host(header: str) -> str:
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]
+
+
+Asking = ASGIConnection[Any, Any, Any, Any]
+
+
+def caller_of(connection: Asking) -> Caller:
+    caller: Caller = connection.scope["state"]["caller"]
+    return caller
+
+
+def _check(connection: Asking, scope: Scope) -> None:
+    caller = caller_of(connection)
+    if not caller.scope.includes(scope):
+        raise Refused("forbidden", f"the token {caller.name!r} has the scope {caller.scope}; this needs {scope}")
+
+
+def reads(connection: Asking, _handler: BaseRouteHandler) -> None:
+    _check(connection, Scope.READ)
+
+
+def operates(connection: Asking, _handler: BaseRouteHandler) -> None:
+    _check(connection, Scope.OPERATE)
+
+
+def administers(connection: Asking, _handler: BaseRouteHandler) -> None:
+    _check(connection, Scope.ADMIN)
+
+
+__all__ = [
+    "NOBODY",
+    "Access",
+    "Caller",
+    "administers",
+    "caller_of",
+    "check_local",
+    "is_loopback",
+    "operates",
+    "reads",
+]

@@ -1,0 +1,148 @@
+"""The application: routes, and what stands around them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from litestar import Litestar, Router
+from litestar.di import Provide
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
+from litestar.types import ASGIApp, ControllerRouterHandler, Receive, Scope, Send
+
+from perdure.client import Client
+from perdure.http.access import Access, reads
+from perdure.http.measures import Measures
+from perdure.http.pace import Pace
+from perdure.http.problems import HANDLERS, Refused
+from perdure.http.routes import CAPABILITIES, WATCHED
+from perdure.http.shield import SLASH, Shield
+from perdure.http.streams import Streams
+from perdure.ports import Store
+
+PATH: Final = "/api/v1"
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+_CHANGING: Final = ("POST", "PUT", "PATCH")
+_STRANGERS_PER_S, _STRANGERS_BURST = 1, 20
+
+
+class App:
+    """An ASGI application that serves the API, and, beside it, pages that were given.
+
+    `client` is what answers, `access` tells who asks, `streams` are the server-sent events that are open.
+    """
+
+    def __init__(self, client: Client, inner: Litestar, shield: Shield, access: Access, streams: Streams) -> None:
+        self.client = client
+        self.inner = inner
+        self.access = access
+        self.streams = streams
+        self._shield = shield
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._shield(scope, receive, send)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The OpenAPI document."""
+        return self.inner.openapi_schema.to_schema()
+
+
+def create_app(
+    client_or_store: Client | str | Store,
+    *,
+    pages: Sequence[ControllerRouterHandler] = (),
+    origins: Iterable[str] = (),
+    body_bytes_max: int = BODY_BYTES_MAX,
+    requests_per_s: float = 100,
+    requests_burst: int = 500,
+    streams_max: int = 100,
+    stream_s_max: float = 900,
+    poll_s: float = 0.5,
+) -> App:
+    """The API as an ASGI application. A client, or an engine, that is given must be open while it serves; for a store,
+    or its URL, it has a client of its own.
+
+    `pages` are handlers that are served beside the API, behind the same access. `origins` are those of pages elsewhere
+    that may ask (CORS): none unless given. Each token, or address, may ask `requests_burst` times at once and
+    `requests_per_s` times a second. A stream ends after `stream_s_max`, and looks for changes every `poll_s`.
+    """
+    is_given = isinstance(client_or_store, Client)
+    client = client_or_store if isinstance(client_or_store, Client) else Client(client_or_store)
+    measures = Measures()
+    streams = Streams(streams_max, stream_s_max, poll_s)
+    access = Access(client)
+
+    @asynccontextmanager
+    async def lifespan(_app: Litestar) -> AsyncIterator[None]:
+        if is_given:
+            yield
+            return
+        async with client:
+            yield
+
+    inner = Litestar(
+        [Router(PATH, route_handlers=list(CAPABILITIES)), *WATCHED, *pages],
+        dependencies={
+            "client": Provide(lambda: client, sync_to_thread=False),
+            "measures": Provide(lambda: measures, sync_to_thread=False),
+            "streams": Provide(lambda: streams, sync_to_thread=False),
+        },
+        signature_types=[Client, Measures, Streams],
+        exception_handlers=HANDLERS,
+        lifespan=[lifespan],
+        middleware=[_named],
+        request_max_body_size=body_bytes_max,
+        logging_config=None,
+        openapi_config=_document(),
+    )
+    shield = Shield(
+        inner,
+        access=access,
+        measures=measures,
+        pace=Pace(requests_per_s, requests_burst),
+        strangers=Pace(_STRANGERS_PER_S, _STRANGERS_BURST),
+        origins=frozenset(origins),
+    )
+    return App(client, inner, shield, access, streams)
+
+
+def _document() -> OpenAPIConfig:
+    bearer = SecurityScheme(type="http", scheme="bearer", description="An API token: perdure_<name>_<secret>.")
+    return OpenAPIConfig(
+        title="Perdure",
+        version="1",
+        description="Durable workflows: start, watch and steer runs. Errors are problems (RFC 9457) with stable codes.",
+        use_handler_docstrings=True,
+        components=Components(security_schemes={"token": bearer}),
+        security=[{"token": []}],
+        openapi_router=Router(PATH, route_handlers=[], guards=[reads], include_in_schema=False),
+        render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+    )
+
+
+def _named(app: ASGIApp) -> ASGIApp:
+    """Once a request has found its route: give slashes in names back, and see that what changes something is JSON. A
+    form of another page cannot send that without asking first."""
+
+    async def named(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["path"] = scope["path"].replace(SLASH, "%2F")
+            # A new mapping: the router keeps the old one for the next request to the same path.
+            scope["path_params"] = {
+                name: value.replace(SLASH, "/") if isinstance(value, str) else value
+                for name, value in scope["path_params"].items()
+            }
+            if scope["method"] in _CHANGING:
+                given = dict(scope["headers"]).get(b"content-type", b"").partition(b";")[0].strip().lower()
+                if given != b"application/json":
+                    raise Refused("unsupported_media_type", "send JSON, with Content-Type: application/json")
+        await app(scope, receive, send)
+
+    return named
+
+
+__all__ = ["BODY_BYTES_MAX", "PATH", "App", "create_app"]

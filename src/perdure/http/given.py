@@ -1,0 +1,19 @@
+"""What handlers are given beside their parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Request
+from litestar.di import NamedDependency
+
+from perdure.client import Client
+from perdure.http.measures import Measures
+from perdure.http.streams import Streams
+
+Asked = Request[Any, Any, Any]
+TheClient = NamedDependency[Client]
+TheMeasures = NamedDependency[Measures]
+TheStreams = NamedDependency[Streams]
+
+__all__ = ["Asked", "TheClient", "TheMeasures", "TheStreams"]

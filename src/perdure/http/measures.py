@@ -1,0 +1,52 @@
+"""What the server has done so far, in the text format of Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Measures:
+    """Requests by method, route and status. Routes are templates, so there are only so many."""
+
+    def __init__(self) -> None:
+        self._requests: dict[tuple[str, str, int], tuple[int, float]] = {}
+
+    def count(self, method: str, route: str, status: int, took_s: float) -> None:
+        # Whatever is sent as a method must not become a series of its own.
+        key = (method if method in _METHODS else "other", route, status)
+        number, total = self._requests.get(key, (0, 0.0))
+        self._requests[key] = (number + 1, total + took_s)
+
+    def lines(self) -> list[str]:
+        counts = []
+        seconds = []
+        for (method, route, status), (number, total) in sorted(self._requests.items()):
+            labels = {"method": method, "route": route, "status": str(status)}
+            counts.append((labels, number))
+            seconds.append((labels, total))
+        return [
+            *metric("perdure_http_requests_total", "counter", "Requests that were answered.", counts),
+            *metric("perdure_http_request_seconds_total", "counter", "How long answering them took.", seconds),
+        ]
+
+
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+def metric(name: str, kind: str, meaning: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> list[str]:
+    """The lines of one metric."""
+    lines = [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
+    for labels, value in samples:
+        shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+        lines.append(f"{name}{{{shown}}} {value}" if shown else f"{name} {value}")
+    return lines
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+__all__ = ["CONTENT_TYPE", "Measures", "metric"]

@@ -1,0 +1,37 @@
+"""What the API can do: one module for each capability, and one line for it here."""
+
+from __future__ import annotations
+
+from perdure.http.routes import (
+    artifacts,
+    changes,
+    dead_letters,
+    definitions,
+    engines,
+    events,
+    executors,
+    health,
+    metrics,
+    runs,
+    tasks,
+    tokens,
+)
+
+# Below the API's own path.
+CAPABILITIES = (
+    runs.router,
+    events.router,
+    dead_letters.router,
+    artifacts.router,
+    tasks.router,
+    executors.router,
+    definitions.router,
+    engines.router,
+    changes.router,
+    tokens.router,
+)
+
+# Where those who watch a server look for them.
+WATCHED = (health.router, metrics.router)
+
+__all__ = ["CAPABILITIES", "WATCHED"]

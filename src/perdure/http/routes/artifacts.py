@@ -1,0 +1,84 @@
+"""Artifacts: list them, and download what is in them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import quote
+
+from litestar import Router, get
+from litestar.datastructures import ResponseHeader
+from litestar.params import FromQuery
+from litestar.response import Stream
+from msgspec import Struct
+
+from perdure.errors import ArtifactNotFound
+from perdure.http.access import reads
+from perdure.http.given import TheClient
+from perdure.http.problems import no
+from perdure.http.wanted import After, Id, Limit, Text, cursor_of
+from perdure.keeping import ArtifactView
+
+_MEDIA_TYPE: Final = re.compile(
+    r'[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}(; ?[\w-]{1,40}=("[\w .-]{0,80}"|[\w.-]{1,80}))*',
+    re.ASCII,
+)
+_UNKNOWN: Final = "application/octet-stream"
+
+
+class Artifacts(Struct, frozen=True, kw_only=True):
+    """A page of them; `cursor` is `after` of the next one, null if there is none."""
+
+    artifacts: list[ArtifactView]
+    cursor: str | None
+
+
+@get("/", guards=[reads], responses=no())
+async def list_artifacts(
+    client: TheClient,
+    name: Text = None,
+    run: Text = None,
+    type: Text = None,
+    staged: FromQuery[bool] = False,
+    after: After = None,
+    limit: Limit = 100,
+) -> Artifacts:
+    """Published artifacts, the newest first, without content; `staged` adds those of runs under way."""
+    found = await client.artifacts(name=name, run=run, type=type, staged=staged, after=after, limit=limit)
+    return Artifacts(artifacts=found, cursor=cursor_of(found, limit))
+
+
+@get("/{artifact_id:str}", guards=[reads], responses=no(ArtifactNotFound))
+async def get_artifact(client: TheClient, artifact_id: Id) -> ArtifactView:
+    """One artifact, without content."""
+    return await client.artifact(id=artifact_id)
+
+
+@get(
+    "/{artifact_id:str}/content",
+    guards=[reads],
+    media_type=_UNKNOWN,
+    response_headers=[ResponseHeader(name="ETag", description="Of the content's SHA-256.", documentation_only=True)],
+    responses=no(ArtifactNotFound),
+)
+async def artifact_content(client: TheClient, artifact_id: Id) -> Stream:
+    """An artifact's content, as a file of the artifact's media type, part by part."""
+    found = await client.artifact(id=artifact_id)
+    return Stream(
+        client.open_artifact(artifact_id),
+        media_type=found.media_type if _MEDIA_TYPE.fullmatch(found.media_type) else _UNKNOWN,
+        headers={
+            "Content-Length": str(found.size),
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(found.name, safe='')}",
+            # What a run made must never act as a page of ours, whatever it says that it is.
+            "Content-Security-Policy": "sandbox; default-src 'none'",
+            "ETag": f'"sha256-{found.digest}"',
+        },
+    )
+
+
+router = Router(
+    "/artifacts", route_handlers=[list_artifacts, get_artifact, artifact_content], tags=["artifacts"]
+)  # fmt: skip
+
+__all__ = ["router"]

@@ -1,0 +1,175 @@
+"""Changes as they happen, as server-sent events: of one run, of a list of runs, of a run's stream.
+
+Each can be gone on with: a run's changes are numbered, a stream's items have offsets, and the id of a list's event
+tells, in a few bytes for each run, what its reader has seen. So nothing need be kept for readers, and any server can go
+on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final
+
+import msgspec
+from litestar import Response, Router, get
+from litestar.di import NamedDependency, Provide
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import HeaderParameter, QueryParameter
+from litestar.response import Stream
+from msgspec import Struct
+
+from perdure.errors import Misuse, RunNotFound
+from perdure.http.access import reads
+from perdure.http.given import TheClient, TheStreams
+from perdure.http.problems import no
+from perdure.http.routes.runs import found
+from perdure.http.streams import MEDIA_TYPE, Said, looked
+from perdure.http.wanted import Id, Wanted, wanted_runs
+from perdure.kernel.status import FINISHED
+from perdure.views import RunView
+
+_MARK_BYTES: Final = 6
+_LIST_MAX: Final = 100
+
+LastEventId = Annotated[
+    str | None, HeaderParameter(name="Last-Event-ID", max_length=1_000, description="Where to go on.")
+]
+_OVER: Final = {
+    204: ResponseSpec(
+        data_container=None,
+        generate_examples=False,
+        description="The run has ended, and all was read: do not ask again.",
+    )
+}
+
+
+class Shown(Struct, frozen=True):
+    """Which runs the list has now, in order."""
+
+    ids: list[str]
+
+
+@get("/runs/{run_id:str}/changes", guards=[reads], media_type=MEDIA_TYPE, responses=no(RunNotFound) | _OVER)
+async def run_changes(
+    client: TheClient, streams: TheStreams, run_id: Id, last_event_id: LastEventId = None
+) -> Stream | Response[None]:
+    """Every change of a run, once and in order: events `change`, with the audit's row. Ends when the run has."""
+    seen = _number(last_event_id)
+    known = await client.audit(run_id)
+    if known[-1].seq <= seen and known[-1].became in FINISHED:
+        return Response(None, status_code=204)
+
+    async def look() -> list[Said] | None:
+        nonlocal seen
+        rows = await client.audit(run_id)
+        new = [Said(event="change", data=row, id=str(row.seq)) for row in rows if row.seq > seen]
+        if not new and rows[-1].became in FINISHED:
+            return None
+        seen = max(seen, rows[-1].seq)
+        return new
+
+    return streams.response(looked(look, streams.poll_s))
+
+
+@get(
+    "/runs/{run_id:str}/streams/{name:str}/follow",
+    guards=[reads],
+    media_type=MEDIA_TYPE,
+    responses=no(RunNotFound) | _OVER,
+)
+async def follow_stream(
+    client: TheClient, streams: TheStreams, run_id: Id, name: Id, last_event_id: LastEventId = None
+) -> Stream | Response[None]:
+    """A run's stream as it is written, events `item`, from the first on. Ends when the run has ended."""
+    after = _number(last_event_id)
+    view = await found(client, run_id)
+    if last_event_id is not None and view.status in FINISHED:
+        async for _ in client.stream(run_id, name, after=after, follow=False):
+            break
+        else:
+            return Response(None, status_code=204)
+
+    async def items() -> AsyncIterator[Said]:
+        async for item in client.stream(run_id, name, after=after):
+            yield Said(event="item", data=item, id=str(item.offset))
+
+    return streams.response(items())
+
+
+@get(
+    "/changes",
+    guards=[reads],
+    media_type=MEDIA_TYPE,
+    dependencies={"wanted": Provide(wanted_runs, sync_to_thread=False)},
+    responses=no(Misuse),
+)
+async def list_changes(
+    client: TheClient,
+    streams: TheStreams,
+    wanted: NamedDependency[Wanted],
+    limit: Annotated[int, QueryParameter(ge=1, le=_LIST_MAX, description="How many of the newest to follow.")] = 50,
+    last_event_id: LastEventId = None,
+) -> Stream:
+    """The newest runs that match, and whatever changes among them: an event `run` for each that is new or has changed,
+    then, if the list is another, `page` with the ids that it has now. Begins with the whole list."""
+    seen = Seen.of(last_event_id)
+
+    async def look() -> list[Said]:
+        nonlocal seen
+        runs = (await wanted.page(client, limit)).runs
+        now = Seen.at(runs)
+        new = [Said(event="run", data=run) for run, mark in zip(runs, now.runs, strict=True) if mark not in seen.known]
+        if now.page != seen.page:
+            new.append(Said(event="page", data=Shown([run.id for run in runs])))
+        if new:
+            last = new[-1]
+            new[-1] = Said(event=last.event, data=last.data, id=now.text())
+        seen = now
+        return new
+
+    await wanted.page(client, 1)  # What is wrong with the request is told before the stream begins.
+    return streams.response(looked(look, streams.poll_s))
+
+
+class Seen(Struct, frozen=True):
+    """What a reader of a list has seen: a mark for its order, and one for the state of each run."""
+
+    page: bytes = b""
+    runs: tuple[bytes, ...] = ()
+
+    @property
+    def known(self) -> frozenset[bytes]:
+        return frozenset(self.runs)
+
+    @classmethod
+    def at(cls, runs: list[RunView]) -> Seen:
+        return cls(_mark([run.id for run in runs]), tuple(_mark(run) for run in runs))
+
+    @classmethod
+    def of(cls, text: str | None) -> Seen:
+        """Nothing, if nobody here has written the text."""
+        try:
+            data = urlsafe_b64decode((text or "").encode("ascii"))
+        except ValueError:
+            return cls()
+        marks = [data[at : at + _MARK_BYTES] for at in range(0, len(data), _MARK_BYTES)]
+        return cls(marks[0], tuple(marks[1:])) if marks else cls()
+
+    def text(self) -> str:
+        return urlsafe_b64encode(b"".join((self.page, *self.runs))).decode()
+
+
+def _mark(value: Any) -> bytes:
+    return hashlib.blake2b(msgspec.json.encode(value), digest_size=_MARK_BYTES).digest()
+
+
+def _number(text: str | None) -> int:
+    """The number that a reader has seen last: none, if it is not one of ours."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+router = Router("/", route_handlers=[run_changes, follow_stream, list_changes], tags=["changes"])
+
+__all__ = ["router"]

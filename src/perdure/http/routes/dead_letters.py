@@ -1,0 +1,77 @@
+"""Dead letters: events whose run ended before it read them."""
+
+from __future__ import annotations
+
+from litestar import Router, delete, get, post
+from litestar.params import JSONBody
+from msgspec import Struct
+
+from perdure.errors import DeadLetterNotFound, InvalidArguments, QueueFull, RunFinished, RunNotFound
+from perdure.http.access import caller_of, operates, reads
+from perdure.http.given import Asked, TheClient
+from perdure.http.problems import no
+from perdure.http.routes.events import SentView, sent_view
+from perdure.http.wanted import After, Id, Limit, Name, Text, cursor_of
+from perdure.views import DeadLetterView
+
+REMOVAL = "perdure.dead-letter-removal"  # the kind of record that says who removed which
+
+
+class DeadLetters(Struct, frozen=True, kw_only=True):
+    """A page of them; `cursor` is `after` of the next one, null if there is none."""
+
+    dead_letters: list[DeadLetterView]
+    cursor: str | None
+
+
+class Replay(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The run to send it to; without one it is for whoever waits."""
+
+    to: Name | None = None
+
+
+@get("/", guards=[reads], responses=no())
+async def list_dead_letters(
+    client: TheClient, name: Text = None, after: After = None, limit: Limit = 100
+) -> DeadLetters:  # fmt: skip
+    """Dead letters, the oldest first."""
+    found = await client.dead_letters(name=name, after=after, limit=limit)
+    return DeadLetters(dead_letters=found, cursor=cursor_of(found, limit))
+
+
+@get("/{letter_id:str}", guards=[reads], responses=no(DeadLetterNotFound))
+async def get_dead_letter(client: TheClient, letter_id: Id) -> DeadLetterView:
+    """One dead letter."""
+    return await client.dead_letter(letter_id)
+
+
+@post(
+    "/{letter_id:str}/replay",
+    guards=[operates],
+    status_code=202,
+    responses=no(DeadLetterNotFound, RunNotFound, RunFinished, QueueFull, InvalidArguments, changes=True),
+)
+async def replay_dead_letter(request: Asked, client: TheClient, letter_id: Id, data: JSONBody[Replay]) -> SentView:
+    """Send it again."""
+    return sent_view(await client.replay_dead_letter(letter_id, to=data.to, actor=caller_of(request).name))
+
+
+@delete("/{letter_id:str}", guards=[operates], responses=no(DeadLetterNotFound, changes=True))
+async def remove_dead_letter(request: Asked, client: TheClient, letter_id: Id) -> None:
+    """Forget it, for good. Who did so stays on record."""
+    actor = caller_of(request).name
+    letter = await client.dead_letter(letter_id)
+    # The trail comes first: a crash in between leaves a note of something that is still to be done, never the reverse.
+    note = {"event": letter.name, "to": letter.to, "sent_at": letter.sent_at}
+    await client.put_record(REMOVAL, letter_id, note, actor=actor)
+    if not await client.remove_dead_letter(letter_id, actor=actor):
+        raise DeadLetterNotFound(f"there is no dead letter {letter_id!r} any more", letter_id=letter_id)
+
+
+router = Router(
+    "/dead-letters",
+    route_handlers=[list_dead_letters, get_dead_letter, replay_dead_letter, remove_dead_letter],
+    tags=["dead letters"],
+)
+
+__all__ = ["REMOVAL", "router"]

@@ -1,0 +1,36 @@
+"""Definitions: the workflows that can be started, as the engines that are alive have them."""
+
+from __future__ import annotations
+
+from litestar import Router, get
+from msgspec import Struct
+
+from perdure.http.access import reads
+from perdure.http.given import TheClient
+from perdure.http.problems import no
+
+
+class DefinitionView(Struct, frozen=True, kw_only=True):
+    """A workflow's name and version, and the ids of the engines that have it."""
+
+    workflow: str
+    version: str
+    engines: list[str]
+
+
+@get("/", guards=[reads], responses=no())
+async def list_definitions(client: TheClient) -> list[DefinitionView]:
+    """What can be started now, by name and version."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for engine in await client.engines():
+        for workflow in engine.workflows:
+            found.setdefault(tuple(workflow), []).append(engine.id)
+    return [
+        DefinitionView(workflow=workflow, version=version, engines=engines)
+        for (workflow, version), engines in sorted(found.items())
+    ]
+
+
+router = Router("/definitions", route_handlers=[list_definitions], tags=["definitions"])
+
+__all__ = ["router"]

@@ -1,0 +1,80 @@
+"""Events: send them, and look at those that wait to be read."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from litestar import Router, get, post
+from litestar.params import JSONBody
+from msgspec import Struct
+
+from perdure.errors import InvalidArguments, QueueFull, RunFinished, RunNotFound, RunNotWaiting, UnstorableValue
+from perdure.http.access import caller_of, operates, reads
+from perdure.http.conditions import IdempotencyKey
+from perdure.http.given import Asked, TheClient
+from perdure.http.problems import no
+from perdure.http.wanted import Id, Limit, Name, Text
+from perdure.kernel.delivery import Delivered, Queued
+from perdure.models.functions.events import NamedEvent
+from perdure.views import EventView
+
+_SENDING = (RunNotWaiting, QueueFull, UnstorableValue, InvalidArguments)
+
+
+class NewEvent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An event. `strict` refuses to queue it if nobody waits for it."""
+
+    name: Name
+    value: Any = None
+    strict: bool = False
+
+
+class SentView(Struct, frozen=True, kw_only=True):
+    """What became of an event: `delivered` to the runs that waited for it, or `queued`. One that was sent before with
+    the same key is said to be queued, whatever has become of it."""
+
+    outcome: Literal["delivered", "queued"]
+    run_ids: list[str]
+    event_id: str | None
+
+
+def sent_view(sent: Delivered | Queued) -> SentView:
+    if isinstance(sent, Delivered):
+        return SentView(outcome="delivered", run_ids=list(sent.run_ids), event_id=None)
+    return SentView(outcome="queued", run_ids=[], event_id=sent.event_id)
+
+
+@post("/events", guards=[operates], status_code=202, responses=no(*_SENDING, changes=True))
+async def broadcast_event(
+    request: Asked, client: TheClient, data: JSONBody[NewEvent], idempotency_key: IdempotencyKey = None
+) -> SentView:
+    """Send an event to whoever waits for it. With an Idempotency-Key it is sent once."""
+    event = NamedEvent(data.name, data.value)
+    actor = caller_of(request).name
+    return sent_view(await client.send(event, key=idempotency_key, strict=data.strict, actor=actor))
+
+
+@post(
+    "/runs/{run_id:str}/events",
+    guards=[operates],
+    status_code=202,
+    responses=no(RunNotFound, RunFinished, *_SENDING, changes=True),
+)
+async def send_event(
+    request: Asked, client: TheClient, run_id: Id, data: JSONBody[NewEvent], idempotency_key: IdempotencyKey = None
+) -> SentView:
+    """Send an event to a run. With an Idempotency-Key it is sent once."""
+    event = NamedEvent(data.name, data.value)
+    actor = caller_of(request).name
+    return sent_view(await client.send(event, to=run_id, key=idempotency_key, strict=data.strict, actor=actor))
+
+
+@get("/events", guards=[reads], responses=no())
+async def list_events(client: TheClient, name: Text = None, to: Text = None, limit: Limit = 100) -> list[EventView]:
+    """Events that wait to be read, in the order of sending: those sent to a run, or those for anybody."""
+    return await client.events(name=name, to=to, limit=limit)
+
+
+router = Router("/", route_handlers=[broadcast_event, send_event, list_events], tags=["events"])
+
+__all__ = ["SentView", "router", "sent_view"]

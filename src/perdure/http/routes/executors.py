@@ -1,0 +1,125 @@
+"""Remote executors: programs elsewhere that do tasks of a queue, in whatever language they are written."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from litestar import Router, post
+from litestar.params import JSONBody
+from msgspec import Meta, Struct, field
+
+from perdure.errors import InvalidAnswer, InvalidArguments, TaskClosed, TaskLost, TaskNotFound, UnstorableValue
+from perdure.http.access import caller_of, operates
+from perdure.http.given import Asked, TheClient
+from perdure.http.problems import no
+from perdure.http.wanted import Id, Name
+from perdure.models.functions.assigning import NewArtifact
+from perdure.tasking import TaskView
+
+_HOLDING = (TaskNotFound, TaskClosed, TaskLost, InvalidArguments)
+_LEASE_S_MAX = 24 * 3600
+_ERROR_MAX_CHARS = 10_000
+
+
+class Claim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who wants tasks, how many, and how long they are to be kept for it without a heartbeat."""
+
+    worker: Name
+    limit: Annotated[int, Meta(ge=1, le=100)] = 1
+    lease_s: Annotated[float, Meta(ge=0.001, le=_LEASE_S_MAX)] = 60
+
+
+class Heartbeat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far the worker got, in `details`, for whoever claims the task next."""
+
+    worker: Name
+    details: Any = None
+
+
+class StagedArtifact(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An artifact: text or a JSON value, which the run publishes when it succeeds."""
+
+    name: Name
+    value: Any
+    type: Annotated[str, Meta(max_length=500)] = ""
+    media_type: Name | None = None
+
+
+class Result(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What came of a task: `context_updates` is the answer, which must fit the task's schema."""
+
+    worker: Name
+    context_updates: Any = None
+    staged_artifacts: Annotated[list[StagedArtifact], Meta(max_length=1_000)] = field(default_factory=list)
+
+
+class Failed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why the worker could not do it. With `retry` somebody else may; without, the run gets TaskFailed."""
+
+    worker: Name
+    error: Annotated[str, Meta(min_length=1, max_length=_ERROR_MAX_CHARS)]
+    retry: bool = False
+
+
+class Release(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    worker: Name
+
+
+@post("/queues/{queue:str}/claim", guards=[operates], status_code=200, responses=no(InvalidArguments, changes=True))
+async def claim_tasks(client: TheClient, queue: Id, data: JSONBody[Claim]) -> list[TaskView]:
+    """Take open tasks of a queue, the oldest first. Nobody else gets them while the lease lasts."""
+    return await client.claim_tasks(queue, data.worker, limit=data.limit, lease=data.lease_s)
+
+
+@post(
+    "/tasks/{task_id:str}/heartbeat",
+    guards=[operates],
+    status_code=200,
+    responses=no(*_HOLDING, UnstorableValue, changes=True),
+)
+async def beat_task(client: TheClient, task_id: Id, data: JSONBody[Heartbeat]) -> TaskView:
+    """Say that the worker is alive: its lease begins anew."""
+    await client.beat_task(task_id, data.worker, data.details)
+    return await client.task(task_id)
+
+
+@post(
+    "/tasks/{task_id:str}/complete",
+    guards=[operates],
+    status_code=200,
+    responses=no(*_HOLDING, InvalidAnswer, UnstorableValue, changes=True),
+)
+async def complete_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Result]) -> TaskView:
+    """Answer a task as the worker that has it, or had it last, with artifacts for its run."""
+    artifacts = [
+        NewArtifact(name=one.name, value=one.value, type=one.type, media_type=one.media_type)
+        for one in data.staged_artifacts
+    ]
+    await client.answer(
+        task_id, data.context_updates, artifacts=artifacts, actor=caller_of(request).name, worker=data.worker
+    )
+    return await client.task(task_id)
+
+
+@post("/tasks/{task_id:str}/fail", guards=[operates], status_code=200, responses=no(*_HOLDING, changes=True))
+async def fail_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Failed]) -> TaskView:
+    """Say that the worker could not do a task."""
+    actor = caller_of(request).name
+    await client.fail_task(task_id, data.worker, data.error, retry=data.retry, actor=actor)
+    return await client.task(task_id)
+
+
+@post("/tasks/{task_id:str}/release", guards=[operates], status_code=200, responses=no(*_HOLDING, changes=True))
+async def release_task(client: TheClient, task_id: Id, data: JSONBody[Release]) -> TaskView:
+    """Give a task back: it is open at once."""
+    await client.release_task(task_id, data.worker)
+    return await client.task(task_id)
+
+
+router = Router(
+    "/executors",
+    route_handlers=[claim_tasks, beat_task, complete_task, fail_task, release_task],
+    tags=["remote executors"],
+)
+
+__all__ = ["router"]

@@ -1,0 +1,44 @@
+"""Health: whether the server is there, and whether it can do something. Both answer without a token."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Literal
+
+from litestar import Response, Router, get
+from litestar.openapi.datastructures import ResponseSpec
+from msgspec import Struct
+
+from perdure.errors import PerdureError
+from perdure.http.given import TheClient
+
+_PATIENCE_S: Final = 5.0
+
+
+class Health(Struct, frozen=True):
+    status: Literal["ok", "unavailable"]
+
+
+_UNREADY: Final = {503: ResponseSpec(data_container=Health, generate_examples=False, description="not now")}
+
+
+@get("/live", security=[{}])
+async def live() -> Health:
+    """The process answers. It says nothing of the store."""
+    return Health("ok")
+
+
+@get("/ready", security=[{}], responses=_UNREADY)
+async def ready(client: TheClient) -> Response[Health]:
+    """The store answers too."""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            await client.engines()
+    except (PerdureError, TimeoutError):
+        return Response(Health("unavailable"), status_code=503)
+    return Response(Health("ok"))
+
+
+router = Router("/health", route_handlers=[live, ready], tags=["health"])
+
+__all__ = ["router"]

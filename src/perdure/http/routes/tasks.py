@@ -1,0 +1,67 @@
+"""Tasks: what runs wait for people to do."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from litestar import Router, get, post
+from litestar.params import FromQuery, JSONBody
+from msgspec import Struct
+
+from perdure.errors import InvalidAnswer, Misuse, TaskClosed, TaskNotFound, UnstorableValue
+from perdure.http.access import caller_of, operates, reads
+from perdure.http.given import Asked, TheClient
+from perdure.http.problems import no
+from perdure.http.wanted import After, Id, Limit, Text, cursor_of
+from perdure.tasking import TaskStatus, TaskView
+
+
+class Tasks(Struct, frozen=True, kw_only=True):
+    """A page of them; `cursor` is `after` of the next one, null if there is none."""
+
+    tasks: list[TaskView]
+    cursor: str | None
+
+
+class Answer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An answer, which must fit the task's schema."""
+
+    value: Any
+
+
+@get("/", guards=[reads], responses=no(Misuse))
+async def list_tasks(
+    client: TheClient,
+    queue: Text = None,
+    kind: FromQuery[Literal["human", "remote"] | None] = None,
+    status: FromQuery[TaskStatus | None] = None,
+    run: Text = None,
+    after: After = None,
+    limit: Limit = 100,
+) -> Tasks:
+    """Tasks, the oldest first."""
+    found = await client.tasks(queue=queue, kind=kind, status=status, run=run, after=after, limit=limit)
+    return Tasks(tasks=found, cursor=cursor_of(found, limit))
+
+
+@get("/{task_id:str}", guards=[reads], responses=no(TaskNotFound))
+async def get_task(client: TheClient, task_id: Id) -> TaskView:
+    """One task."""
+    return await client.task(task_id)
+
+
+@post(
+    "/{task_id:str}/answer",
+    guards=[operates],
+    status_code=200,
+    responses=no(TaskNotFound, TaskClosed, InvalidAnswer, UnstorableValue, changes=True),
+)
+async def answer_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Answer]) -> TaskView:
+    """Answer a task. One answer counts: sending it again is refused as `task_closed`, and changes nothing."""
+    await client.answer(task_id, data.value, actor=caller_of(request).name)
+    return await client.task(task_id)
+
+
+router = Router("/tasks", route_handlers=[list_tasks, get_task, answer_task], tags=["tasks"])
+
+__all__ = ["router"]

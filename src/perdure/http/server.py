@@ -1,0 +1,120 @@
+"""The API as a process: where it may be reached, and by whom."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import uvicorn
+
+from perdure.client import Client
+from perdure.errors import Misuse
+from perdure.http.access import is_loopback
+from perdure.http.app import App, create_app
+from perdure.http.tokens import has_tokens, has_valid_tokens
+from perdure.ports import Store
+
+log = logging.getLogger("perdure.http")
+
+_GRACE_S = 10
+
+
+class _Server(uvicorn.Server):
+    """Ends streams when it stops: they would otherwise hold it up."""
+
+    def __init__(self, config: uvicorn.Config, app: App) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.streams.end()
+        await super().shutdown(sockets)
+
+
+async def check_bind(client: Client, host: str) -> str:
+    """Whether the API may be reached at this address, and what to tell whoever starts it. Raises Misuse: without a
+    token, nobody but this machine itself may reach it."""
+    if await has_valid_tokens(client):
+        return "every request needs a token"
+    if not is_loopback(host):
+        raise Misuse(
+            f"the API does not listen on {host!r} without a token: whoever reaches it could do everything. Make one "
+            "with make_token(client, 'ops', 'admin'), or listen on 127.0.0.1"
+        )
+    if await has_tokens(client):
+        return "all tokens are revoked: nobody gets in before a new one is made"
+    return "there are no tokens: everybody on this machine may do everything, and nobody else can reach it"
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    client_or_store: Client | str | Store, *, host: str = "127.0.0.1", port: int = 8080, **options: Any
+) -> AsyncIterator[str]:
+    """Serve the API while the block runs; its URL. Port 0 is any that is free. Options are those of `create_app`.
+    Raises Misuse (see `check_bind`), and OSError if the port is taken."""
+    async with contextlib.AsyncExitStack() as stack:
+        client = client_or_store if isinstance(client_or_store, Client) else Client(client_or_store)
+        if client is not client_or_store:
+            await stack.enter_async_context(client)
+        manner = await check_bind(client, host)
+        app = create_app(client, **options)
+        config = uvicorn.Config(
+            app,
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_GRACE_S,
+            ws="none",
+        )
+        server = _Server(config, app)
+        listening = await asyncio.get_running_loop().run_in_executor(None, _listening, host, port)
+        stack.callback(listening.close)
+        # Not serve(): whoever runs the process decides what its signals mean.
+        ready = asyncio.get_running_loop().create_task(server._serve([listening]))
+        url = f"http://{_shown(host)}:{listening.getsockname()[1]}"
+        log.info("the API is at %s; %s", url, manner)
+        try:
+            while not server.started and not ready.done():  # noqa: ASYNC110 - uvicorn has nothing to wait for
+                await asyncio.sleep(0.01)
+            if ready.done():
+                ready.result()
+            yield url
+        finally:
+            server.should_exit = True
+            await ready
+
+
+async def serve(
+    client_or_store: Client | str | Store, *, host: str = "127.0.0.1", port: int = 8080, **options: Any
+) -> None:
+    """Serve the API until this is cancelled. As `serving`."""
+    async with serving(client_or_store, host=host, port=port, **options):
+        await asyncio.Event().wait()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    found = socket.socket(family, kind, protocol)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.setblocking(False)
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+__all__ = ["check_bind", "serve", "serving"]

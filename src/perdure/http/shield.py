@@ -1,0 +1,170 @@
+"""What every request passes before anything else looks at it: who asks, from where, how often.
+
+It stands around the application, not in it: a path that does not exist is not told from one that does without a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from time import perf_counter
+from typing import Any, Final
+from urllib.parse import unquote
+
+from perdure.errors import PerdureError
+from perdure.http.access import Access, Caller
+from perdure.http.measures import Measures
+from perdure.http.pace import Pace
+from perdure.http.problems import MEDIA_TYPE, Problem, Refused, code_of, encoded, own, problem, status_of
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Asgi = Callable[[Any, Any, Any], Awaitable[None]]
+
+SLASH: Final = "\ufdd0"  # a slash inside of a name: not a character, so nobody has it in one
+OPEN: Final = ("/health/live", "/health/ready")  # what answers without a token
+_SAFE: Final = ("GET", "HEAD", "OPTIONS")
+_EXPOSED: Final = b"etag, location, retry-after, content-disposition"
+_HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+)
+
+
+class Shield:
+    """An ASGI application around another. `origins` are those of pages elsewhere that may ask (CORS)."""
+
+    def __init__(
+        self, inner: Asgi, *, access: Access, measures: Measures, pace: Pace, strangers: Pace, origins: frozenset[str]
+    ) -> None:
+        self._inner = inner
+        self._access = access
+        self._measures = measures
+        self._pace = pace
+        self._strangers = strangers
+        self._origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await self._inner(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        began = perf_counter()
+        statuses: list[int] = []
+        origin = headers.get("origin")
+        extra = [*_HEADERS, *self._cors(origin)]
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+                given = {name.lower() for name, _ in message.get("headers", ())}
+                added = [(name, value) for name, value in extra if name not in given]
+                if b"cache-control" not in given:
+                    added.append((b"cache-control", b"no-store"))
+                message = {**message, "headers": [*message.get("headers", ()), *added]}
+            await send(message)
+
+        try:
+            if scope["method"] == "OPTIONS" and origin in self._origins and "access-control-request-method" in headers:
+                await _answer_preflight(headers, sending)
+                return
+            await self._check(scope, headers, origin)
+            await self._inner(scope, receive, sending)
+        except Refused as refused:
+            await _answer(own(refused), refused.headers, sending)
+        except PerdureError as error:
+            if statuses:
+                raise
+            await _answer(problem(code_of(type(error)), status_of(type(error)), str(error)), {}, sending)
+        finally:
+            template = str(scope.get("path_template") or "none")
+            took = perf_counter() - began
+            self._measures.count(scope["method"], template, statuses[0] if statuses else 499, took)
+
+    async def _check(self, scope: Scope, headers: dict[str, str], origin: str | None) -> None:
+        """Raise Refused, or leave the caller in the scope."""
+        peer = scope["client"][0] if scope.get("client") else None
+        scope["path"] = _path(scope)
+        caller: Caller | None = None
+        if scope["path"] not in OPEN:
+            caller = await self._identify(headers, peer)
+            self._check_origin(scope, headers, origin, caller)
+        scope.setdefault("state", {})["caller"] = caller
+        who = f"token {caller.name}" if caller is not None and caller.by_token else f"address {peer}"
+        _keep_pace(self._pace, who)
+
+    async def _identify(self, headers: dict[str, str], peer: str | None) -> Caller:
+        try:
+            return await self._access.identify(headers, peer)
+        except Refused as refused:
+            if refused.code == "unauthenticated":
+                _keep_pace(self._strangers, f"address {peer}")
+            raise
+
+    def _check_origin(self, scope: Scope, headers: dict[str, str], origin: str | None, caller: Caller) -> None:
+        """Where there are no tokens, a page that a visitor of this machine looks at elsewhere must not change anything.
+        With a token it cannot: a browser never adds one by itself."""
+        if caller.by_token or origin is None or scope["method"] in _SAFE or origin in self._origins:
+            return
+        if origin.partition("://")[2] != headers.get("host"):
+            raise Refused("origin_refused", f"a page of {origin:.200} may not change anything here")
+
+    def _cors(self, origin: str | None) -> list[tuple[bytes, bytes]]:
+        if not self._origins:
+            return []
+        vary = (b"vary", b"origin")
+        if origin not in self._origins or origin is None:
+            return [vary]
+        return [
+            vary,
+            (b"access-control-allow-origin", origin.encode("latin-1")),
+            (b"access-control-expose-headers", _EXPOSED),
+        ]
+
+
+def _keep_pace(pace: Pace, who: str) -> None:
+    if wait_s := pace.wait_s(who):
+        raise Refused("too_many_requests", f"too many requests; try again in {wait_s} s", {"retry-after": str(wait_s)})
+
+
+def _path(scope: Scope) -> str:
+    """The path, with a slash that belongs to a name marked. Raises Refused for text that nobody has as a name."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    raw = raw.partition(b"?")[0]
+    try:
+        parts = [unquote(part, errors="strict") for part in raw.decode("ascii").split("/")]
+        query = unquote(scope["query_string"].decode("ascii"), errors="strict")
+    except UnicodeDecodeError:
+        raise Refused("invalid_request", "the path or the query is not UTF-8, percent-encoded") from None
+    if any("\0" in text or SLASH in text for text in (*parts, query)):
+        raise Refused("invalid_request", "the path or the query has a character in it that no name has")
+    return "/".join(part.replace("/", SLASH) for part in parts)
+
+
+async def _answer(told: Problem, headers: dict[str, str], send: Send) -> None:
+    body = encoded(told)
+    start = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
+    start += [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": told.status, "headers": start})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _answer_preflight(headers: dict[str, str], send: Send) -> None:
+    allowed = [
+        (b"access-control-allow-methods", b"GET, HEAD, POST, PATCH, DELETE"),
+        (b"access-control-allow-headers", headers.get("access-control-request-headers", "").encode("latin-1")),
+        (b"access-control-max-age", b"600"),
+    ]
+    await send({"type": "http.response.start", "status": 204, "headers": allowed})
+    await send({"type": "http.response.body", "body": b""})
+
+
+__all__ = ["OPEN", "SLASH", "Shield"]

@@ -1,0 +1,110 @@
+"""Server-sent events: how they are written, how many streams there are, and when they end.
+
+A stream says something at least every few seconds, so that both sides notice when the other is gone, and ends after a
+while by itself: a browser then asks again with the id of the last event (Last-Event-ID), and goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+from litestar.response import Stream
+from msgspec import Struct
+
+from perdure.http.problems import Refused
+
+MEDIA_TYPE: Final = "text/event-stream"
+ALIVE_S: Final = 15.0
+_ALIVE: Final = b": still here\n\n"
+_RETRY: Final = b"retry: 1000\n\n"
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """One event of a stream. Without an `id` it is not where a reader goes on from."""
+
+    event: str
+    data: Any
+    id: str | None = None
+
+
+class Streams:
+    """The streams of a server: at most `streams_max` at a time, each for at most `stream_s_max`."""
+
+    def __init__(self, streams_max: int, stream_s_max: float, poll_s: float) -> None:
+        self.poll_s = poll_s
+        self._streams_max = streams_max
+        self._stream_s_max = stream_s_max
+        self._open = 0
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """End all of them, at once: the server stops."""
+        self._ending.set()
+
+    @property
+    def open(self) -> int:
+        return self._open
+
+    def response(self, said: AsyncIterator[Said]) -> Stream:
+        """Have what is said sent as it comes. Raises Refused if there are too many."""
+        if self._open >= self._streams_max:
+            raise Refused(
+                "too_many_streams", f"{self._open} streams are open, as many as there may be", {"retry-after": "5"}
+            )
+        return Stream(self._written(said), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
+
+    async def _written(self, said: AsyncIterator[Said]) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + self._stream_s_max
+        self._open += 1
+        ending = asyncio.ensure_future(self._ending.wait())
+        upcoming: asyncio.Future[Said] | None = None
+        try:
+            yield _RETRY
+            while (left_s := ends_at - loop.time()) > 0 and not ending.done():
+                upcoming = upcoming or asyncio.ensure_future(_next(said))
+                await asyncio.wait({upcoming, ending}, timeout=min(left_s, ALIVE_S), return_when="FIRST_COMPLETED")
+                if upcoming.done():
+                    try:
+                        text = written(upcoming.result())
+                    except StopAsyncIteration:
+                        return
+                    upcoming = None
+                    yield text
+                elif not ending.done():
+                    yield _ALIVE
+        finally:
+            self._open -= 1
+            ending.cancel()
+            if upcoming is not None:
+                upcoming.cancel()
+                await asyncio.gather(upcoming, return_exceptions=True)
+            close = getattr(said, "aclose", None)
+            if close is not None:
+                await close()
+
+
+async def _next(said: AsyncIterator[Said]) -> Said:
+    return await anext(said)
+
+
+def written(said: Said) -> bytes:
+    """An event as it is sent. JSON has no line breaks, so its data is one line."""
+    lines = [f"event: {said.event}".encode(), b"data: " + msgspec.json.encode(said.data)]
+    if said.id is not None:
+        lines.insert(0, f"id: {said.id}".encode())
+    return b"\n".join(lines) + b"\n\n"
+
+
+async def looked(look: Callable[[], Awaitable[list[Said] | None]], pause_s: float) -> AsyncIterator[Said]:
+    """What a look finds, again and again, until one finds that there will be no more (None)."""
+    while (found := await look()) is not None:
+        for said in found:
+            yield said
+        await asyncio.sleep(pause_s)
+
+
+__all__ = ["MEDIA_TYPE", "Said", "Streams", "looked", "written"]

@@ -1,0 +1,94 @@
+"""Parameters that several routes have: ids, limits, cursors, and which runs are meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from litestar.params import FromQuery, PathParameter, QueryParameter
+from msgspec import Meta, Struct
+
+from perdure.client import Client
+from perdure.http.problems import Refused
+from perdure.kernel.status import Status
+from perdure.views import Page
+
+Id = Annotated[str, PathParameter(min_length=1, max_length=500, description="An id, or a name, percent-encoded.")]
+Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="How many at most.")]
+After = Annotated[
+    str | None, QueryParameter(min_length=1, max_length=500, description="The id of the last one seen.")
+]  # fmt: skip
+Text = Annotated[str | None, QueryParameter(min_length=1, max_length=500)]
+Name = Annotated[str, Meta(min_length=1, max_length=500)]
+Hold = Literal["blocked", "paused", "poison"]
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """Which runs are meant."""
+
+    workflow: str | None = None
+    statuses: tuple[str, ...] = ()
+    hold: str | None = None
+    parent: str | None = None
+    tags: Mapping[str, str] = {}
+    created_from: datetime | None = None
+    created_before: datetime | None = None
+
+    async def page(self, client: Client, limit: int, cursor: str | None = None) -> Page:
+        return await client.runs(
+            workflow=self.workflow,
+            status=self.statuses,
+            hold=self.hold,
+            parent=self.parent,
+            tags=self.tags,
+            created_from=self.created_from,
+            created_before=self.created_before,
+            limit=limit,
+            cursor=cursor,
+        )
+
+
+def wanted_runs(
+    workflow: Text = None,
+    status: Annotated[list[Status] | None, QueryParameter(max_items=10, description="One of these.")] = None,
+    hold: FromQuery[Hold | None] = None,
+    parent: Text = None,
+    tag: Annotated[list[str] | None, QueryParameter(max_items=20, description="All of these: key=value.")] = None,
+    created_from: FromQuery[datetime | None] = None,
+    created_before: FromQuery[datetime | None] = None,
+) -> Wanted:
+    return Wanted(
+        workflow=workflow,
+        statuses=tuple(status or ()),
+        hold=hold,
+        parent=parent,
+        tags=dict(_tag(one) for one in tag or ()),
+        created_from=None if created_from is None else moment(created_from),
+        created_before=None if created_before is None else moment(created_before),
+    )
+
+
+def _tag(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key or not value:
+        raise Refused("invalid_request", f"a tag is asked for as key=value, not {text!r:.80}")
+    return key, value
+
+
+def moment(when: datetime) -> datetime:
+    """A time that can be stored. Raises Refused."""
+    if when.tzinfo is None:
+        raise Refused("invalid_request", f"{when.isoformat()} has no time zone; add Z or an offset")
+    try:
+        return when.astimezone(UTC)
+    except OverflowError:
+        raise Refused("invalid_request", f"{when.isoformat()} is beyond the years 1 to 9999 in UTC") from None
+
+
+def cursor_of(found: list[Any], limit: int) -> str | None:
+    """The cursor after a page of things that are listed by id: None if it was not full."""
+    return found[-1].id if len(found) == limit else None
+
+
+__all__ = ["After", "Hold", "Id", "Limit", "Name", "Text", "Wanted", "cursor_of", "moment", "wanted_runs"]
