@@ -64,7 +64,7 @@
     │   └── StoreBroken                      unusable: corrupt, read-only, not a database, too new
     │       └── SchemaTooNew                 written by a newer Perdure
     └── EngineBug                   must never happen
-        └── InvariantViolated
+        └── InvariantViolated                something is not as it must be
 
 `NonRetryable` is a marker for users' own exceptions: a step that raises one is not tried again.
 """

@@ -43,7 +43,7 @@ async def test_a_broadcast_reaches_whoever_waits_or_is_kept(make_store: MakeStor
 async def test_an_event_that_is_none_is_refused(make_store: MakeStore) -> None:
     async with site(make_store) as here:
         refused(await here.http.post("/events", json={"name": ""}), 400, "invalid_request")
-        refused(await here.http.post("/events", json={"name": "a\0"}), 422, "invalid_arguments")
+        refused(await here.http.post("/events", json={"name": "a\0"}), 422, "invalid_definition")
         refused(await here.http.post("/events", json={"name": "perdure.task/x"}), 422, "invalid_arguments")
         refused(await here.http.post("/events", json={"name": "x", "value": 10**400}), 422, "unstorable_value")
         assert told(await here.http.get("/events")) == []

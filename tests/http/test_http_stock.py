@@ -54,7 +54,7 @@ async def test_a_person_answers_a_task(make_store: MakeStore) -> None:
         await here.start("asks", "r-1", order="o-1")
         one = await here.task(status="open", queue="approvals", kind="human")
         assert (one["title"], one["payload"], one["run_id"]) == ("Approve o-1?", {"order": "o-1"}, "r-1")
-        assert one["schema"]["required"] == ["ok"]
+        assert one["schema"]["$defs"]["Approval"]["required"] == ["ok"]
         about = refused(
             await here.http.post(f"/tasks/{one['id']}/answer", json={"value": {"ok": "yes"}}), 422, "invalid_answer"
         )

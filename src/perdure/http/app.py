@@ -21,12 +21,14 @@ from perdure.http.problems import HANDLERS, Refused
 from perdure.http.routes import CAPABILITIES, WATCHED
 from perdure.http.shield import SLASH, Shield
 from perdure.http.streams import Streams
+from perdure.http.wanted import Body
 from perdure.ports import Store
 
 PATH: Final = "/api/v1"
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 _CHANGING: Final = ("POST", "PUT", "PATCH")
 _STRANGERS_PER_S, _STRANGERS_BURST = 1, 20
+_PAGES_OF_LITESTAR: Final = (PATH, f"{PATH}/{{path}}")  # beside the document it says in HTML that there is nothing
 
 
 class App:
@@ -99,6 +101,7 @@ def create_app(
         logging_config=None,
         openapi_config=_document(),
     )
+    _forbid_unknown(inner)
     shield = Shield(
         inner,
         access=access,
@@ -108,6 +111,14 @@ def create_app(
         origins=frozenset(origins),
     )
     return App(client, inner, shield, access, streams)
+
+
+def _forbid_unknown(app: Litestar) -> None:
+    """Say of bodies that they may have no other fields than those in the document: Litestar leaves that out."""
+    schemas = app.openapi_schema.components.schemas or {}
+    for body in Body.__subclasses__():
+        if (schema := schemas.get(body.__name__)) is not None:
+            schema.additional_properties = False
 
 
 def _document() -> OpenAPIConfig:
@@ -130,6 +141,8 @@ def _named(app: ASGIApp) -> ASGIApp:
 
     async def named(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
+            if scope["path_template"] in _PAGES_OF_LITESTAR:
+                raise Refused("not_found", "there is nothing at this path; /api/v1/openapi.json has what there is")
             scope["path"] = scope["path"].replace(SLASH, "%2F")
             # A new mapping: the router keeps the old one for the next request to the same path.
             scope["path_params"] = {

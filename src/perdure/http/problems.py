@@ -121,7 +121,7 @@ def every_error(above: type[PerdureError] = PerdureError) -> Iterator[type[Perdu
 
 def meanings() -> dict[str, str]:
     """What each error means, as the tree in perdure.errors has it."""
-    lines = re.findall(r"^[\s│├└─]*(\w+)(?: \(\w+\))? {2,}(.+)$", errors.__doc__ or "", re.MULTILINE)
+    lines = re.findall(r"^[\s│├└─]*(\w+)(?: \(\w+\) +| {2,})(.+)$", errors.__doc__ or "", re.MULTILINE)
     return dict(lines)
 
 

@@ -73,7 +73,7 @@ async def serving(
             ws="none",
         )
         server = _Server(config, app)
-        listening = await asyncio.get_running_loop().run_in_executor(None, _listening, host, port)
+        listening = _listening(host, port)
         stack.callback(listening.close)
         # Not serve(): whoever runs the process decides what its signals mean.
         ready = asyncio.get_running_loop().create_task(server._serve([listening]))

@@ -5,6 +5,7 @@ It stands around the application, not in it: a path that does not exist is not t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from time import perf_counter
 from typing import Any, Final
@@ -15,6 +16,8 @@ from perdure.http.access import Access, Caller
 from perdure.http.measures import Measures
 from perdure.http.pace import Pace
 from perdure.http.problems import MEDIA_TYPE, Problem, Refused, code_of, encoded, own, problem, status_of
+
+log = logging.getLogger("perdure.http")
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -87,7 +90,10 @@ class Shield:
         finally:
             template = str(scope.get("path_template") or "none")
             took = perf_counter() - began
-            self._measures.count(scope["method"], template, statuses[0] if statuses else 499, took)
+            status = statuses[0] if statuses else 499
+            self._measures.count(scope["method"], template, status, took)
+            if scope["method"] not in _SAFE and (caller := scope.get("state", {}).get("caller")) is not None:
+                log.info("%s asked for %s %r: %s", caller.name, scope["method"], scope.get("raw_path"), status)
 
     async def _check(self, scope: Scope, headers: dict[str, str], origin: str | None) -> None:
         """Raise Refused, or leave the caller in the scope."""

@@ -1,4 +1,4 @@
-"""Parameters that several routes have: ids, limits, cursors, and which runs are meant."""
+"""What several routes ask for: ids, limits, cursors, bodies, and which runs are meant."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ After = Annotated[
 Text = Annotated[str | None, QueryParameter(min_length=1, max_length=500)]
 Name = Annotated[str, Meta(min_length=1, max_length=500)]
 Hold = Literal["blocked", "paused", "poison"]
+
+
+class Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a request brings. A field that nobody knows is refused: it may be a known one, misspelt."""
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -91,4 +95,4 @@ def cursor_of(found: list[Any], limit: int) -> str | None:
     return found[-1].id if len(found) == limit else None
 
 
-__all__ = ["After", "Hold", "Id", "Limit", "Name", "Text", "Wanted", "cursor_of", "moment", "wanted_runs"]
+__all__ = ["After", "Body", "Hold", "Id", "Limit", "Name", "Text", "Wanted", "cursor_of", "moment", "wanted_runs"]

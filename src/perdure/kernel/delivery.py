@@ -14,10 +14,14 @@ from msgspec.structs import replace
 from perdure.errors import EngineBug, QueueFull, RunNotWaiting
 from perdure.kernel import boxes, ops
 from perdure.kernel.boxes import Box
-from perdure.kernel.decision import NOTHING, Decision, Scene, deliveries, mine_or_free
+from perdure.kernel.decision import NOTHING, Decision, Scene, deliveries, mine_or_free, note
 from perdure.kernel.effects import Begin, Deliver, Effect
 from perdure.kernel.records import Event, Run
 from perdure.kernel.status import FINISHED, Status
+
+
+# Nobody in particular: code that sends says who it is only if somebody wants to know.
+_UNNAMED = frozenset({"api", "engine"})
 
 
 class Delivered(Struct, frozen=True):
@@ -85,8 +89,21 @@ def send(run: Run | None, op: ops.Send, me: str, scene: Scene) -> Decision:
                 pending=count,
                 run_id=run.id,
             )
-        return Decision(run=run, guard=run.owner != me, box=box, events=(given,), letter=letter, reply=Queued(event.id))
-    return delivered(run, box, given, me, scene, letter=letter, reply=Delivered((run.id,)))
+        decision = Decision(
+            run=run, guard=run.owner != me, box=box, events=(given,), letter=letter, reply=Queued(event.id)
+        )
+    else:
+        decision = delivered(run, box, given, me, scene, letter=letter, reply=Delivered((run.id,)))
+    return noted(decision, op, "sent", f"sent {event.name}")
+
+
+def noted(decision: Decision, op: ops.Op, became: str, cause: str) -> Decision:
+    """A decision about a run, with a row in its audit trail that says who asked for it, if it is somebody."""
+    if decision.run is None or op.actor in _UNNAMED:
+        return decision
+    run, rows = note(decision.run, op, became, cause)
+    effects = tuple(Begin(run) if isinstance(effect, Begin) else effect for effect in decision.effects)
+    return replace(decision, run=run, row=True, guard=False, audit=decision.audit + rows, effects=effects)
 
 
 def delivered(

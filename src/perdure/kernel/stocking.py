@@ -100,7 +100,8 @@ def answer(run: Run | None, op: ops.Answer, me: str, scene: Scene) -> Decision:
     box, given = boxes.put(before, op.event)
     decision = delivery.delivered(run, box, given, me, scene, reply=True)
     answered = TaskAnswer(task_id=task.id, worker=op.worker, by=op.actor if op.worker is None else op.worker, at=op.at)
-    return replace(decision, stock=Stock(answers=[answered]))
+    decision = replace(decision, stock=Stock(answers=[answered]))
+    return delivery.noted(decision, op, "answered", f"answered task {task.id}")
 
 
 def _is_answered(box: Box, task: Task) -> bool:

@@ -57,7 +57,7 @@ async def get_artifact(client: TheClient, artifact_id: Id) -> ArtifactView:
 @get(
     "/{artifact_id:str}/content",
     guards=[reads],
-    media_type=_UNKNOWN,
+    media_type="*/*",  # that of the artifact, which is set below
     response_headers=[ResponseHeader(name="ETag", description="Of the content's SHA-256.", documentation_only=True)],
     responses=no(ArtifactNotFound),
 )
@@ -66,8 +66,8 @@ async def artifact_content(client: TheClient, artifact_id: Id) -> Stream:
     found = await client.artifact(id=artifact_id)
     return Stream(
         client.open_artifact(artifact_id),
-        media_type=found.media_type if _MEDIA_TYPE.fullmatch(found.media_type) else _UNKNOWN,
         headers={
+            "Content-Type": found.media_type if _MEDIA_TYPE.fullmatch(found.media_type) else _UNKNOWN,
             "Content-Length": str(found.size),
             "Content-Disposition": f"attachment; filename*=UTF-8''{quote(found.name, safe='')}",
             # What a run made must never act as a page of ours, whatever it says that it is.

@@ -27,8 +27,8 @@ from perdure.http.problems import no
 from perdure.http.routes.runs import found
 from perdure.http.streams import MEDIA_TYPE, Said, looked
 from perdure.http.wanted import Id, Wanted, wanted_runs
-from perdure.kernel.status import FINISHED
-from perdure.views import RunView
+from perdure.kernel.status import FINISHED, Status
+from perdure.views import AuditView, RunView
 
 _MARK_BYTES: Final = 6
 _LIST_MAX: Final = 100
@@ -58,14 +58,14 @@ async def run_changes(
     """Every change of a run, once and in order: events `change`, with the audit's row. Ends when the run has."""
     seen = _number(last_event_id)
     known = await client.audit(run_id)
-    if known[-1].seq <= seen and known[-1].became in FINISHED:
+    if known[-1].seq <= seen and _has_ended(known):
         return Response(None, status_code=204)
 
     async def look() -> list[Said] | None:
         nonlocal seen
         rows = await client.audit(run_id)
         new = [Said(event="change", data=row, id=str(row.seq)) for row in rows if row.seq > seen]
-        if not new and rows[-1].became in FINISHED:
+        if not new and _has_ended(rows):
             return None
         seen = max(seen, rows[-1].seq)
         return new
@@ -163,6 +163,12 @@ class Seen(Struct, frozen=True):
 
 def _mark(value: Any) -> bytes:
     return hashlib.blake2b(msgspec.json.encode(value), digest_size=_MARK_BYTES).digest()
+
+
+def _has_ended(rows: list[AuditView]) -> bool:
+    """Whether a run has ended by its last change: one of something else than its status says what that is."""
+    last = rows[-1]
+    return (last.became if last.became in set(Status) else last.was) in FINISHED
 
 
 def _number(text: str | None) -> int:

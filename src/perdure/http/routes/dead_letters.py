@@ -11,7 +11,7 @@ from perdure.http.access import caller_of, operates, reads
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
 from perdure.http.routes.events import SentView, sent_view
-from perdure.http.wanted import After, Id, Limit, Name, Text, cursor_of
+from perdure.http.wanted import After, Body, Id, Limit, Name, Text, cursor_of
 from perdure.views import DeadLetterView
 
 REMOVAL = "perdure.dead-letter-removal"  # the kind of record that says who removed which
@@ -24,7 +24,7 @@ class DeadLetters(Struct, frozen=True, kw_only=True):
     cursor: str | None
 
 
-class Replay(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Replay(Body):
     """The run to send it to; without one it is for whoever waits."""
 
     to: Name | None = None

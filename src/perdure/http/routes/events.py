@@ -13,7 +13,7 @@ from perdure.http.access import caller_of, operates, reads
 from perdure.http.conditions import IdempotencyKey
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
-from perdure.http.wanted import Id, Limit, Name, Text
+from perdure.http.wanted import Body, Id, Limit, Name, Text
 from perdure.kernel.delivery import Delivered, Queued
 from perdure.models.functions.events import NamedEvent
 from perdure.views import EventView
@@ -21,7 +21,7 @@ from perdure.views import EventView
 _SENDING = (RunNotWaiting, QueueFull, UnstorableValue, InvalidArguments)
 
 
-class NewEvent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NewEvent(Body):
     """An event. `strict` refuses to queue it if nobody waits for it."""
 
     name: Name

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from litestar import Router, post
 from litestar.params import JSONBody
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
 from perdure.errors import InvalidAnswer, InvalidArguments, TaskClosed, TaskLost, TaskNotFound, UnstorableValue
 from perdure.http.access import caller_of, operates
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
-from perdure.http.wanted import Id, Name
+from perdure.http.wanted import Body, Id, Name
 from perdure.models.functions.assigning import NewArtifact
 from perdure.tasking import TaskView
 
@@ -21,7 +21,7 @@ _LEASE_S_MAX = 24 * 3600
 _ERROR_MAX_CHARS = 10_000
 
 
-class Claim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Claim(Body):
     """Who wants tasks, how many, and how long they are to be kept for it without a heartbeat."""
 
     worker: Name
@@ -29,14 +29,14 @@ class Claim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lease_s: Annotated[float, Meta(ge=0.001, le=_LEASE_S_MAX)] = 60
 
 
-class Heartbeat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Heartbeat(Body):
     """How far the worker got, in `details`, for whoever claims the task next."""
 
     worker: Name
     details: Any = None
 
 
-class StagedArtifact(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StagedArtifact(Body):
     """An artifact: text or a JSON value, which the run publishes when it succeeds."""
 
     name: Name
@@ -45,7 +45,7 @@ class StagedArtifact(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     media_type: Name | None = None
 
 
-class Result(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Result(Body):
     """What came of a task: `context_updates` is the answer, which must fit the task's schema."""
 
     worker: Name
@@ -53,7 +53,7 @@ class Result(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     staged_artifacts: Annotated[list[StagedArtifact], Meta(max_length=1_000)] = field(default_factory=list)
 
 
-class Failed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Failed(Body):
     """Why the worker could not do it. With `retry` somebody else may; without, the run gets TaskFailed."""
 
     worker: Name
@@ -61,7 +61,7 @@ class Failed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retry: bool = False
 
 
-class Release(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Release(Body):
     worker: Name
 
 

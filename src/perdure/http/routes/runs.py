@@ -29,7 +29,7 @@ from perdure.http.access import caller_of, operates, reads
 from perdure.http.conditions import IdempotencyKey, IfMatch, etag, expected_version, run_id_of
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
-from perdure.http.wanted import Id, Limit, Name, Wanted, moment, wanted_runs
+from perdure.http.wanted import Body, Id, Limit, Name, Wanted, moment, wanted_runs
 from perdure.views import History, Page, RunTree, RunView, StreamItemView
 
 Tags = dict[Name, Name]
@@ -38,7 +38,7 @@ _ETAG = [ResponseHeader(name="ETag", description="The run's version.", documenta
 _CHANGE = (RunNotFound, RunFinished, ConcurrentModification, InvalidArguments, "precondition_required")
 
 
-class NewRun(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NewRun(Body):
     """What to start. With an `id` it is started once; without a `version`, as the newest engine has it."""
 
     workflow: Name
@@ -49,18 +49,18 @@ class NewRun(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     deadline: datetime | None = None
 
 
-class RunChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunChange(Body):
     """Tags replace all that there were; a deadline of null is none."""
 
     tags: Tags | UnsetType = UNSET
     deadline: datetime | UnsetType | None = UNSET
 
 
-class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Reason(Body):
     reason: Annotated[str, Meta(max_length=10_000)] = ""
 
 
-class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+class Nothing(Body):
     """An empty object."""
 
 
@@ -239,7 +239,7 @@ async def run_stream(
     client: TheClient,
     run_id: Id,
     name: Id,
-    after: Annotated[int, QueryParameter(ge=0, lt=2**63, description="The offset of the last item seen.")] = 0,
+    after: Annotated[int, QueryParameter(ge=0, le=2**63 - 1, description="The offset of the last item seen.")] = 0,
     limit: Limit = 100,
 ) -> StreamPage:
     """Items of a run's stream that are there by now, in order."""

@@ -12,7 +12,7 @@ from perdure.errors import InvalidAnswer, Misuse, TaskClosed, TaskNotFound, Unst
 from perdure.http.access import caller_of, operates, reads
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
-from perdure.http.wanted import After, Id, Limit, Text, cursor_of
+from perdure.http.wanted import After, Body, Id, Limit, Text, cursor_of
 from perdure.tasking import TaskStatus, TaskView
 
 
@@ -23,7 +23,7 @@ class Tasks(Struct, frozen=True, kw_only=True):
     cursor: str | None
 
 
-class Answer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Answer(Body):
     """An answer, which must fit the task's schema."""
 
     value: Any

@@ -13,10 +13,10 @@ from perdure.http.access import administers, caller_of
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
 from perdure.http.tokens import Scope, TokenView, make_token, revoke_token, tokens
-from perdure.http.wanted import Id
+from perdure.http.wanted import Body, Id
 
 
-class NewToken(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NewToken(Body):
     """Small letters, digits, dots and hyphens; the name is the actor in the audit trail."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
