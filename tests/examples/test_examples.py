@@ -47,6 +47,12 @@ def test_the_script_ships_once_however_often_it_is_started(tmp_path: Path) -> No
     assert run(EXAMPLES / "script.py", tmp_path) == "parcel of o-17, paid 100\n"
 
 
+def test_the_shop_is_asked_over_http_and_sells_once(tmp_path: Path) -> None:
+    for _ in range(2):
+        told = run(EXAMPLES / "http_shop.py", tmp_path)
+        assert told == "the run has succeeded\nparcel of o-17, paid 100\n"
+
+
 def test_the_django_shop_takes_an_order_and_its_payment(tmp_path: Path) -> None:
     shop = EXAMPLES / "django_shop"
     with subprocess.Popen([sys.executable, shop / "engine.py"], cwd=tmp_path) as engine:

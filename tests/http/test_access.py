@@ -194,7 +194,7 @@ async def test_with_the_first_token_everybody_needs_one() -> None:
 async def test_it_does_not_listen_to_others_without_a_token(host: str) -> None:
     store = MemoryStore()
     async with Client(store) as client:
-        with pytest.raises(Misuse, match="does not listen on .* without a token"):
+        with pytest.raises(Misuse, match=r"does not listen on .* without a token"):
             await serve(client, host=host, port=0)
         await make_token(client, "root", "admin")
         await revoke_token(client, "root")

@@ -19,7 +19,6 @@ from perdure.kernel.effects import Begin, Deliver, Effect
 from perdure.kernel.records import Event, Run
 from perdure.kernel.status import FINISHED, Status
 
-
 # Nobody in particular: code that sends says who it is only if somebody wants to know.
 _UNNAMED = frozenset({"api", "engine"})
 
