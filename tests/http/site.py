@@ -125,10 +125,14 @@ class Site:
         return {"authorization": f"Bearer {await make_token(self.client, name, scope)}"}
 
     async def start(self, workflow: str, id: str, **input: Any) -> dict[str, Any]:
-        return told(await self.http.post("/runs", json={"workflow": workflow, "id": id, "input": input}), 201)
+        run: dict[str, Any] = told(
+            await self.http.post("/runs", json={"workflow": workflow, "id": id, "input": input}), 201
+        )
+        return run
 
     async def run(self, id: str) -> dict[str, Any]:
-        return told(await self.http.get(f"/runs/{id}"))
+        run: dict[str, Any] = told(await self.http.get(f"/runs/{id}"))
+        return run
 
     async def until(self, id: str, *statuses: str) -> dict[str, Any]:
         while (found := await self.run(id))["status"] not in statuses:

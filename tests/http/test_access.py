@@ -72,7 +72,7 @@ async def test_what_is_no_token_lets_nobody_in(header: dict[str, str]) -> None:
     async with Client(store) as client:
         token = await make_token(client, "root", "admin")
         async with serving(client, port=0) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
-            given = {name: value.replace("TOKEN", token).encode("latin-1") for name, value in header.items()}
+            given = {name.encode(): value.replace("TOKEN", token).encode("latin-1") for name, value in header.items()}
             refused(await http.get("/api/v1/runs", headers=given), 401, "unauthenticated")
             as_parameter = await http.get("/api/v1/runs", params={"token": token, "access_token": token})
             refused(as_parameter, 401, "unauthenticated")

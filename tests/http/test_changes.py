@@ -109,7 +109,7 @@ async def test_a_list_is_followed_and_gone_on_with(make_store: MakeStore) -> Non
             kind, run = await second.next()
             assert (kind, run["id"], run["tags"]) == ("run", "r-2", {"a": "b"})
         for nonsense in ("x", "é", "AAAA", "=" * 100):
-            headers = {"last-event-id": nonsense.encode("latin-1")}
+            headers = {b"last-event-id": nonsense.encode("latin-1")}
             async with here.http.stream("GET", "/changes", headers=headers) as response:
                 assert response.status_code == 200
                 assert (await Listener(response.aiter_lines()).next())[0] == "run"

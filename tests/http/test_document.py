@@ -106,7 +106,7 @@ def target(store: str) -> Iterator[Target]:
         async with Engine(store, workflows=WORKFLOWS, grace_s=0) as engine, Client(store) as client:
             await settled(engine)
             token = await make_token(client, "root", "admin")
-            options = {"requests_burst": 1_000_000, "stream_s_max": 0.02, "poll_s": 0.01}
+            options: dict[str, Any] = {"requests_burst": 1_000_000, "stream_s_max": 0.02, "poll_s": 0.01}
             async with serving(client, port=0, **options) as url:
                 ready.append(Target(url, token, engine, loop))
                 await ready[0].look_round()
@@ -138,7 +138,7 @@ LIMITS = settings(
     database=None,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 
 
@@ -165,7 +165,7 @@ def test_nothing_that_is_asked_gets_an_answer_that_is_not_in_the_document(tmp_pa
         document = session.get(f"{there.url}/api/v1/openapi.json", headers=there.headers, timeout=30).json()
         schema = schemathesis.openapi.from_dict(document)
         for result in schema.get_all_operations():
-            operation = result.ok()
+            operation: Any = result.ok()  # type: ignore[union-attr] # an error in the document fails here, and should
 
             def one(case: Any) -> None:
                 may_change = case.method != "GET"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
-from litestar.types import ASGIApp, ControllerRouterHandler, Receive, Scope, Send
+from litestar.types import ASGIApp, ControllerRouterHandler, Receive, Send
 
 from perdure.client import Client
 from perdure.http.access import Access, reads
@@ -79,7 +79,7 @@ def create_app(
     access = Access(client)
 
     @asynccontextmanager
-    async def lifespan(_app: Litestar) -> AsyncIterator[None]:
+    async def lifespan(_app: Litestar) -> AsyncGenerator[None]:
         if is_given:
             yield
             return
@@ -139,7 +139,7 @@ def _named(app: ASGIApp) -> ASGIApp:
     """Once a request has found its route: give slashes in names back, and see that what changes something is JSON. A
     form of another page cannot send that without asking first."""
 
-    async def named(scope: Scope, receive: Receive, send: Send) -> None:
+    async def named(scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             if scope["path_template"] in _PAGES_OF_LITESTAR:
                 raise Refused("not_found", "there is nothing at this path; /api/v1/openapi.json has what there is")

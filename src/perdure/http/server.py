@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import uvicorn
@@ -29,6 +29,10 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: App) -> None:
         super().__init__(config)
         self._app = app
+
+    async def run_on(self, listening: socket.socket) -> None:
+        """Serve until it is to stop. Unlike `serve`, it leaves the signals to whoever runs the process."""
+        await self._serve([listening])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.streams.end()
@@ -53,7 +57,7 @@ async def check_bind(client: Client, host: str) -> str:
 @contextlib.asynccontextmanager
 async def serving(
     client_or_store: Client | str | Store, *, host: str = "127.0.0.1", port: int = 8080, **options: Any
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str]:
     """Serve the API while the block runs; its URL. Port 0 is any that is free. Options are those of `create_app`.
     Raises Misuse (see `check_bind`), and OSError if the port is taken."""
     async with contextlib.AsyncExitStack() as stack:
@@ -75,8 +79,7 @@ async def serving(
         server = _Server(config, app)
         listening = _listening(host, port)
         stack.callback(listening.close)
-        # Not serve(): whoever runs the process decides what its signals mean.
-        ready = asyncio.get_running_loop().create_task(server._serve([listening]))
+        ready = asyncio.get_running_loop().create_task(server.run_on(listening))
         url = f"http://{_shown(host)}:{listening.getsockname()[1]}"
         log.info("the API is at %s; %s", url, manner)
         try:

@@ -127,7 +127,7 @@ class Shield:
         if not self._origins:
             return []
         vary = (b"vary", b"origin")
-        if origin not in self._origins or origin is None:
+        if origin is None or origin not in self._origins:
             return [vary]
         return [
             vary,

@@ -60,8 +60,8 @@ class Streams:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + self._stream_s_max
         self._open += 1
-        ending = asyncio.ensure_future(self._ending.wait())
-        upcoming: asyncio.Future[Said] | None = None
+        ending: asyncio.Future[Any] = asyncio.ensure_future(self._ending.wait())
+        upcoming: asyncio.Future[Any] | None = None
         try:
             yield _RETRY
             while (left_s := ends_at - loop.time()) > 0 and not ending.done():

@@ -24,7 +24,7 @@ class DeadLetters(Struct, frozen=True, kw_only=True):
     cursor: str | None
 
 
-class Replay(Body):
+class Replay(Body, frozen=True, kw_only=True):
     """The run to send it to; without one it is for whoever waits."""
 
     to: Name | None = None

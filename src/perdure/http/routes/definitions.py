@@ -23,8 +23,8 @@ async def list_definitions(client: TheClient) -> list[DefinitionView]:
     """What can be started now, by name and version."""
     found: dict[tuple[str, str], list[str]] = {}
     for engine in await client.engines():
-        for workflow in engine.workflows:
-            found.setdefault(tuple(workflow), []).append(engine.id)
+        for workflow, version in engine.workflows:
+            found.setdefault((workflow, version), []).append(engine.id)
     return [
         DefinitionView(workflow=workflow, version=version, engines=engines)
         for (workflow, version), engines in sorted(found.items())

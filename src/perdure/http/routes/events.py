@@ -21,7 +21,7 @@ from perdure.views import EventView
 _SENDING = (RunNotWaiting, QueueFull, UnstorableValue, InvalidArguments)
 
 
-class NewEvent(Body):
+class NewEvent(Body, frozen=True, kw_only=True):
     """An event. `strict` refuses to queue it if nobody waits for it."""
 
     name: Name

@@ -21,7 +21,7 @@ _LEASE_S_MAX = 24 * 3600
 _ERROR_MAX_CHARS = 10_000
 
 
-class Claim(Body):
+class Claim(Body, frozen=True, kw_only=True):
     """Who wants tasks, how many, and how long they are to be kept for it without a heartbeat."""
 
     worker: Name
@@ -29,14 +29,14 @@ class Claim(Body):
     lease_s: Annotated[float, Meta(ge=0.001, le=_LEASE_S_MAX)] = 60
 
 
-class Heartbeat(Body):
+class Heartbeat(Body, frozen=True, kw_only=True):
     """How far the worker got, in `details`, for whoever claims the task next."""
 
     worker: Name
     details: Any = None
 
 
-class StagedArtifact(Body):
+class StagedArtifact(Body, frozen=True, kw_only=True):
     """An artifact: text or a JSON value, which the run publishes when it succeeds."""
 
     name: Name
@@ -45,7 +45,7 @@ class StagedArtifact(Body):
     media_type: Name | None = None
 
 
-class Result(Body):
+class Result(Body, frozen=True, kw_only=True):
     """What came of a task: `context_updates` is the answer, which must fit the task's schema."""
 
     worker: Name
@@ -53,7 +53,7 @@ class Result(Body):
     staged_artifacts: Annotated[list[StagedArtifact], Meta(max_length=1_000)] = field(default_factory=list)
 
 
-class Failed(Body):
+class Failed(Body, frozen=True, kw_only=True):
     """Why the worker could not do it. With `retry` somebody else may; without, the run gets TaskFailed."""
 
     worker: Name
@@ -61,7 +61,7 @@ class Failed(Body):
     retry: bool = False
 
 
-class Release(Body):
+class Release(Body, frozen=True, kw_only=True):
     worker: Name
 
 

@@ -38,7 +38,7 @@ _ETAG = [ResponseHeader(name="ETag", description="The run's version.", documenta
 _CHANGE = (RunNotFound, RunFinished, ConcurrentModification, InvalidArguments, "precondition_required")
 
 
-class NewRun(Body):
+class NewRun(Body, frozen=True, kw_only=True):
     """What to start. With an `id` it is started once; without a `version`, as the newest engine has it."""
 
     workflow: Name
@@ -49,18 +49,18 @@ class NewRun(Body):
     deadline: datetime | None = None
 
 
-class RunChange(Body):
+class RunChange(Body, frozen=True, kw_only=True):
     """Tags replace all that there were; a deadline of null is none."""
 
     tags: Tags | UnsetType = UNSET
     deadline: datetime | UnsetType | None = UNSET
 
 
-class Reason(Body):
+class Reason(Body, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(max_length=10_000)] = ""
 
 
-class Nothing(Body):
+class Nothing(Body, frozen=True, kw_only=True):
     """An empty object."""
 
 

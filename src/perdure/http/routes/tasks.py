@@ -23,7 +23,7 @@ class Tasks(Struct, frozen=True, kw_only=True):
     cursor: str | None
 
 
-class Answer(Body):
+class Answer(Body, frozen=True, kw_only=True):
     """An answer, which must fit the task's schema."""
 
     value: Any

@@ -16,7 +16,7 @@ from perdure.http.tokens import Scope, TokenView, make_token, revoke_token, toke
 from perdure.http.wanted import Body, Id
 
 
-class NewToken(Body):
+class NewToken(Body, frozen=True, kw_only=True):
     """Small letters, digits, dots and hyphens; the name is the actor in the audit trail."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
