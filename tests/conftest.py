@@ -45,9 +45,6 @@ ON_POSTGRES = {
     "test_sending",
     "test_artifacts",
     "test_tasks",
-    "test_http_events",
-    "test_http_runs",
-    "test_http_stock",
     "test_together",
 }
 MEMORY = Path("/dev/shm")

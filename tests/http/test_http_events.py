@@ -11,8 +11,8 @@ from tests.http.site import Paid, refused, site, told
 MakeStore = Callable[[], Store]
 
 
-async def test_an_event_reaches_its_run_once_however_often_it_is_sent(make_store: MakeStore) -> None:
-    async with site(make_store) as here:
+async def test_an_event_reaches_its_run_once_however_often_it_is_sent(make_any_store: MakeStore) -> None:
+    async with site(make_any_store) as here:
         await here.start("pays", "r-1", order="o-1")
         await here.until("r-1", "suspended")
         body = {"name": "Paid", "value": {"amount": 7}}
@@ -49,8 +49,8 @@ async def test_an_event_that_is_none_is_refused(make_store: MakeStore) -> None:
         assert told(await here.http.get("/events")) == []
 
 
-async def test_dead_letters_are_listed_replayed_and_removed(make_store: MakeStore) -> None:
-    async with site(make_store) as here:
+async def test_dead_letters_are_listed_replayed_and_removed(make_any_store: MakeStore) -> None:
+    async with site(make_any_store) as here:
         await here.start("sleeps", "r-1")
         await here.until("r-1", "suspended")
         for amount in (1, 2, 3):
@@ -58,15 +58,15 @@ async def test_dead_letters_are_listed_replayed_and_removed(make_store: MakeStor
         await here.engine.cancel("r-1")
         page = told(await here.http.get("/dead-letters", params={"limit": "2"}))
         first, second = page["dead_letters"]
-        assert [first["value"], second["value"]] == [{"amount": 1}, {"amount": 2}]
         rest = told(await here.http.get("/dead-letters", params={"after": page["cursor"]}))
-        assert ([one["value"] for one in rest["dead_letters"]], rest["cursor"]) == ([{"amount": 3}], None)
+        assert rest["cursor"] is None
+        assert sorted(one["value"]["amount"] for one in [first, second, *rest["dead_letters"]]) == [1, 2, 3]
         assert told(await here.http.get(f"/dead-letters/{first['id']}")) == first
         await here.start("pays", "r-2", order="o-2")
         await here.until("r-2", "suspended")
         again = await here.http.post(f"/dead-letters/{first['id']}/replay", json={"to": "r-2"})
         assert told(again, 202)["run_ids"] == ["r-2"]
-        assert (await here.until("r-2", "succeeded"))["output"] == 1
+        assert (await here.until("r-2", "succeeded"))["output"] == first["value"]["amount"]
         refused(await here.http.post(f"/dead-letters/{second['id']}/replay", json={"to": "r-2"}), 409, "run_finished")
         refused(await here.http.post(f"/dead-letters/{first['id']}/replay", json={}), 404, "dead_letter_not_found")
         ann = await here.token("ann", "operate")

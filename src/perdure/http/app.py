@@ -28,6 +28,7 @@ PATH: Final = "/api/v1"
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 _CHANGING: Final = ("POST", "PUT", "PATCH")
 _STRANGERS_PER_S, _STRANGERS_BURST = 1, 20
+_DOCUMENT: Final = f"{PATH}/openapi.json"
 _PAGES_OF_LITESTAR: Final = (PATH, f"{PATH}/{{path}}")  # beside the document it says in HTML that there is nothing
 
 
@@ -50,6 +51,7 @@ class App:
     @property
     def document(self) -> dict[str, Any]:
         """The OpenAPI document."""
+        _forbid_unknown(self.inner)
         return self.inner.openapi_schema.to_schema()
 
 
@@ -101,7 +103,6 @@ def create_app(
         logging_config=None,
         openapi_config=_document(),
     )
-    _forbid_unknown(inner)
     shield = Shield(
         inner,
         access=access,
@@ -143,6 +144,8 @@ def _named(app: ASGIApp) -> ASGIApp:
         if scope["type"] == "http":
             if scope["path_template"] in _PAGES_OF_LITESTAR:
                 raise Refused("not_found", "there is nothing at this path; /api/v1/openapi.json has what there is")
+            if scope["path_template"] == _DOCUMENT:
+                _forbid_unknown(scope["litestar_app"])
             scope["path"] = scope["path"].replace(SLASH, "%2F")
             # A new mapping: the router keeps the old one for the next request to the same path.
             scope["path_params"] = {
