@@ -39,6 +39,7 @@ ON_POSTGRES = {
     "test_continue_as",
     "test_control",
     "test_events",
+    "test_behaviours",
     "test_graph_programs",
     "test_patterns",
     "test_recovery",
