@@ -64,7 +64,7 @@ async def plan() -> list[int]:
 
 
 @step(retry=Retry.never())
-async def branch(number: int) -> str:
+async def branch(_number: int) -> str:
     return text()
 
 
@@ -86,7 +86,7 @@ def chain() -> Graph[Any, Any]:
 def fan_out() -> Graph[Any, Any]:
     graph: Graph[Any, Any] = Graph("fan_out")
     graph.node("plan", plan)
-    graph.node("branch", branch, input={"number": "branch.item"})
+    graph.node("branch", branch, input={"_number": "branch.item"})
     graph.node("count", count, input={"results": "state.results"})
     graph.edge("plan", "branch", foreach="nodes.plan")
     graph.edge("branch", "count", join=all_of(), merge=append("state.results"))
@@ -98,7 +98,7 @@ async def perdure(workload: str, path: Path, measured: Callable[[Run], Awaitable
     graph = fan_out() if workload == "fan_out" else chain()
     async with Engine(f"sqlite:///{path}", workflows=[graph]) as engine:
 
-        async def run(number: int) -> int:
+        async def run(_number: int) -> int:
             seen: int = (await engine.run(graph()))["seen"]
             return seen
 
@@ -132,10 +132,10 @@ def _their_fan_out() -> Any:
         _state({"items": list[int], "results": Annotated[list[str], operator.add], "seen": int})
     )
 
-    async def plan(state: Any) -> dict[str, Any]:
+    async def plan(_state: Any) -> dict[str, Any]:
         return {"items": list(range(BRANCHES))}
 
-    async def branch(state: Any) -> dict[str, Any]:
+    async def branch(_state: Any) -> dict[str, Any]:
         return {"results": [text()]}
 
     async def count(state: Any) -> dict[str, Any]:
@@ -229,8 +229,8 @@ def main() -> None:
     if options.one is not None:
         engine, workload, runs, in_flight = options.one
         with tempfile.TemporaryDirectory(prefix="perdure-bench-") as folder:
-            found = measure(Path(folder), engine, workload, runs=int(runs), in_flight=int(in_flight))
-            sys.stdout.buffer.write(encode(loop.run(found)))
+            measuring = measure(Path(folder), engine, workload, runs=int(runs), in_flight=int(in_flight))
+            sys.stdout.buffer.write(encode(loop.run(measuring)))
         return
     for workload in WORKLOADS:
         runs = 20 if workload == "fan_out" else 100
@@ -247,7 +247,8 @@ def _say(workload: str, in_flight: int, ours: list[Figures], theirs: list[Figure
     faster, smaller = (paired(ours, theirs, name) for name in ("runs_per_s", "bytes_per_run"))
     verdict = "ok" if faster >= THROUGHPUT_MIN and smaller <= BYTES_MAX else "missed"
     print(
-        f"{workload:8} {in_flight:>3} in flight: runs/s {one['runs_per_s']:,.1f}, LangGraph {other['runs_per_s']:,.1f}, "
+        f"{workload:8} {in_flight:>3} in flight: "
+        f"runs/s {one['runs_per_s']:,.1f}, LangGraph {other['runs_per_s']:,.1f}, "
         f"{faster:.1f} times; bytes/run {one['bytes_per_run']:,.0f}, LangGraph {other['bytes_per_run']:,.0f}, "
         f"{smaller:.2f} of it: {verdict}",
         flush=True,

@@ -14,8 +14,8 @@ from perdure.storage.sqlite.schema import SCHEMA_VERSION, inspect, migrate
 BUSY_TIMEOUT_S: Final = 5.0
 _SQLITE_MIN: Final = (3, 35, 0)  # delete … returning
 _STATEMENTS_MAX: Final = 256
-# Of new files. A row of a table without rowids stays in its page up to a quarter of it: in pages of 4,096 bytes, SQLite's
-# own choice, each result of 1 KB had a page to itself.
+# Of new files. A row of a table without rowids stays in its page up to a quarter of it: in pages of 4,096 bytes, which
+# is SQLite's own choice, each result of 1 KB has one to itself.
 _PAGE_BYTES: Final = 8_192
 
 
