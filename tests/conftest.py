@@ -36,6 +36,7 @@ LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
 ON_POSTGRES = {
     "test_children",
     "test_client",
+    "test_commits",
     "test_continue_as",
     "test_control",
     "test_events",

@@ -6,6 +6,8 @@ before it comes to another, so no two can wait for each other.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from perdure.models.graphs.plan import Exclusive, Plan
 from perdure.models.graphs.tokens import Token
 
@@ -18,7 +20,7 @@ class Turns:
     def __init__(self, plan: Plan) -> None:
         self._at = {node: part for part in plan.exclusive for node in part.nodes}
         self._holders: dict[int, Token] = {}  # by the number of the part
-        self._queues: dict[int, dict[Token, None]] = {}
+        self._queues: dict[int, OrderedDict[Token, None]] = {}  # A plain dict takes long to find its first one.
         self._having: dict[Token, Exclusive] = {}  # tokens that have their turn, or wait for it
 
     def __len__(self) -> int:
@@ -41,7 +43,7 @@ class Turns:
         self._having[token] = part
         if self._holders.setdefault(part.number, token) is token:
             return True, following
-        self._queues.setdefault(part.number, {})[token] = None
+        self._queues.setdefault(part.number, OrderedDict())[token] = None
         return False, following
 
     def leave(self, token: Token) -> Token | None:
@@ -57,8 +59,7 @@ class Turns:
         del self._holders[part.number]
         if not queue:
             return None
-        following = next(iter(queue))
-        del queue[following]
+        following, _ = queue.popitem(last=False)
         self._holders[part.number] = following
         return following
 
