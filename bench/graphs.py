@@ -1,7 +1,7 @@
 """Graphs: time and memory of one run with many branches, which must grow no faster than their number.
 
-`python -m bench.graphs` measures a list that is gone through and joined, at 100, 1,000 and 10,000 branches: wall and CPU
-time, memory, and for how long the process's loop stood still at most.
+`python -m bench.graphs` measures a list that is gone through and joined, at 100, 1,000 and 10,000 branches: wall and
+CPU time, memory, and for how long the loop of the process stood still at most.
 """
 
 from __future__ import annotations
