@@ -42,7 +42,6 @@ ON_POSTGRES = {
     "test_events",
     "test_behaviours",
     "test_graph_programs",
-    "test_patterns",
     "test_recovery",
     "test_sending",
     "test_artifacts",
