@@ -38,6 +38,7 @@ ON_POSTGRES = {
     "test_client",
     "test_commits",
     "test_continue_as",
+    "test_mail_crashes",
     "test_control",
     "test_events",
     "test_behaviours",
