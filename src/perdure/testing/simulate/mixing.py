@@ -12,7 +12,7 @@ from perdure.testing.simulate.graphs import DRAWN, Drawn
 from perdure.testing.simulate.network import Weather
 from perdure.testing.simulate.workload import Plan, Task
 
-__all__ = ["CROWDED_S", "HEARING", "MIX", "Mix", "Planner", "lanes_in", "news_in", "said_in", "targets_in"]
+__all__ = ["CROWDED_S", "HEARING", "MIX", "MIXES", "Mix", "Planner", "lanes_in", "news_in", "said_in", "targets_in"]
 
 HEARING: Final = ("hear", "hear_in_time", "meet")  # tasks that need a word to their run
 CROWDED_S: Final = 5.0  # how far apart crowded moments are
@@ -66,6 +66,12 @@ class Mix(Struct, frozen=True, kw_only=True):
 
 
 MIX = Mix()
+
+MIXES: Final[dict[str, Mix]] = {
+    "usual": MIX,
+    # Many graphs, and engines that come and go.
+    "graphs": Mix(runs=(1, 3), graphs=(4, 10), travellers=(0, 0), letters=(0, 0), pauses=(0, 3), kills=(0, 4)),
+}
 
 
 class Planner:
