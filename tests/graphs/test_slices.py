@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from perdure.errors import LimitExceeded, RunFailed
 from perdure.graph import Graph, all_of, any_of, assign, collect, timer, wait
 from perdure.models.graphs import runner
 from perdure.testing import Environment, run_with_crashes
@@ -95,3 +96,32 @@ async def test_as_many_as_fit_into_one_slice_take_no_timer(source: StoreSource) 
         run = await world.engine.start(graph([1, 2]))
         await run.result()
         assert {entry.kind for entry in (await world.engine.history(run.id)).journal} == {"step"}
+
+
+@pytest.mark.parametrize("tokens", [1, SLICE - 1, 5 * SLICE])
+async def test_loops_in_which_nothing_waits_are_ended_all_the_same(
+    tokens: int, source: StoreSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "IN_A_ROW_MAX", 200)
+    graph: Graph[Any, Any] = Graph("endless")
+    graph.node("begin", assign({}))
+    graph.node("spin", assign({}))
+    graph.edge("begin", "spin", spawn=tokens)
+    graph.edge("spin", "spin", limit="unlimited")
+    async with Environment([graph], source) as env:
+        run = await env.engine.start(graph())
+        with pytest.raises(RunFailed) as failed:
+            await run.result()
+        assert isinstance(failed.value.__cause__, LimitExceeded)
+
+
+async def test_many_nodes_one_after_the_other_take_no_timer(source: StoreSource) -> None:
+    graph: Graph[Any, Any] = Graph("row")
+    graph.node("count", assign({"state.laps": "has(state.laps) ? state.laps + 1 : 1"}))
+    graph.node("end", assign({"output.laps": "state.laps"}))
+    graph.edge("count", "count", limit=10 * SLICE)
+    graph.edge("count", "end", priority=1)
+    async with Environment([graph], source) as env:
+        run = await env.engine.start(graph())
+        assert await run.result() == {"laps": 10 * SLICE + 1}
+        assert (await env.engine.history(run.id)).journal == []

@@ -48,6 +48,7 @@ class GraphRunner:
         self._waiting: deque[tuple[int, Token]] = deque()  # tokens, by the ids they had, whose nodes are to be begun
         self._room = BEGUN_AT_ONCE_MAX
         self._is_more_due = False
+        self._in_a_row = 0  # what was told since something was waited for
 
     async def run(self) -> Any:
         if self._plan.timeout_s is not None:
@@ -61,8 +62,11 @@ class GraphRunner:
         if len(self._next) > 1:
             return
         self._room = BEGUN_AT_ONCE_MAX
+        if news != self._more:
+            self._in_a_row = 0
         try:
-            for _ in range(IN_A_ROW_MAX):
+            while self._in_a_row < IN_A_ROW_MAX:
+                self._in_a_row += 1
                 decided = self._next[0]()
                 self._perform(decided)
                 self._next.popleft()
@@ -101,7 +105,9 @@ class GraphRunner:
             if token_id in tokens:  # It may have been ended before its node began.
                 self._room -= 1
                 self._begin(token)
-        if self._waiting:
+        if not self._waiting:
+            self._room = BEGUN_AT_ONCE_MAX  # It is too many at once that are begun apart, not one after the other.
+        else:
             self._is_more_due = True
             self._loop.call_later(_AT_ONCE_S, self._tell, self._more)
 
