@@ -40,6 +40,7 @@ ON_POSTGRES = {
     "test_control",
     "test_events",
     "test_graph_programs",
+    "test_task_nodes",
     "test_recovery",
     "test_sending",
     "test_artifacts",

@@ -123,7 +123,8 @@ class Kind(Spec, frozen=True, kw_only=True, tag_field="kind"):
         """Some kinds have no use for some of these."""
         for name in fields:
             if getattr(self, name) is not None:
-                raise about.wrong(name, f"a {type(self).__struct_config__.tag} node has none")
+                tag = str(type(self).__struct_config__.tag)
+                raise about.wrong(name, f"{'an' if tag[0] in 'aeiou' else 'a'} {tag} node has none")
 
 
 KINDS: dict[str, type[Kind]] = {}
