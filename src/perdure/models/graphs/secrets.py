@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+from urllib.parse import quote
 
 from perdure.errors import Misuse, SecretNotFound
 from perdure.models.functions.context import current_step
@@ -43,6 +45,24 @@ async def secret(name: str, place: str) -> str:
     if not value.isascii() or not value.isprintable():
         # Whoever else found that out would show it in the message.
         raise Misuse(f"{place}: the secret {name!r} has characters that no header can have; is it the right one?")
+    return value
+
+
+def veiled(value: Any, secrets: Collection[str]) -> Any:
+    """A value of JSON's types, or a text, without these secrets, also as they stand in addresses and in JSON."""
+    forms = {form for one in secrets for form in (one, quote(one, safe=""), one.replace("/", "\\/"))}
+    return _veiled(value, sorted(forms, key=len, reverse=True)) if forms else value
+
+
+def _veiled(value: Any, forms: Sequence[str]) -> Any:
+    if isinstance(value, str):
+        for form in forms:
+            value = value.replace(form, _SHOWN)
+        return value
+    if isinstance(value, list):
+        return [_veiled(one, forms) for one in value]
+    if isinstance(value, dict):
+        return {_veiled(key, forms): _veiled(one, forms) for key, one in value.items()}
     return value
 
 

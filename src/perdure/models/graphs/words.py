@@ -154,10 +154,20 @@ def http(
     params: Mapping[str, Any] | None = None,
     body: Any = None,
     accept: list[int] | None = None,
+    secret: str | None = None,
+    secret_headers: Mapping[str, str] | None = None,
 ) -> Kind:
-    """A node that makes an HTTP request; `url`, and what is in the others, are expressions."""
+    """A node that makes an HTTP request; `url`, and what is in the others, are expressions. `secret` is the name of a key
+    that is sent as `Authorization: Bearer …`, `secret_headers` has names of secrets by header."""
     return Http(
-        url=url, method=method, headers=dict(headers or {}), params=dict(params or {}), body=body, accept=accept or []
+        url=url,
+        method=method,
+        headers=dict(headers or {}),
+        params=dict(params or {}),
+        body=body,
+        accept=accept or [],
+        secret=secret,
+        secret_headers=dict(secret_headers or {}),
     )
 
 
