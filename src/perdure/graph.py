@@ -2,10 +2,12 @@
 
 from perdure.models.graphs.define import Graph
 from perdure.models.graphs.kinds import Kind, add_kind
+from perdure.models.graphs.records import Example, ModelProfile, PromptSpec
 from perdure.models.graphs.secrets import Secrets
 from perdure.models.graphs.spec import END, TERMINATE, Limits
 from perdure.models.graphs.words import (
     NodeRef,
+    action,
     all_of,
     any_of,
     append,
@@ -30,11 +32,15 @@ from perdure.models.graphs.words import (
 __all__ = [
     "END",
     "TERMINATE",
+    "Example",
     "Graph",
     "Kind",
     "Limits",
+    "ModelProfile",
     "NodeRef",
+    "PromptSpec",
     "Secrets",
+    "action",
     "add_kind",
     "all_of",
     "any_of",

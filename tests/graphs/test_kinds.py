@@ -115,6 +115,25 @@ async def test_a_node_is_tried_again_by_its_own_policy(source: StoreSource) -> N
     assert tried == [1, 2, 3, 4]
 
 
+@step(transactional=True)
+def insert(value: int) -> int:
+    connection = current_step().connection
+    connection.execute("create table if not exists numbers (value integer)")
+    connection.execute("insert into numbers values (?)", (value,))
+    return value
+
+
+async def test_a_transactional_step_stays_one_in_a_node(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    graph: Graph[Any, Any] = Graph("transactional")
+    graph.node("work", insert, input={"value": "input"})
+    graph.output("nodes.work")
+    assert await run(graph, f"sqlite:///{path}", 7) == 7
+    with sqlite3.connect(path) as database:
+        assert database.execute("select value from numbers").fetchall() == [(7,)]
+    database.close()
+
+
 async def test_a_result_that_does_not_fit_its_annotation_fails_the_node(source: StoreSource) -> None:
     async def wrong() -> int:
         return "text"  # type: ignore[return-value]

@@ -142,8 +142,9 @@ async def test_nobody_answers_in_time_and_something_else_holds(source: StoreSour
 async def test_without_a_route_a_deadline_fails_the_run(source: StoreSource) -> None:
     graph: Graph[Any, Any] = Graph("alone")
     graph.node("ask", human(), timeout=60)
-    async with Environment([graph], source) as env:
+    async with Environment([graph], source, autojump_s=None) as env:
         await env.engine.start(graph(), id="r")
+        await env.advance(60)
         error = await failure_of(env)
         assert isinstance(error, GraphTimedOut)
         assert str(error).startswith("graph 'alone', node 'ask': no answer to its task in queue 'human' came within 60")

@@ -66,6 +66,7 @@ class Template:
             if name in mapped:
                 continue
             if name in ROOTS:
+                about.check_root(name, self.place)
                 _check(path, about, field)
             elif about.input_fields is not None and name not in about.input_fields:
                 has = ", ".join(sorted(mapped | about.input_fields)) or "nothing"

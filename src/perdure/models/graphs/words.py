@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -12,7 +12,21 @@ from msgspec import Struct
 
 from perdure.models.functions.define import Step, Workflow
 from perdure.models.functions.events import Event, options_of
-from perdure.models.graphs.kinds import Artifact, Child, Http, Human, Kind, Llm, Remote, Set, Terminate, Timer, Wait
+from perdure.models.graphs.kinds import (
+    Action,
+    Artifact,
+    Child,
+    Http,
+    Human,
+    Kind,
+    Llm,
+    Remote,
+    Set,
+    Terminate,
+    Timer,
+    Wait,
+)
+from perdure.models.graphs.records import Example
 from perdure.models.graphs.schemas import schema_of
 from perdure.models.graphs.spec import JoinSpec, MergeSpec
 
@@ -157,8 +171,8 @@ def http(
     secret: str | None = None,
     secret_headers: Mapping[str, str] | None = None,
 ) -> Kind:
-    """A node that makes an HTTP request; `url`, and what is in the others, are expressions. `secret` is the name of a key
-    that is sent as `Authorization: Bearer …`, `secret_headers` has names of secrets by header."""
+    """A node that makes an HTTP request; `url`, and what is in the others, are expressions. `secret` is the name of a
+    key that is sent as `Authorization: Bearer …`, `secret_headers` has names of secrets by header."""
     return Http(
         url=url,
         method=method,
@@ -172,10 +186,13 @@ def http(
 
 
 def llm(
-    model: str,
-    prompt: str,
+    model: str | None = None,
+    prompt: str | None = None,
     *,
+    profile: str | None = None,
+    prompt_spec: str | None = None,
     system: str | None = None,
+    examples: Iterable[Example] = (),
     base_url: str | None = None,
     secret: str | None = None,
     schema: Any = None,
@@ -189,11 +206,16 @@ def llm(
     attempt_timeout: Duration = 600.0,
 ) -> Bound | Kind:
     """A node that asks a model, at an endpoint for chat completions as OpenAI's; its result is {output, usage, model,
-    repairs}. `schema` is a type, or a JSON Schema; `secret` is the name of a key; the other fields are those of the
-    kind (docs/graphs.md). Raises InvalidDefinition."""
+    repairs}. `schema` is a type, or a JSON Schema; `secret` is the name of a key; `profile` and `prompt_spec` name
+    records, as "fast" or "fast@2"; the other fields are those of the kind (docs/graphs.md).
+
+    Raises InvalidDefinition."""
     spec = Llm(
         model=model,
         prompt=prompt,
+        profile=profile,
+        prompt_spec=prompt_spec,
+        examples=list(examples),
         system=system,
         base_url=base_url,
         secret=secret,
@@ -208,6 +230,12 @@ def llm(
         attempt_timeout=seconds(attempt_timeout) or 0,
     )
     return _with_schema(spec, schema, "llm(schema=…)")
+
+
+def action(name: str) -> Kind:
+    """A node that does what a record of kind "action" says: its newest version, or the one in "notify@2". The record's
+    expressions see what the node's `input` maps, as `input`, and nothing else."""
+    return Action(action=name)
 
 
 def human(

@@ -1,5 +1,6 @@
 """The kinds of node. One class per kind: its fields, and the work that it prepares (see base.py)."""
 
+from perdure.models.graphs.kinds.action import Action
 from perdure.models.graphs.kinds.artifact import Artifact
 from perdure.models.graphs.kinds.base import KINDS, Kind
 from perdure.models.graphs.kinds.function import Function, add_kind
@@ -12,6 +13,7 @@ from perdure.models.graphs.kinds.workflow import Child
 
 __all__ = [
     "KINDS",
+    "Action",
     "Artifact",
     "Child",
     "Function",
