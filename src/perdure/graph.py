@@ -5,6 +5,7 @@ from perdure.models.graphs.kinds import Kind, add_kind
 from perdure.models.graphs.records import Example, ModelProfile, PromptSpec
 from perdure.models.graphs.secrets import Secrets
 from perdure.models.graphs.spec import END, TERMINATE, Limits
+from perdure.models.graphs.tracing import JoinTokens, NodeTokens, TokensView
 from perdure.models.graphs.words import (
     NodeRef,
     action,
@@ -34,12 +35,15 @@ __all__ = [
     "TERMINATE",
     "Example",
     "Graph",
+    "JoinTokens",
     "Kind",
     "Limits",
     "ModelProfile",
     "NodeRef",
+    "NodeTokens",
     "PromptSpec",
     "Secrets",
+    "TokensView",
     "action",
     "add_kind",
     "all_of",

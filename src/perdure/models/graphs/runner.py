@@ -33,11 +33,11 @@ async def interpret(plan: Plan, input: Any) -> Any:
 class GraphRunner:
     """One run, in memory."""
 
-    def __init__(self, plan: Plan, input: Any, loop: WorkflowLoop) -> None:
+    def __init__(self, plan: Plan, input: Any, loop: WorkflowLoop, machine: Machine | None = None) -> None:
         self._plan = plan
         self._input = input
         self._loop = loop
-        self._machine = Machine(plan, input)
+        self._machine = machine or Machine(plan, input)
         self._end: asyncio.Future[Any] = loop.create_future()
         self._busy: dict[int, asyncio.Future[Any]] = {}  # what runs for each token
         self._timers: dict[TimerKey, asyncio.TimerHandle] = {}
