@@ -37,6 +37,7 @@ ON_POSTGRES = {
     "test_children",
     "test_client",
     "test_continue_as",
+    "test_mail_crashes",
     "test_control",
     "test_events",
     "test_graph_programs",
