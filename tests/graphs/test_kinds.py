@@ -357,6 +357,7 @@ class Server(BaseHTTPRequestHandler):
         self.send_response(500 if self.path == "/echo-failing" else 200)
         is_text = self.path == "/echo-text"
         self.send_header("content-type", "text/plain" if is_text else "application/json")
+        self.send_header("x-echo", " ".join(said.values()))
         self.end_headers()
         text = json.dumps({"said": [said], "all": " ".join(said.values())}).replace("/", "\\/")
         self.wfile.write((text + quote(said.get("X-Key", ""), safe="") if is_text else text).encode())
@@ -456,7 +457,8 @@ async def test_secrets_of_a_request_are_in_no_definition_journal_log_or_error(
         stored = "\n".join(database.iterdump())
     database.close()
     assert "Bearer [secret]" in stored
-    assert "httpx" in caplog.text
+    assert "httpcore" in caplog.text
+    assert "x-echo" in caplog.text
     everything = [graph.dump(), graph.dump("json"), history, caplog.text, stored, repr(result)]
     everything += [file.read_bytes().decode(errors="replace") for file in tmp_path.iterdir()]
     for text in everything:

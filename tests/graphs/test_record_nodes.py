@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,10 @@ import msgspec
 import pytest
 from llmock.pytest_plugin import LLMock
 
-from perdure import Engine, Retry, step, workflow
+from perdure import Engine, NamedEvent, Retry, step, workflow
 from perdure.errors import InvalidDefinition, RecordNotFound, RunFailed, StoreBusy
 from perdure.graph import (
+    END,
     Example,
     Graph,
     ModelProfile,
@@ -23,6 +25,7 @@ from perdure.graph import (
     human,
     llm,
     timer,
+    wait,
 )
 from perdure.testing import Environment, StoreProxy, run_with_crashes
 from perdure.testing.environment import StoreSource
@@ -265,6 +268,40 @@ async def test_a_store_that_cannot_be_read_for_a_moment_is_asked_again() -> None
         await put_shout(env.engine)
         assert await env.engine.run(graph({"word": "hey"})) == "HEY!!!"
     assert Busy.times == 0
+
+
+async def test_a_branch_that_is_cancelled_while_a_record_is_read_takes_it_from_nobody(source: StoreSource) -> None:
+    read, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(StoreProxy):
+        async def record(self, kind: str, name: str, version: int | None = None) -> Any:
+            read.set()
+            await go_on.wait()
+            return await self.inner.record(kind, name, version)
+
+    graph: Graph[Any, Any] = Graph("cancelled")
+    graph.node("begin", assign({}))
+    graph.node("one", action("shout"), input={"text": "'one'", "loud": 1})
+    graph.node("stop", wait("stop"))
+    graph.node("other", action("shout"), input={"text": "'other'", "loud": 1})
+    graph.node("done", assign({}))
+    graph.edge("begin", "one")
+    graph.edge("begin", "stop")
+    graph.edge("begin", "other")
+    graph.edge("stop", END, cancel=["one"])
+    graph.edge("other", "done", join=all_of())
+    graph.output("nodes.other")
+    async with Environment([graph], source, watch=lambda store: Slow(store)) as env:
+        await put_shout(env.engine)
+        run = await env.engine.start(graph(), id="r")
+        await read.wait()
+        await env.engine.send(NamedEvent("stop"), to="r")
+        while (await env.engine.tokens("r")).nodes["one"].cancelled == 0:
+            await asyncio.sleep(0)
+        go_on.set()
+        assert await run.result() == "OTHER!"
+        names = [entry.name for entry in (await env.engine.history("r")).journal]
+        assert names == ["stop", "action shout", "other"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

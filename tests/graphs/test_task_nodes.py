@@ -152,11 +152,11 @@ async def test_without_a_route_a_deadline_fails_the_run(source: StoreSource) -> 
 
 async def test_what_a_schema_cannot_say_is_found_by_the_type(source: StoreSource) -> None:
     graph: Graph[Any, Any] = Graph("even")
-    graph.node("ask", human(schema=Even))
+    graph.node("ask", human(schema=Even), description="{{ Even }}, please")
     async with Environment([graph], source) as env:
         await env.engine.start(graph(), id="r")
         (form,) = await open_tasks(env)
-        assert form.title == "ask"
+        assert form.title == "{{ Even }}, please"
         await env.engine.answer(form.id, {"number": 3})
         error = await failure_of(env)
         assert isinstance(error, UnstorableValue)

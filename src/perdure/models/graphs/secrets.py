@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Sequence
 from typing import Any, Final
@@ -11,6 +12,15 @@ from perdure.errors import Misuse, SecretNotFound
 from perdure.models.functions.context import current_step
 
 _SHOWN: Final = "[secret]"
+_KNOWN_MAX: Final = 1_000
+_TALKATIVE: Final = (
+    "httpx",
+    "httpcore.connection",
+    "httpcore.http11",
+    "httpcore.http2",
+    "httpcore.proxy",
+    "httpcore.socks",
+)
 
 
 class Secrets:
@@ -45,7 +55,36 @@ async def secret(name: str, place: str) -> str:
     if not value.isascii() or not value.isprintable():
         # Whoever else found that out would show it in the message.
         raise Misuse(f"{place}: the secret {name!r} has characters that no header can have; is it the right one?")
+    _keep_out_of_logs(value)
     return value
+
+
+class _Hiding(logging.Filter):
+    """Takes secrets out of what httpx and httpcore log: at DEBUG they show the headers of answers, in which some
+    servers repeat those of requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: dict[str, None] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        said = record.getMessage()
+        shown = veiled(said, self.known)
+        if shown != said:
+            record.msg, record.args = shown, ()
+        return True
+
+
+_HIDING: Final = _Hiding()
+
+
+def _keep_out_of_logs(value: str) -> None:
+    if value not in _HIDING.known:
+        while len(_HIDING.known) >= _KNOWN_MAX:
+            del _HIDING.known[next(iter(_HIDING.known))]
+        _HIDING.known[value] = None
+        for name in _TALKATIVE:
+            logging.getLogger(name).addFilter(_HIDING)
 
 
 def veiled(value: Any, secrets: Collection[str]) -> Any:

@@ -18,9 +18,10 @@ from perdure.models.functions.staging import draft_of, stage_post
 from perdure.models.functions.values import Reader
 from perdure.models.graphs.kinds.base import Kind, PlainReader, Preparing, Task, kind
 from perdure.models.graphs.spec import TARGET_PATTERN, Target
-from perdure.models.graphs.templates import text_of
+from perdure.models.graphs.templates import Text, text_of
 
 _ANY: Final = Reader(Any, "an answer")
+_TITLE_CHARS: Final = 200
 _ARTIFACT: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {
@@ -158,7 +159,8 @@ class TaskWork:
                 checked_text(spec.queue, "a queue's name")
             except InvalidArguments as error:
                 raise about.wrong("queue", str(error)) from error
-        self._title = text_of(spec.title or spec.description or about.node, about, "title", names)
+        plain = Text((spec.description or about.node)[:_TITLE_CHARS])
+        self._title = text_of(spec.title, about, "title", names) if spec.title else plain
         self._payload = about.values(spec.input, "input")
         self._timeout = spec.timeout
         self._otherwise = None if spec.on_timeout is None else about.values(spec.on_timeout, "on_timeout")
