@@ -291,7 +291,7 @@ async def test_a_branch_that_is_cancelled_while_a_record_is_read_takes_it_from_n
     graph.edge("stop", END, cancel=["one"])
     graph.edge("other", "done", join=all_of())
     graph.output("nodes.other")
-    async with Environment([graph], source, watch=lambda store: Slow(store)) as env:
+    async with Environment([graph], source, watch=Slow) as env:
         await put_shout(env.engine)
         run = await env.engine.start(graph(), id="r")
         await read.wait()

@@ -406,6 +406,49 @@ async def test_branches_stage_their_own_and_a_run_that_waits_shows_them_as_stage
         await env.check()
 
 
+async def test_a_run_that_is_retried_publishes_what_it_staged_once(source: StoreSource) -> None:
+    tried: list[int] = []
+
+    @step(retry=Retry.never())
+    async def fails_once() -> None:
+        tried.append(1)
+        if len(tried) == 1:
+            raise ValueError("not yet")
+
+    graph: Graph[Any, Any] = Graph("retried")
+    graph.node("early", artifact("early", "1"))
+    graph.node("work", remote("gpu"))
+    graph.node("late", artifact("late", "2"))
+    graph.node("try", fails_once)
+    graph.node("last", artifact("last", "3"))
+    for one, other in [("early", "work"), ("work", "late"), ("late", "try"), ("try", "last")]:
+        graph.edge(one, other)
+    async with Environment([graph], source) as env:
+        await env.engine.start(graph(), id="r")
+        (asked,) = await open_tasks(env)
+        await env.engine.answer(asked.id, {"staged_artifacts": [{"name": "brought", "value": 4}]})
+        assert isinstance(await failure_of(env), ValueError)
+        assert await env.engine.artifacts(run="r", staged=True) == []
+        await env.engine.retry("r")
+        await env.engine.handle("r").result()
+        found = await env.engine.artifacts(run="r")
+        assert {kept.name: kept.version for kept in found} == {"early": 1, "brought": 1, "late": 1, "last": 1}
+        assert len(found) == 4
+        await env.check()
+
+
+@pytest.mark.parametrize(("node", "why"), [
+    (human("{{ input }}"), "a queue's name is a text of 1 to"),
+    (human("q", title="{{ input }}" + "x" * 3000), "a title is a text of 1 to 2000 characters"),
+])  # fmt: skip
+async def test_a_queue_or_a_title_that_cannot_be_fails_the_node(node: Any, why: str) -> None:
+    graph: Graph[Any, Any] = Graph("empty")
+    graph.node("ask", node)
+    async with Environment([graph]) as env:
+        await env.engine.start(graph(""), id="r")
+        assert str(await failure_of(env)).startswith(f"graph 'empty', node 'ask': {why}")
+
+
 async def test_a_name_that_comes_out_empty_fails_the_node(source: StoreSource) -> None:
     graph: Graph[Any, Any] = Graph("empty")
     graph.node("keep", artifact("{{ input }}", "1"))

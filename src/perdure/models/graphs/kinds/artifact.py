@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.errors import InvalidArguments
+from perdure.errors import InvalidArguments, UnstorableValue
 from perdure.models.functions.checks import checked_text
 from perdure.models.functions.publishing import said
 from perdure.models.functions.staging import draft_of, stage_post
@@ -65,7 +65,7 @@ class ArtifactWork:
             value = self._template.render(mapped, task.input, task.view)
         try:
             draft = draft_of(name, value, self._type, self._media_type, task.loop.payload_max)
-        except InvalidArguments as error:
+        except (InvalidArguments, UnstorableValue) as error:
             raise InvalidArguments(f"{task.place}: {error}") from error
         said(task.loop, stage_post(draft, self._by))
         return Done(

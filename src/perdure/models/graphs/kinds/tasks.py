@@ -175,17 +175,21 @@ class TaskWork:
         return self._wait(task, queue, title, payload)
 
     async def _wait(self, task: Task, queue: str, title: str, payload: Any) -> Any:
-        got = await ask_task(
-            task.loop,
-            name=self._name,
-            queue=queue,
-            kind=self._kind,
-            title=title,
-            schema=self._schema,
-            payload=payload,
-            reader=self._reader,
-            timeout=self._timeout,
-        )
+        try:
+            asked = ask_task(
+                task.loop,
+                name=self._name,
+                queue=queue,
+                kind=self._kind,
+                title=title,
+                schema=self._schema,
+                payload=payload,
+                reader=self._reader,
+                timeout=self._timeout,
+            )
+        except (InvalidArguments, UnstorableValue) as error:
+            raise InvalidArguments(f"{task.place}: {error}") from error
+        got = await asked
         if isinstance(got, TimeReached):
             if self._otherwise is not None:
                 return self._otherwise.evaluate(task.view)
