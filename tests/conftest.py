@@ -43,6 +43,8 @@ ON_POSTGRES = {
     "test_events",
     "test_behaviours",
     "test_graph_programs",
+    "test_task_nodes",
+    "test_record_nodes",
     "test_recovery",
     "test_sending",
     "test_artifacts",

@@ -45,12 +45,20 @@ def answers_mail(batch: Batch) -> bool:
     return bool(batch.mail_done)
 
 
+class Mortal:
+    """What is killed once it is there."""
+
+    engine: Engine
+
+    def kill(self) -> None:
+        self.engine.kill()
+
+
 async def doomed(ships: Fleet, make: Callable[[], Store], fault: Fault) -> Engine:
     """An engine that its fault kills."""
-    engines: list[Engine] = []
-    store = FaultyStore(make(), fault, lambda: engines[0].kill())
-    engines.append(await ships.engine([counts, sleeps], store=store))
-    return engines[0]
+    mortal = Mortal()
+    mortal.engine = await ships.engine([counts, sleeps], store=FaultyStore(make(), fault, mortal.kill))
+    return mortal.engine
 
 
 async def suspended(engine: Engine, run_id: str) -> None:
@@ -153,7 +161,8 @@ class DiesCollecting(StoreProxy):
             if not found:
                 return found
         self._died()
-        return await asyncio.get_running_loop().create_future()
+        never: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+        return await never
 
 
 @pytest.mark.parametrize("taken", [False, True])
@@ -164,10 +173,9 @@ async def test_who_asks_dies_around_taking_the_answer(
         owner = await ships.engine([counts])
         await owner.start(counts(), id="r")
         await suspended(owner, "r")
-        engines: list[Engine] = []
-        store = DiesCollecting(make_store(), lambda: engines[0].kill(), taken=taken)
-        engines.append(await ships.engine([], store=store))
-        asking = asyncio.ensure_future(engines[0].send(Paid(amount=7), to="r", key="once"))
+        mortal = Mortal()
+        mortal.engine = await ships.engine([], store=DiesCollecting(make_store(), mortal.kill, taken=taken))
+        asking = asyncio.ensure_future(mortal.engine.send(Paid(amount=7), to="r", key="once"))
         await asyncio.wait([asking])
         await owner.send(Paid(amount=7), to="r", key="once")
         await owner.send(Paid(amount=0), to="r")

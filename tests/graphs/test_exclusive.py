@@ -155,3 +155,15 @@ def test_exclusive_nodes_are_part_of_the_text() -> None:
     again = Graph.parse(graph.dump())
     assert again.definition == graph.definition
     assert again.definition.exclusive[0].keep
+
+
+async def test_who_waits_for_its_turn_stands_at_its_node(source: StoreSource) -> None:
+    graph: Graph[Any, Any] = Graph("standing")
+    graph.node("begin", assign({}))
+    graph.node("ask", wait("never"))
+    graph.edge("begin", "ask", spawn=3)
+    graph.exclusive("ask")
+    async with World([graph], source, autojump_s=None) as world:
+        run = await world.engine.start(graph())
+        await world.env.quiet()
+        assert (await world.engine.tokens(run.id)).nodes["ask"].standing == 3

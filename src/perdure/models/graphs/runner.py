@@ -18,6 +18,7 @@ from perdure.models.functions.loop import WorkflowLoop
 from perdure.models.graphs.kinds.base import Done, Ended, Task, Work
 from perdure.models.graphs.machine import Decisions, Machine, TimerKey
 from perdure.models.graphs.plan import Plan
+from perdure.models.graphs.records import Pins
 from perdure.models.graphs.tokens import Token
 
 IN_A_ROW_MAX: Final = 100_000
@@ -36,11 +37,11 @@ async def interpret(plan: Plan, input: Any) -> Any:
 class GraphRunner:
     """One run, in memory."""
 
-    def __init__(self, plan: Plan, input: Any, loop: WorkflowLoop) -> None:
+    def __init__(self, plan: Plan, input: Any, loop: WorkflowLoop, machine: Machine | None = None) -> None:
         self._plan = plan
         self._input = input
         self._loop = loop
-        self._machine = Machine(plan, input)
+        self._machine = machine or Machine(plan, input)
         self._end: asyncio.Future[Any] = loop.create_future()
         self._busy: dict[int, asyncio.Future[Any]] = {}  # what runs for each token
         self._timers: dict[TimerKey, asyncio.TimerHandle] = {}
@@ -49,6 +50,7 @@ class GraphRunner:
         self._room = BEGUN_AT_ONCE_MAX
         self._is_more_due = False
         self._in_a_row = 0  # what was told since something was waited for
+        self._pins = Pins(loop)
 
     async def run(self) -> Any:
         if self._plan.timeout_s is not None:
@@ -127,7 +129,7 @@ class GraphRunner:
     def _begin(self, token: Token) -> None:
         node = self._plan.nodes[token.node]
         work: Work = node.work
-        task = Task(self._loop, self._input, token.view(self._input), node.place)
+        task = Task(self._loop, self._input, token.view(self._input), node.place, self._pins)
         try:
             begun = work.begin(task)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is how the node failed
