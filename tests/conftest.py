@@ -97,7 +97,8 @@ def quick_path() -> Iterator[Path]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "fresh" in metafunc.fixturenames:
+    marks = metafunc.definition.iter_markers("parametrize")
+    if "fresh" in metafunc.fixturenames and not any(mark.args[0] == "fresh" for mark in marks):
         # Who asks for `source` needs one set of tables, who asks for `fresh` itself may need a hundred.
         module = metafunc.definition.path.stem
         is_telling = module in ON_POSTGRES and "source" in metafunc.fixturenames

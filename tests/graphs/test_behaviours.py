@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -51,16 +52,30 @@ async def test_it_holds_in_whatever_order_steps_end(one: Behaviour) -> None:
             await env.check()
 
 
-@by_name
-async def test_it_holds_wherever_the_process_dies(one: Behaviour) -> None:
+async def die_everywhere(one: Behaviour, store: Callable[[], StoreSource] = lambda: None) -> None:
     graph = one.graph()
 
     async def scenario(env: Environment) -> Any:
         return await outcome(env, one, graph, "one")
 
-    options: dict[str, Any] = {"resources": {Jitter: lambda: Jitter(7)}}
+    options: dict[str, Any] = {"resources": {Jitter: lambda: Jitter(7)}, "store": store}
     report = await run_with_crashes(scenario, workflows=[graph, double], check=one.check, **options)
     assert report.commits >= 2
+
+
+@by_name
+async def test_it_holds_wherever_the_process_dies(one: Behaviour) -> None:
+    await die_everywhere(one)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("fresh", ["sqlite", "postgres"], indirect=True)
+@by_name
+async def test_it_holds_wherever_the_process_dies_on_every_store(
+    one: Behaviour, fresh: Callable[[], StoreSource]
+) -> None:
+    await die_everywhere(one, fresh)
 
 
 class Again(Fault):
