@@ -36,11 +36,15 @@ LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
 ON_POSTGRES = {
     "test_children",
     "test_client",
+    "test_commits",
     "test_continue_as",
     "test_mail_crashes",
     "test_control",
     "test_events",
+    "test_behaviours",
     "test_graph_programs",
+    "test_task_nodes",
+    "test_record_nodes",
     "test_recovery",
     "test_sending",
     "test_artifacts",
@@ -93,7 +97,8 @@ def quick_path() -> Iterator[Path]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "fresh" in metafunc.fixturenames:
+    marks = metafunc.definition.iter_markers("parametrize")
+    if "fresh" in metafunc.fixturenames and not any(mark.args[0] == "fresh" for mark in marks):
         # Who asks for `source` needs one set of tables, who asks for `fresh` itself may need a hundred.
         module = metafunc.definition.path.stem
         is_telling = module in ON_POSTGRES and "source" in metafunc.fixturenames

@@ -149,7 +149,7 @@ class Site:
 
 @asynccontextmanager
 async def site(
-    make_store: Callable[[], Store], *, workflows: Sequence[Workflow[Any, Any]] = WORKFLOWS, **options: Any
+    make_store: Callable[[], Store], *, workflows: Sequence[Any] = WORKFLOWS, **options: Any
 ) -> AsyncGenerator[Site]:
     engine = Engine(make_store(), workflows=workflows, poll_s=0.05, grace_s=0)
     client = Client(make_store(), poll_s=0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from perdure.graph import Graph, remote
 from perdure.ports import Store
 from tests.http.site import refused, site, told
 
@@ -90,6 +91,8 @@ async def test_a_remote_executor_claims_beats_and_completes(make_any_store: Make
         refused(await asked("heartbeat", worker="w-2"), 409, "task_lost")
         refused(await asked("complete", worker="w-2", context_updates={"ok": True}), 409, "task_lost")
         refused(await asked("complete", worker="w-1", context_updates={}), 422, "invalid_answer")
+        refused(await asked("complete", worker="w-1"), 400, "invalid_request")
+        refused(await asked("complete", worker="w-1", result=1, context_updates=1), 400, "invalid_request")
         assert told(await asked("release", worker="w-1"))["status"] == "open"
         told(await here.http.post("/executors/queues/gpu/claim", json={"worker": "w-2"}))
         assert told(await asked("fail", worker="w-2", error="no memory", retry=True))["error"] == "no memory"
@@ -102,6 +105,25 @@ async def test_a_remote_executor_claims_beats_and_completes(make_any_store: Make
         assert (await here.http.get(f"/artifacts/{note['id']}/content")).text == "well done"
         assert (note["step"], note["run_id"]) == ("w-3", "r-1")
         refused(await asked("fail", worker="w-3", error="late"), 409, "task_closed")
+
+
+async def test_a_graphs_node_takes_a_result_updates_of_its_context_and_artifacts(make_store: MakeStore) -> None:
+    graph = Graph("renders_frames", input={"frame": int}, state={"best": int})
+    graph.node("render", remote("gpu", schema={"type": "integer"}), input={"frame": "input.frame"})
+    graph.output({"size": "nodes.render", "best": "state.best"})
+    async with site(make_store, workflows=[graph]) as here:
+        await here.start("renders_frames", "r-1", frame=7)
+        one = await here.task(queue="gpu")
+        assert one["payload"] == {"frame": 7}
+        told(await here.http.post("/executors/queues/gpu/claim", json={"worker": "w-1"}))
+        path = f"/executors/tasks/{one['id']}/complete"
+        refused(await here.http.post(path, json={"worker": "w-1", "result": "large"}), 422, "invalid_answer")
+        brought = [{"name": "frame", "value": "pixels"}]
+        body = {"worker": "w-1", "result": 3, "context_updates": {"state.best": 9}, "staged_artifacts": brought}
+        told(await here.http.post(path, json=body))
+        assert (await here.until("r-1", "succeeded"))["output"] == {"size": 3, "best": 9}
+        (found,) = told(await here.http.get("/artifacts"))["artifacts"]
+        assert (found["name"], found["run_id"]) == ("frame", "r-1")
 
 
 async def test_a_remote_executor_gives_up_for_good(make_store: MakeStore) -> None:

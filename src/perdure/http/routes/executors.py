@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 from litestar import Router, post
 from litestar.params import JSONBody
-from msgspec import Meta, field
+from msgspec import UNSET, Meta, UnsetType, field
 
 from perdure.errors import InvalidAnswer, InvalidArguments, TaskClosed, TaskLost, TaskNotFound, UnstorableValue
 from perdure.http.access import caller_of, operates
 from perdure.http.given import Asked, TheClient
-from perdure.http.problems import no
+from perdure.http.problems import Refused, no
 from perdure.http.wanted import Body, Id, Name
 from perdure.models.functions.assigning import NewArtifact
 from perdure.tasking import TaskView
@@ -36,7 +37,7 @@ class Heartbeat(Body, frozen=True, kw_only=True):
     details: Any = None
 
 
-class StagedArtifact(Body, frozen=True, kw_only=True):
+class StagedArtifact(Body, frozen=True, kw_only=True, omit_defaults=True):
     """An artifact: text or a JSON value, which the run publishes when it succeeds."""
 
     name: Name
@@ -45,11 +46,14 @@ class StagedArtifact(Body, frozen=True, kw_only=True):
     media_type: Name | None = None
 
 
-class Result(Body, frozen=True, kw_only=True):
-    """What came of a task: `context_updates` is the answer, which must fit the task's schema."""
+class Result(Body, frozen=True, kw_only=True, omit_defaults=True):
+    """What came of a task. A graph's node takes all three: its result, what is to be written to the run's context, and
+    artifacts. A workflow's task takes one answer, as `result` or as `context_updates`, and artifacts. Either way the
+    answer must fit the task's schema."""
 
     worker: Name
-    context_updates: Any = None
+    result: Any | UnsetType = UNSET
+    context_updates: Any | UnsetType = UNSET
     staged_artifacts: Annotated[list[StagedArtifact], Meta(max_length=1_000)] = field(default_factory=list)
 
 
@@ -91,14 +95,26 @@ async def beat_task(client: TheClient, task_id: Id, data: JSONBody[Heartbeat]) -
 )
 async def complete_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Result]) -> TaskView:
     """Answer a task as the worker that has it, or had it last, with artifacts for its run."""
-    artifacts = [
-        NewArtifact(name=one.name, value=one.value, type=one.type, media_type=one.media_type)
-        for one in data.staged_artifacts
-    ]
-    await client.answer(
-        task_id, data.context_updates, artifacts=artifacts, actor=caller_of(request).name, worker=data.worker
-    )
+    task = await client.task(task_id)
+    artifacts: list[NewArtifact] = []
+    if _takes_all(task):
+        answer = msgspec.to_builtins(data)
+        del answer["worker"]
+    else:
+        if (data.result is UNSET) == (data.context_updates is UNSET):
+            raise Refused("invalid_request", "this task takes one answer: as result, or as context_updates")
+        answer = data.context_updates if data.result is UNSET else data.result
+        artifacts = [
+            NewArtifact(name=one.name, value=one.value, type=one.type, media_type=one.media_type)
+            for one in data.staged_artifacts
+        ]
+    await client.answer(task_id, answer, artifacts=artifacts, actor=caller_of(request).name, worker=data.worker)
     return await client.task(task_id)
+
+
+def _takes_all(task: TaskView) -> bool:
+    """Whether a task's schema is that of a graph's remote node, whose answer has the three parts itself."""
+    return set(task.schema.get("properties", ())) == {"result", "context_updates", "staged_artifacts"}
 
 
 @post("/tasks/{task_id:str}/fail", guards=[operates], status_code=200, responses=no(*_HOLDING, changes=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeVar, overload
@@ -16,8 +17,10 @@ from perdure.models.functions.checks import checked_text
 from perdure.models.functions.commands import Ask
 from perdure.models.functions.context import TimeReached, require_loop, seconds_of
 from perdure.models.functions.failures import mark
+from perdure.models.functions.loop import WorkflowLoop
+from perdure.models.functions.publishing import said
 from perdure.models.functions.schemas import schema_of
-from perdure.models.functions.staging import stage
+from perdure.models.functions.staging import draft_of, stage_post
 from perdure.models.functions.values import Reader, to_text
 from perdure.models.functions.waiting import Choice, EventChoice, TimerChoice, Waits, Won, read_won
 from perdure.ports import Codec
@@ -51,7 +54,7 @@ class Given(Struct, frozen=True, omit_defaults=True):
 
 
 class Answered(Struct, frozen=True):
-    """An answer as the workflow reads it."""
+    """An answer that brings artifacts, as the workflow reads it."""
 
     value: Any
     by: str
@@ -96,7 +99,7 @@ class TaskCall(Struct, frozen=True, kw_only=True):
         return tuple(waits)
 
     def read(self, won: Won, seq: int) -> Any:
-        """What came of it: what was Answered, TimeReached, or TaskFailed. Raises UnstorableValue."""
+        """What came of it: the answer, or what was Answered, TimeReached, or TaskFailed. Raises UnstorableValue."""
         if won.option != 0:
             return read_won(Waits(self.options, self.due_at), won)
         try:
@@ -106,7 +109,7 @@ class TaskCall(Struct, frozen=True, kw_only=True):
         if given.error is None:
             text = bytes(given.value).decode()
             value = self.reader.read(text, f"the answer to a task of queue {self.queue!r}")
-            return Answered(value, given.by, given.artifacts)
+            return Answered(value, given.by, given.artifacts) if given.artifacts else value
         failed = TaskFailed(
             f"worker {given.by!r} gave up task {given.task!r} of queue {self.queue!r}: {given.error}",
             task_id=given.task,
@@ -157,6 +160,41 @@ async def task(
     within `timeout`, TaskFailed if a worker gives up; UnstorableValue, InvalidArguments, NotInWorkflow.
     """
     loop = require_loop("task")
+    is_type = schema is not None and not isinstance(schema, Mapping)
+    what = f"a task of queue {queue!r:.80}"
+    asked = ask_task(
+        loop,
+        name=queue,
+        queue=queue,
+        kind=kind,
+        title=title,
+        schema=schema_of(schema),
+        payload=payload,
+        reader=Reader(schema if is_type else Any, what),
+        timeout=timeout,
+    )
+    got = taken(loop, await asked)
+    if isinstance(got, TimeReached):
+        raise TimeoutError(f"no answer to {what} came within {timeout}")
+    if isinstance(got, TaskFailed):
+        raise got
+    return got
+
+
+def ask_task(
+    loop: WorkflowLoop,
+    *,
+    name: str,
+    queue: str,
+    kind: str,
+    title: str,
+    schema: dict[str, Any],
+    payload: Any,
+    reader: Reader,
+    timeout: timedelta | float | None,
+) -> asyncio.Future[Any]:
+    """A future for what became of a task, for `taken`: what `reader` makes of the answer, TimeReached, or TaskFailed.
+    `name` is that of its journal entry. Raises UnstorableValue, InvalidArguments."""
     checked_text(queue, "a queue's name")
     if title:
         checked_text(title, "a title", _TITLE_MAX_CHARS)
@@ -165,25 +203,26 @@ async def task(
     due_at: dict[int, int] = {}
     if timeout is not None:
         due_at[1] = loop.now() + max(0, round(seconds_of(timeout, "task") * 1_000_000))
-    is_type = schema is not None and not isinstance(schema, Mapping)
     what = f"a task of queue {queue!r}"
     call = TaskCall(
         queue=queue,
         kind=kind,
         title=title,
-        schema=to_text(schema_of(schema), f"the schema of {what}", loop.payload_max),
+        schema=to_text(schema, f"the schema of {what}", loop.payload_max),
         payload=to_text(payload, f"the payload of {what}", loop.payload_max),
-        reader=Reader(schema if is_type else Any, what),
+        reader=reader,
         due_at=due_at,
     )
-    got = await loop.ask("task", queue, call)
-    if isinstance(got, TimeReached):
-        raise TimeoutError(f"no answer to {what} came within {timeout}")
-    if isinstance(got, TaskFailed):
-        raise got
-    assert isinstance(got, Answered)
+    return loop.ask("task", name, call)
+
+
+def taken(loop: WorkflowLoop, got: Any) -> Any:
+    """What became of a task, once the artifacts that the answer has brought are staged."""
+    if not isinstance(got, Answered):
+        return got
     for one in got.artifacts:
-        await stage(one.name, one.value, type=one.type, media_type=one.media_type, by=got.by)
+        draft = draft_of(one.name, one.value, one.type, one.media_type, loop.payload_max)
+        said(loop, stage_post(draft, got.by))
     return got.value
 
 
@@ -192,4 +231,4 @@ def is_reserved(event_name: str) -> bool:
     return event_name.startswith(TASK_EVENT)
 
 
-__all__ = ["Given", "NewArtifact", "TaskCall", "TaskKind", "is_reserved", "task"]
+__all__ = ["Given", "NewArtifact", "TaskCall", "TaskKind", "ask_task", "is_reserved", "taken", "task"]

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import sys
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, overload
@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 import msgspec
 
 from perdure.errors import InvalidDefinition, NotInWorkflow
+from perdure.kernel.records import Entry, Run
 from perdure.kernel.retry import Retry
 from perdure.models.functions.define import RunCall, Step, Workflow, forget
 from perdure.models.functions.loop import running_loop
@@ -23,10 +24,15 @@ from perdure.models.graphs import schemas, texts
 from perdure.models.graphs.build import build, resolve
 from perdure.models.graphs.kinds import Child, Function, Kind
 from perdure.models.graphs.kinds.function import as_step
+from perdure.models.graphs.mermaid import mermaid
+from perdure.models.graphs.picture import picture_of
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.runner import interpret
-from perdure.models.graphs.spec import EdgeSpec, GraphSpec, JoinSpec, Limits, MergeSpec, RetrySpec
+from perdure.models.graphs.spec import EdgeSpec, ExclusiveSpec, GraphSpec, JoinSpec, Limits, MergeSpec, RetrySpec
+from perdure.models.graphs.svg import svg
+from perdure.models.graphs.tracing import TokensView, trace
 from perdure.models.graphs.words import Bound, Duration, NodeName, NodeRef, named, reference_of, seconds
+from perdure.ports import Codec
 
 I = TypeVar("I")  # noqa: E741 - a graph's input
 O = TypeVar("O")  # noqa: E741 - and its output
@@ -206,6 +212,12 @@ class Graph(Workflow[..., O], Generic[I, O]):
             )
         )
 
+    def exclusive(self, nodes: NodeName | Iterable[NodeName], *, keep: bool = False) -> None:
+        """Have one token of a run at a time stand at any of these nodes; others wait for their turn, in the order in
+        which they come. A turn ends with the node, or, with `keep`, when the token goes to none of these nodes."""
+        names = [nodes] if isinstance(nodes, NodeRef | str) else nodes
+        self._open().exclusive.append(ExclusiveSpec(nodes=[named(one) for one in names], keep=keep))
+
     def output(self, mapping: Any) -> None:
         """Say what the run's output is: expressions, by name. Without it, it is what was written to `output`."""
         self._open().output = mapping
@@ -253,6 +265,21 @@ class Graph(Workflow[..., O], Generic[I, O]):
         """The JSON Schema of definitions, with the kinds of node that there are by now."""
         return texts.json_schema()
 
+    # Pictures.
+
+    def to_mermaid(self, tokens: TokensView | None = None) -> str:
+        """A Mermaid flowchart; with the tokens of a run (`await engine.tokens(id)`) also where they are and were.
+        Raises InvalidDefinition."""
+        return mermaid(picture_of(self._draft_built(), self.definition.nodes, tokens, forks=False))
+
+    def to_svg(self, tokens: TokensView | None = None) -> str:
+        """An SVG picture, as a whole file; with the tokens of a run (`await engine.tokens(id)`) also where they are and
+        were. Raises InvalidDefinition."""
+        return svg(picture_of(self._draft_built(), self.definition.nodes, tokens, forks=True), self.name)
+
+    def _draft_built(self) -> Plan:
+        return self.build()._draft.built()
+
     # Being a workflow.
 
     def __call__(self, input: I = _MISSING, /) -> RunCall[O]:
@@ -278,6 +305,11 @@ class Graph(Workflow[..., O], Generic[I, O]):
         assert definition is not None
         return definition
 
+    def trace(self, run: Run, input: str, entries: Sequence[Entry], codec: Codec, payload_max: int) -> TokensView:
+        """Where the tokens of a run are and were, from its journal. Called from a plain callback: see
+        `engine.tokens(id)`, which does so. Raises InvalidDefinition; Misuse if the journal does not fit."""
+        return trace(run, self._draft_built(), self.signature, input, entries, codec, payload_max)
+
     def __repr__(self) -> str:
         return f"<graph {self.name!r} at {self.where}>"
 
@@ -296,6 +328,7 @@ class Draft:
         self.types: dict[str, Any] = {}
         self.nodes: dict[str, Kind] = {}
         self.edges: list[EdgeSpec] = []
+        self.exclusive: list[ExclusiveSpec] = []
         self.output: Any = None
         self.objects: dict[str, Any] = {}
         self.checked: GraphSpec | None = None
@@ -307,6 +340,7 @@ class Draft:
         draft.timeout, draft.limits, draft.output = spec.timeout, spec.limits, spec.output
         draft.types = {"input": spec.input_schema, "output": spec.output_schema}
         draft.nodes, draft.edges, draft.objects = dict(nodes), spec.edges, dict(objects)
+        draft.exclusive = spec.exclusive
         return draft
 
     def spec(self) -> GraphSpec:
@@ -319,6 +353,7 @@ class Draft:
             output_schema=self._schema("output"),
             nodes=self.nodes,
             edges=self.edges,
+            exclusive=self.exclusive,
             output=self.output,
             timeout=self.timeout,
             limits=self.limits,

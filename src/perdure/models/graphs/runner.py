@@ -18,9 +18,14 @@ from perdure.models.functions.loop import WorkflowLoop
 from perdure.models.graphs.kinds.base import Done, Ended, Task, Work
 from perdure.models.graphs.machine import Decisions, Machine, TimerKey
 from perdure.models.graphs.plan import Plan
+from perdure.models.graphs.records import Pins
 from perdure.models.graphs.tokens import Token
 
 IN_A_ROW_MAX: Final = 100_000
+# Nodes that one activation begins; with more of them the process would stand still for too long. The others follow in
+# activations of their own, each of which takes a timer that is due at once: what is due now belongs to this one.
+BEGUN_AT_ONCE_MAX: Final = 1_000
+_AT_ONCE_S: Final = 1e-6
 
 
 async def interpret(plan: Plan, input: Any) -> Any:
@@ -32,15 +37,20 @@ async def interpret(plan: Plan, input: Any) -> Any:
 class GraphRunner:
     """One run, in memory."""
 
-    def __init__(self, plan: Plan, input: Any, loop: WorkflowLoop) -> None:
+    def __init__(self, plan: Plan, input: Any, loop: WorkflowLoop, machine: Machine | None = None) -> None:
         self._plan = plan
         self._input = input
         self._loop = loop
-        self._machine = Machine(plan, input)
+        self._machine = machine or Machine(plan, input)
         self._end: asyncio.Future[Any] = loop.create_future()
         self._busy: dict[int, asyncio.Future[Any]] = {}  # what runs for each token
         self._timers: dict[TimerKey, asyncio.TimerHandle] = {}
         self._next: deque[Callable[[], Decisions]] = deque()
+        self._waiting: deque[tuple[int, Token]] = deque()  # tokens, by the ids they had, whose nodes are to be begun
+        self._room = BEGUN_AT_ONCE_MAX
+        self._is_more_due = False
+        self._in_a_row = 0  # what was told since something was waited for
+        self._pins = Pins(loop)
 
     async def run(self) -> Any:
         if self._plan.timeout_s is not None:
@@ -53,8 +63,12 @@ class GraphRunner:
         self._next.append(news)
         if len(self._next) > 1:
             return
+        self._room = BEGUN_AT_ONCE_MAX
+        if news != self._more:
+            self._in_a_row = 0
         try:
-            for _ in range(IN_A_ROW_MAX):
+            while self._in_a_row < IN_A_ROW_MAX:
+                self._in_a_row += 1
                 decided = self._next[0]()
                 self._perform(decided)
                 self._next.popleft()
@@ -82,8 +96,26 @@ class GraphRunner:
             self._timers.pop(key).cancel()
         for key, seconds in decided.timers:
             self._timers[key] = self._loop.call_later(seconds, self._due, key)
-        for token in decided.run:
-            self._begin(token)
+        self._waiting.extend((token.id, token) for token in decided.run)
+        if not self._is_more_due:
+            self._begin_next()
+
+    def _begin_next(self) -> None:
+        tokens = self._machine.tokens
+        while self._waiting and self._room:
+            token_id, token = self._waiting.popleft()
+            if token_id in tokens:  # It may have been ended before its node began.
+                self._room -= 1
+                self._begin(token)
+        if not self._waiting:
+            self._room = BEGUN_AT_ONCE_MAX  # It is too many at once that are begun apart, not one after the other.
+        else:
+            self._is_more_due = True
+            self._loop.call_later(_AT_ONCE_S, self._tell, self._more)
+
+    def _more(self) -> Decisions:
+        self._is_more_due = False
+        return Decisions([], [], [], [])
 
     def _finish(self, decided: Decisions) -> None:
         failure = decided.failure
@@ -97,7 +129,7 @@ class GraphRunner:
     def _begin(self, token: Token) -> None:
         node = self._plan.nodes[token.node]
         work: Work = node.work
-        task = Task(self._loop, self._input, token.view(self._input), node.place)
+        task = Task(self._loop, self._input, token.view(self._input), node.place, self._pins)
         try:
             begun = work.begin(task)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is how the node failed
