@@ -187,6 +187,20 @@ def test_imports_only_point_down() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_http_sees_only_what_a_user_sees() -> None:
+    """The client, its views and the vocabulary: what the API can do, anybody's program can."""
+    rooms = {"http", "facade", "client", "views", "keeping", "tasking", "errors"}
+    words = {"perdure.ports", "perdure.kernel.status"}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {imported}"
+        for path in MODULES
+        if room_of(name_of(path)) == "http"
+        for line, imported in imports(path)
+        if imported.split(".")[0] == "perdure" and room_of(imported) not in rooms and imported not in words
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_errors_import_the_rest_for_types_only_and_only_the_kernel() -> None:
     path = SRC / "perdure" / "errors.py"
     for line, imported in imports(path):

@@ -108,11 +108,11 @@ async def test_a_remote_executor_claims_beats_and_completes(make_any_store: Make
 
 
 async def test_a_graphs_node_takes_a_result_updates_of_its_context_and_artifacts(make_store: MakeStore) -> None:
-    graph = Graph("renders_frames", input={"frame": int}, state={"best": int})
+    graph: Graph[Any, Any] = Graph("renders_frames")
     graph.node("render", remote("gpu", schema={"type": "integer"}), input={"frame": "input.frame"})
     graph.output({"size": "nodes.render", "best": "state.best"})
     async with site(make_store, workflows=[graph]) as here:
-        await here.start("renders_frames", "r-1", frame=7)
+        await here.start("renders_frames", "r-1", input={"frame": 7})
         one = await here.task(queue="gpu")
         assert one["payload"] == {"frame": 7}
         told(await here.http.post("/executors/queues/gpu/claim", json={"worker": "w-1"}))

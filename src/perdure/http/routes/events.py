@@ -8,14 +8,13 @@ from litestar import Router, get, post
 from litestar.params import JSONBody
 from msgspec import Struct
 
+from perdure import Delivered, NamedEvent, Queued
 from perdure.errors import InvalidArguments, QueueFull, RunFinished, RunNotFound, RunNotWaiting, UnstorableValue
 from perdure.http.access import caller_of, operates, reads
 from perdure.http.conditions import IdempotencyKey
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
 from perdure.http.wanted import Body, Id, Limit, Name, Text
-from perdure.kernel.delivery import Delivered, Queued
-from perdure.models.functions.events import NamedEvent
 from perdure.views import EventView
 
 _SENDING = (RunNotWaiting, QueueFull, UnstorableValue, InvalidArguments)

@@ -9,12 +9,12 @@ from litestar import Router, post
 from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType, field
 
+from perdure import NewArtifact
 from perdure.errors import InvalidAnswer, InvalidArguments, TaskClosed, TaskLost, TaskNotFound, UnstorableValue
 from perdure.http.access import caller_of, operates
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import Refused, no
 from perdure.http.wanted import Body, Id, Name
-from perdure.models.functions.assigning import NewArtifact
 from perdure.tasking import TaskView
 
 _HOLDING = (TaskNotFound, TaskClosed, TaskLost, InvalidArguments)
