@@ -36,6 +36,26 @@ async def test_a_run_that_is_not_there_or_has_ended_gets_nothing(opened: Open) -
         await env.check()
 
 
+async def test_who_sends_to_a_run_is_in_its_audit_whatever_the_run_is_doing(opened: Open) -> None:
+    async with opened() as env:
+        ids = [f"r-{number}" for number in range(10)]
+        # Some reach a run that is not there yet or about to wait, in whatever batch, some one that waits.
+        for id in ids:
+            await env.engine.start(pinged(), id=id)
+        await asyncio.gather(
+            env.engine.send(Ping(number=0)),
+            *(env.engine.send(Ping(number=1), to=id, actor="ann") for id in ids),
+            *(env.engine.send(Ping(number=2), to=id) for id in ids),
+        )
+        await env.quiet()
+        for id in ids:
+            await env.engine.handle(id).result()
+            rows = [(row.became, row.cause) for row in await env.engine.audit(id) if row.actor == "ann"]
+            assert rows == [("sent", "sent Ping")]
+        await env.restart()
+        await env.check()
+
+
 async def test_many_events_are_sent_at_once_and_each_has_its_result(opened: Open) -> None:
     async with opened() as env:
         await env.engine.start(pinged(), id="r")
