@@ -1,0 +1,43 @@
+"""The app: every capability adds its verbs. A new one is a module here and a line in CAPABILITIES."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from perdure.cli import engines, runs
+
+CAPABILITIES = (runs, engines)
+
+
+def build() -> typer.Typer:
+    app = typer.Typer(
+        name="perdure",
+        help="Durable workflows: run them, start them, and see what they do.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback(invoke_without_command=True)
+    def about(
+        version: bool = typer.Option(False, "--version", help="Show the version and exit."),
+    ) -> None:
+        if version:
+            from importlib.metadata import version as version_of
+
+            sys.stdout.write(f"perdure {version_of('perdure')}\n")
+            raise typer.Exit
+
+    for capability in CAPABILITIES:
+        capability.add_to(app)
+    return app
+
+
+def run() -> None:
+    build()(prog_name="perdure")
+
+
+__all__ = ["build", "run"]
