@@ -41,6 +41,8 @@ ON_POSTGRES = {
     "test_control",
     "test_events",
     "test_graph_programs",
+    "test_task_nodes",
+    "test_record_nodes",
     "test_recovery",
     "test_sending",
     "test_artifacts",

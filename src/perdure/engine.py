@@ -23,6 +23,7 @@ from perdure.models.functions.blocking import BlockWatch
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.host import FunctionHost
+from perdure.models.functions.records import Records
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES
 from perdure.ports import Clock, Codec, Ids, Probe, Store, new_id
 from perdure.registry import Registry
@@ -83,7 +84,7 @@ class Engine(Client):
             probe=probe,
         )
         self._workflows = Registry(workflows)
-        self._resources = Resources(resources or {})
+        self._resources = Resources(resources or {}, {Records: Records(lambda: self._store, self._codec)})
         self._live_runs_max = live_runs_max
         self._callbacks_max = callbacks_max
         self._steps_max = steps_max
