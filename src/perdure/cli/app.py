@@ -6,9 +6,29 @@ import sys
 
 import typer
 
-from perdure.cli import engines, runs
+from perdure.cli import (
+    artifacts,
+    dead_letters,
+    engines,
+    events,
+    graphs,
+    runs,
+    starting,
+    tasks,
+    worker,
+)
 
-CAPABILITIES = (runs, engines)
+CAPABILITIES = (
+    worker,
+    starting,
+    runs,
+    events,
+    dead_letters,
+    tasks,
+    artifacts,
+    graphs,
+    engines,
+)
 
 
 def build() -> typer.Typer:

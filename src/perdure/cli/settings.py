@@ -41,6 +41,11 @@ class Settings:
         return _beside(path, found["store"])
 
     @property
+    def names_store(self) -> bool:
+        """Whether something names a store."""
+        return bool(self._given) or "store" in self._project()[1]
+
+    @property
     def modules(self) -> list[str]:
         """The modules with workflows that the project's file names."""
         modules: list[str] = self._project()[1].get("modules", [])
