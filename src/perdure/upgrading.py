@@ -13,8 +13,8 @@ from perdure.storage import open_store, schema_of
 
 
 class SchemaView(Struct, frozen=True, kw_only=True):
-    """`found` is the version of a store's schema, 0 if it has none yet, None if there is no store at all; `known` is the
-    one that this Perdure writes."""
+    """`found` is the version of a store's schema, 0 if it has none yet, None if there is no store; `known` is the one
+    that this Perdure writes."""
 
     found: int | None
     known: int

@@ -8,18 +8,27 @@ import typer
 
 from perdure.cli import (
     artifacts,
+    bench,
     dead_letters,
+    demo,
+    doctor,
     engines,
     events,
     graphs,
+    migrating,
+    projects,
     runs,
+    serving,
     starting,
     tasks,
     worker,
 )
 
 CAPABILITIES = (
+    demo,
+    projects,
     worker,
+    serving,
     starting,
     runs,
     events,
@@ -28,6 +37,9 @@ CAPABILITIES = (
     artifacts,
     graphs,
     engines,
+    doctor,
+    migrating,
+    bench,
 )
 
 

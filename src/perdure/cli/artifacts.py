@@ -89,7 +89,7 @@ def add_to(app: typer.Typer) -> None:
         if desk.as_json:
             desk.document({"artifact": found, "path": str(path)})
         else:
-            desk.line(path, found.size)
+            desk.line(str(path), found.size)
 
 
 async def _found(client: Client, name: str | None, version: int | None, id: str | None) -> ArtifactView:
@@ -99,9 +99,12 @@ async def _found(client: Client, name: str | None, version: int | None, id: str 
 
 
 async def _save(client: Client, id: str, path: Path, *, force: bool) -> None:
-    if path.exists() and not force:
+    if path.exists() and not force:  # noqa: ASYNC240 - nobody else waits for this loop
         raise Refusal(
-            f"{path} is there already", "choose another with --output, or --force", code=Code.CONFLICT, kind="file_exists"
+            f"{path} is there already",
+            "choose another with --output, or --force",
+            code=Code.CONFLICT,
+            kind="file_exists",
         )
     part_path = path.with_name(f".{path.name}.part")
     try:

@@ -50,9 +50,7 @@ def _add_cancel(runs: typer.Typer) -> None:
         """Cancel runs: by id, or all that are like something, after asking. Those that have ended stay as they are."""
         from perdure.kernel.status import ACTIVE
 
-        choice = Choice(
-            workflow=workflow, status=status, hold=hold, tag=tag, parent=parent, since=since, before=before
-        )
+        choice = Choice(workflow=workflow, status=status, hold=hold, tag=tag, parent=parent, since=since, before=before)
         choice.narrowed(sorted(ACTIVE))
         async with desk.client() as client:
 

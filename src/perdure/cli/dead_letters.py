@@ -56,7 +56,9 @@ def _add_replay(letters: typer.Typer) -> None:
     async def replay(
         desk: Desk,
         ids: Ids = None,
-        to: Annotated[str | None, typer.Option("--to", metavar="ID", help="The run; whoever waits, without it.")] = None,
+        to: Annotated[
+            str | None, typer.Option("--to", metavar="ID", help="The run; whoever waits, without it.")
+        ] = None,
         name: Name = None,
         everything: Everything = False,
         yes: Yes = False,

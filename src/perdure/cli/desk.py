@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -51,9 +51,8 @@ class Desk:
         self._console: Console | None = None
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
-        """A client of the store. It makes no store and brings none up to date: raises Refusal if that were to be done.
-        """
+    async def client(self) -> AsyncGenerator[Client]:
+        """A client of the store. It makes no store and brings none up to date: raises Refusal if that were needed."""
         await self.check_store()
         from perdure.client import Client
 
@@ -153,7 +152,7 @@ class Desk:
             self.console.print(line)
 
     @contextmanager
-    def live(self) -> Iterator[Live]:
+    def live(self) -> Generator[Live]:
         """A place in the terminal whose picture changes."""
         from rich.live import Live
 
@@ -161,7 +160,7 @@ class Desk:
             yield live
 
     @contextmanager
-    def progress(self, what: str, total: int) -> Iterator[Any]:
+    def progress(self, what: str, total: int) -> Generator[Any]:
         """Counts up to a total: a bar in a terminal, nothing in a pipe. Gives what is to be called for each one."""
         if not self.is_terminal or total < 2:
             yield lambda: None

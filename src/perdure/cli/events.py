@@ -25,7 +25,9 @@ def add_to(app: typer.Typer) -> None:
         value: Annotated[
             str | None, typer.Option("--value", metavar="JSON", help="The whole value instead; @FILE, or -.")
         ] = None,
-        to: Annotated[str | None, typer.Option("--to", metavar="ID", help="The run; whoever waits, without it.")] = None,
+        to: Annotated[
+            str | None, typer.Option("--to", metavar="ID", help="The run; whoever waits, without it.")
+        ] = None,
         key: Annotated[str | None, typer.Option("--key", help="Send it once, however often this is done.")] = None,
         strict: Annotated[bool, typer.Option("--strict", help="Only to a run that waits for it now.")] = False,
     ) -> None:
@@ -40,7 +42,9 @@ def add_to(app: typer.Typer) -> None:
     @verb(app, "events")
     async def events(
         desk: Desk,
-        to: Annotated[str | None, typer.Option("--to", metavar="ID", help="Of this run; for anybody, without it.")] = None,
+        to: Annotated[
+            str | None, typer.Option("--to", metavar="ID", help="Of this run; for anybody, without it.")
+        ] = None,
         name: Annotated[str | None, typer.Option("--name", help="Only of this name.")] = None,
         limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")] = 100,
     ) -> None:

@@ -57,7 +57,7 @@ _CONFLICT = (
 )
 
 # The errors' own advice is for code. Here it is for whoever sits at a terminal.
-_ADVICE = {
+_ADVICE: dict[type[errors.PerdureError], str] = {
     errors.RunNotFound: "see which there are: perdure runs list",
     errors.DeadLetterNotFound: "see which there are: perdure dead-letters list",
     errors.ArtifactNotFound: "see which there are: perdure artifacts list",
@@ -95,7 +95,8 @@ def _happened(error: errors.PerdureError) -> str:
     """The first half of a message that says what happened; and then, after a semicolon, what to do."""
     if isinstance(error, errors.RunNotFound):
         return f"no run has the id {error.run_id!r}"
-    return str(error).rpartition("; ")[0] or str(error)
+    whole = str(error)
+    return whole.rpartition("; ")[0] or whole if isinstance(error, errors.Misuse) else whole
 
 
 def _code(error: errors.PerdureError) -> Code:

@@ -45,7 +45,7 @@ def json_value(text: str, option: str) -> Any:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise Refusal(
-            f"what {option} gives is not JSON: {error}", 'a text is JSON with quotes around it: \'"text"\''
+            f"what {option} gives is not JSON: {error}", "a text is JSON with quotes around it: '\"text\"'"
         ) from error
 
 
@@ -84,8 +84,7 @@ def length(text: str, option: str) -> timedelta:
 
 
 def moment(text: str | None, option: str) -> datetime | None:
-    """A time (`2026-01-31`, `2026-01-31T12:00`, local unless it says otherwise), or a span before now. Raises Refusal.
-    """
+    """A time (`2026-01-31`, `2026-01-31T12:00`, local unless it says so), or a span before now. Raises Refusal."""
     if text is None:
         return None
     try:

@@ -19,7 +19,9 @@ from perdure.cli.verbs import group, verb
 if TYPE_CHECKING:
     from perdure.graph import Graph
 
-Target = Annotated[str, typer.Argument(metavar="FILE|MODULE:NAME", help="A file with YAML or JSON, or a graph in code.")]
+Target = Annotated[
+    str, typer.Argument(metavar="FILE|MODULE:NAME", help="A file with YAML or JSON, or a graph in code.")
+]
 
 
 class Form(StrEnum):
@@ -74,13 +76,12 @@ def _add_draw(graph: typer.Typer) -> None:
         if run is not None:
             async with desk.client() as client:
                 tokens = await client.tokens(run, graph=found)
-        match form:
-            case Form.MERMAID:
-                text = found.to_mermaid(tokens)
-            case Form.SVG:
-                text = found.to_svg(tokens)
-            case Form.YAML | Form.JSON:
-                text = found.dump("yaml" if form is Form.YAML else "json")
+        if form is Form.MERMAID:
+            text = found.to_mermaid(tokens)
+        elif form is Form.SVG:
+            text = found.to_svg(tokens)
+        else:
+            text = found.dump("yaml" if form is Form.YAML else "json")
         if output is not None:
             try:
                 output.write_text(text, "utf-8")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from perdure.client import Client
     from perdure.diagnosing import WaitView
-    from perdure.views import RunTree, RunView
+    from perdure.views import EntryView, RunTree, RunView
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The run's id.")]
 
@@ -54,9 +54,7 @@ def _add_list(runs: typer.Typer) -> None:
         cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where the page before ended.")] = None,
     ) -> None:
         """List runs, the newest first."""
-        choice = Choice(
-            workflow=workflow, status=status, hold=hold, tag=tag, parent=parent, since=since, before=before
-        )
+        choice = Choice(workflow=workflow, status=status, hold=hold, tag=tag, parent=parent, since=since, before=before)
         async with desk.client() as client:
             found, following = await choice.page(client, limit, cursor)
         if desk.as_json:
@@ -105,14 +103,26 @@ def _add_show(runs: typer.Typer) -> None:
             run = await existing(client, id)
             waits = await client.waits(id) if run.completed_at is None else []
             published = await client.published(id)
+            entry = await _failed_entry(client, run)
         if desk.as_json:
-            desk.document({"run": run, "waits": waits, "published": published})
+            desk.document({"run": run, "waits": waits, "published": published, "failed_entry": entry})
             return
         desk.fields(_fields(run))
         desk.fields(("waits for", waited) for waited in map(told, waits))
         desk.fields(("published", f"{name} = {to_json(value)}") for name, value in published.items())
-        if run.failure is not None and run.failure.stack and desk.is_terminal:
-            desk.say(f"\n{run.failure.stack.rstrip()}")
+        if entry is not None:
+            desk.fields([("failed at", f"{entry.kind} {entry.name}, position {entry.position}")])
+        failure = entry.failure if entry is not None else run.failure
+        if failure is not None and failure.stack and desk.is_terminal:
+            desk.say(f"\n{failure.stack.rstrip()}")
+
+
+async def _failed_entry(client: Client, run: RunView) -> EntryView | None:
+    """The entry of the journal whose failure ended a run, if it was one's: it has the stack of the step itself."""
+    if run.failure is None or run.failure.entry is None:
+        return None
+    history = await client.history(run.id)
+    return next((entry for entry in history.journal if entry.seq == run.failure.entry and entry.failure), None)
 
 
 def _fields(run: RunView) -> Iterator[tuple[str, Any]]:
@@ -167,9 +177,9 @@ def _add_history(runs: typer.Typer) -> None:
         if desk.as_json:
             desk.document(found)
         elif audit:
-            rows = [(one.version, one.at, one.was or "", one.became, one.cause, one.actor, one.details)
-                    for one in found.audit]  # fmt: skip
-            desk.table(("version", "at", "was", "became", "cause", "actor", "details"), rows, empty="nothing changed")
+            fields = ("version", "at", "was", "became", "cause", "actor", "details")
+            changes = [[getattr(one, field) for field in fields] for one in found.audit]
+            desk.table(fields, changes, empty="nothing changed")
         else:
             width = 60 if desk.is_terminal else 10_000
             rows = [

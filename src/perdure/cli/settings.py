@@ -36,7 +36,7 @@ class Settings:
             where = f"{path} has no `store`" if found or path.exists() else f"there is no {FILE} here or above"
             raise Refusal(
                 f"no store is named, and {where}",
-                f"use --store URL, set PERDURE_STORE, or put `store = \"URL\"` into {FILE}; a URL is {_FORMS}",
+                f'use --store URL, set PERDURE_STORE, or put `store = "URL"` into {FILE}; a URL is {_FORMS}',
             )
         return _beside(path, found["store"])
 

@@ -30,9 +30,13 @@ def add_to(app: typer.Typer) -> None:
         input: Annotated[
             str | None, typer.Option("--input", "-i", metavar="JSON", help="All arguments as an object; @FILE, or -.")
         ] = None,
-        id: Annotated[str | None, typer.Option("--id", help="The run's id; starting it again then does nothing.")] = None,
+        id: Annotated[
+            str | None, typer.Option("--id", help="The run's id; starting it again then does nothing.")
+        ] = None,
         tag: Annotated[list[str] | None, typer.Option("--tag", "-t", metavar="NAME=VALUE", help="A tag.")] = None,
-        deadline: Annotated[str | None, typer.Option("--deadline", help="When it must have ended: 2h, or a time.")] = None,
+        deadline: Annotated[
+            str | None, typer.Option("--deadline", help="When it must have ended: 2h, or a time.")
+        ] = None,
         version: Annotated[str | None, typer.Option("--version", help="Of the workflow; what an engine has.")] = None,
         wait: Annotated[bool, typer.Option("--wait", help="Until it has ended; exits with 1 if it failed.")] = False,
         timeout: Annotated[str | None, typer.Option("--timeout", help="Wait no longer than this: 90s, 5m.")] = None,

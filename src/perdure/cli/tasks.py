@@ -106,7 +106,9 @@ def add_to(app: typer.Typer) -> None:
 def _asked(desk: Desk, schema: Any) -> Any:
     """An answer that somebody types, field by field if it is to be an object. Raises Refusal without a terminal."""
     if desk.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise Refusal("nothing says what the answer is", "give its fields as name=value, or all of it with --value JSON")
+        raise Refusal(
+            "nothing says what the answer is", "give its fields as name=value, or all of it with --value JSON"
+        )
     schema = _resolved(schema, schema)
     fields = schema.get("properties") if isinstance(schema, dict) else None
     if not fields:

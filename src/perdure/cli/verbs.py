@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, Concatenate, ParamSpec
+from typing import Annotated, Any, Concatenate, ParamSpec, cast
 
 import typer
 
@@ -17,7 +17,7 @@ from perdure.cli.failures import Code, Refusal, refused
 from perdure.cli.texts import tame_lines, to_json
 
 P = ParamSpec("P")
-Body = Callable[Concatenate[Desk, P], Coroutine[Any, Any, Any]]
+Body = Callable[Concatenate[Desk, P], Coroutine[Any, Any, int | None] | int | None]
 
 _STORE = Annotated[
     str | None,
@@ -27,11 +27,12 @@ _JSON = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
 
 def verb(app: typer.Typer, name: str) -> Callable[[Body[P]], Body[P]]:
-    """Make a coroutine function a verb. It gets a Desk, and what its other parameters say; an integer that it returns
-    is the exit code."""
+    """Make a function, or a coroutine function, a verb. It gets a Desk, and what its other parameters say; an integer
+    that it returns is the exit code."""
 
     def add(body: Body[P]) -> Body[P]:
         signature = inspect.signature(body, eval_str=True)
+        do = cast("Callable[..., Any]", body)
         own = list(signature.parameters.values())[1:]
         common = [
             inspect.Parameter("store", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_STORE),
@@ -40,7 +41,7 @@ def verb(app: typer.Typer, name: str) -> Callable[[Body[P]], Body[P]]:
 
         def command(**given: Any) -> None:
             desk = Desk(given.pop("store"), given.pop("as_json"))
-            raise typer.Exit(perform(desk, lambda: body(desk, **given)))
+            raise typer.Exit(perform(desk, lambda: do(desk, **given)))
 
         command.__doc__ = body.__doc__
         command.__name__ = body.__name__
@@ -52,10 +53,11 @@ def verb(app: typer.Typer, name: str) -> Callable[[Body[P]], Body[P]]:
     return add
 
 
-def perform(desk: Desk, body: Callable[[], Coroutine[Any, Any, Any]]) -> int:
+def perform(desk: Desk, body: Callable[[], Coroutine[Any, Any, int | None] | int | None]) -> int:
     """Do it, and tell of what went wrong; the exit code."""
     try:
-        code = asyncio.run(body())
+        begun = body()
+        code = asyncio.run(begun) if inspect.iscoroutine(begun) else begun
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read our output has had enough. Python would try to write the rest at its end.

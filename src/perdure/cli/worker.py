@@ -73,7 +73,7 @@ def assembled(desk: Desk, targets: Sequence[str], **options: Any) -> Engine:
     if not targets:
         raise Refusal(
             "nothing says where the workflows are",
-            "perdure worker MODULE, as one would import it; or `modules = [\"MODULE\"]` in perdure.toml",
+            'perdure worker MODULE, as one would import it; or `modules = ["MODULE"]` in perdure.toml',
         )
     chosen: list[Any] = []
     is_whole = False
@@ -94,9 +94,7 @@ def assembled(desk: Desk, targets: Sequence[str], **options: Any) -> Engine:
     from perdure import Engine as NewEngine
 
     not_in_memory(desk.settings.store)
-    return NewEngine(
-        desk.settings.store, workflows=None if is_whole else chosen, codec=desk.settings.codec, **options
-    )
+    return NewEngine(desk.settings.store, workflows=None if is_whole else chosen, codec=desk.settings.codec, **options)
 
 
 def _made(desk: Desk, target: str, found: Any) -> Any:
@@ -140,7 +138,7 @@ async def serve(desk: Desk, engine: Engine, grace_s: float) -> int:
             raise Refusal(
                 "these modules have no workflow, graph or operation", "define one with @workflow, or name other modules"
             )
-        _announce(desk, engine, workflows)
+        _announce(desk, workflows)
         await stop.wait()
         steps = engine.steps_running
         if desk.as_json:
@@ -162,7 +160,7 @@ async def _served(engine: Engine) -> list[tuple[str, str]]:
     return mine[-1].workflows if mine else []
 
 
-def _announce(desk: Desk, engine: Engine, workflows: Sequence[tuple[str, str]]) -> None:
+def _announce(desk: Desk, workflows: Sequence[tuple[str, str]]) -> None:
     store = shown(desk.settings.store) if desk.settings.names_store else ""
     if desk.as_json:
         named = [{"name": name, "version": version} for name, version in workflows]
