@@ -39,6 +39,7 @@ ON_POSTGRES = {
     "test_continue_as",
     "test_mail_crashes",
     "test_control",
+    "test_diagnosing",
     "test_events",
     "test_graph_programs",
     "test_task_nodes",

@@ -48,7 +48,11 @@ def become(wanted: dict[str, Any]) -> None:
         tty = os.open(wanted["terminal"], os.O_RDWR)  # The first that a new session opens is its terminal.
         files = [tty, tty, tty]
     else:
-        files = [os.open(wanted["stdin"], os.O_RDONLY), os.open(wanted["stdout"], flags), os.open(wanted["stderr"], flags)]
+        files = [
+            os.open(wanted["stdin"], os.O_RDONLY),
+            os.open(wanted["stdout"], flags),
+            os.open(wanted["stderr"], flags),
+        ]
     for number, file in enumerate(files):
         os.dup2(file, number)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)

@@ -73,9 +73,7 @@ class Shell:
     ) -> Command:
         return Command(self._nursery, self, next(self._numbers), [str(one) for one in arguments], terminal, stdin, env)
 
-    def __call__(
-        self, *arguments: object, code: int = 0, stdin: str = "", env: dict[str, str] | None = None
-    ) -> Done:
+    def __call__(self, *arguments: object, code: int = 0, stdin: str = "", env: dict[str, str] | None = None) -> Done:
         """In a pipe."""
         with self.begin(*arguments, stdin=stdin, env=env) as command:
             done = command.ended()

@@ -55,7 +55,9 @@ def test_dead_letters_are_listed_replayed_and_removed(shell: Shell) -> None:
 
 def test_several_dead_letters_are_asked_about_first(shell: Shell) -> None:
     assert "add --yes" in shell("dead-letters", "remove", "--all", code=6).err
-    screen = shell.terminal("dead-letters", "replay", "--name", "note", answers=[("replay 2 dead letters? [y/N]", "y\n")])
+    screen = shell.terminal(
+        "dead-letters", "replay", "--name", "note", answers=[("replay 2 dead letters? [y/N]", "y\n")]
+    )
     assert screen.count("queued") == 2
     assert "there is no dead letter to remove" in shell("dead-letters", "remove", "--all", "--yes").err
 

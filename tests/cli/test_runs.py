@@ -13,7 +13,9 @@ def test_runs_are_listed_the_newest_first(shell: Shell) -> None:
 
     found = shell("runs", "list", "--json", "--status", "failed", "--limit", "1").json()
     assert [run["id"] for run in found["runs"]] == ["boom-2"]
-    following = shell("runs", "list", "--json", "--status", "failed", "--limit", "1", "--cursor", found["cursor"]).json()
+    following = shell(
+        "runs", "list", "--json", "--status", "failed", "--limit", "1", "--cursor", found["cursor"]
+    ).json()
     assert ([run["id"] for run in following["runs"]], following["cursor"]) == (["boom-1"], None)
 
     screen = shell.terminal("runs", "list", "--tag", "tenant=acme")

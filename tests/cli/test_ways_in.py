@@ -27,7 +27,9 @@ def test_a_new_project_runs_and_its_tests_pass(empty: Shell) -> None:
     assert "nothing was written" in empty("new", "My Shop", code=4).err
     assert "perdure worker" in empty.terminal("new", "other")
     empty.folder = empty.folder / "My Shop"
-    passed = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", ".", cwd=empty.folder)
+    passed = python(
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", ".", cwd=empty.folder
+    )
     assert passed.returncode == 0, passed.stdout + passed.stderr
     with empty.begin("worker") as worker:
         worker.until("  checkout")
@@ -113,3 +115,14 @@ def test_without_its_extra_it_says_what_to_install(tmp_path: Path) -> None:
     shown = python("-c", "import sys; sys.modules['typer'] = None\nfrom perdure.cli import main; main()", cwd=tmp_path)
     assert shown.returncode == 1
     assert shown.stderr == "perdure: the command line needs typer and rich: pip install 'perdure[cli]'\n"
+
+
+def test_without_the_http_api_serve_says_what_to_install(tmp_path: Path) -> None:
+    started = python(
+        "-c",
+        "import sys; sys.argv = ['perdure', 'serve']; sys.modules['perdure.http'] = None\n"
+        "from perdure.cli import main; main()",
+        cwd=tmp_path,
+    )
+    assert started.returncode == 1
+    assert "pip install 'perdure[http]'" in started.stderr

@@ -90,7 +90,7 @@ def test_modules_that_cannot_be_had_are_told_without_our_own_lines(shell: Shell)
     (shell.folder / "bare.py").write_text("x = 1\n")
     assert "there is no module 'gone'" in shell("worker", "gone", code=3).err
     broken = shell("worker", "broken", code=1).err
-    assert "broken.py\", line 3" in broken
+    assert 'broken.py", line 3' in broken
     assert "RuntimeError: of its own" in broken
     assert "perdure/cli" not in broken
     assert "No module named 'not_installed'" in shell("worker", "lacking", code=1).err

@@ -17,7 +17,7 @@ from perdure.cli.failures import Code, Refusal, refused
 from perdure.cli.texts import tame_lines, to_json
 
 P = ParamSpec("P")
-Body = Callable[Concatenate[Desk, P], Coroutine[Any, Any, int | None] | int | None]
+Body = Callable[Concatenate[Desk, P], Coroutine[Any, Any, int | None]]
 
 _STORE = Annotated[
     str | None,
@@ -27,8 +27,8 @@ _JSON = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
 
 def verb(app: typer.Typer, name: str) -> Callable[[Body[P]], Body[P]]:
-    """Make a function, or a coroutine function, a verb. It gets a Desk, and what its other parameters say; an integer
-    that it returns is the exit code."""
+    """Make a coroutine function a verb. It gets a Desk, and what its other parameters say; an integer that it returns
+    is the exit code."""
 
     def add(body: Body[P]) -> Body[P]:
         signature = inspect.signature(body, eval_str=True)
@@ -53,11 +53,10 @@ def verb(app: typer.Typer, name: str) -> Callable[[Body[P]], Body[P]]:
     return add
 
 
-def perform(desk: Desk, body: Callable[[], Coroutine[Any, Any, int | None] | int | None]) -> int:
+def perform(desk: Desk, body: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
     """Do it, and tell of what went wrong; the exit code."""
     try:
-        begun = body()
-        code = asyncio.run(begun) if inspect.iscoroutine(begun) else begun
+        code = asyncio.run(body())
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read our output has had enough. Python would try to write the rest at its end.

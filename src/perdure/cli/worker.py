@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -19,6 +17,7 @@ from perdure.cli.desk import Desk
 from perdure.cli.failures import Code, Refusal
 from perdure.cli.loading import load
 from perdure.cli.settings import not_in_memory, shown
+from perdure.cli.stopping import StopSignals
 from perdure.cli.texts import tame
 from perdure.cli.verbs import verb
 
@@ -117,20 +116,7 @@ def _is_engine(found: object) -> bool:
 
 async def serve(desk: Desk, engine: Engine, grace_s: float) -> int:
     """Have an engine work until a signal comes."""
-    stop = asyncio.Event()
-    signals: list[str] = []
-
-    def heard(number: int) -> None:
-        signals.append(signal.Signals(number).name)
-        if len(signals) > 1:
-            # Killing the process loses nothing, so this is what is quickest and surest.
-            desk.aside("stopped at once: steps that ran will run again")
-            os._exit(128 + number)
-        stop.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, heard, number)
+    signals = StopSignals(lambda: desk.aside("stopped at once: steps that ran will run again"))
     await engine.open()
     try:
         workflows = await _served(engine)
@@ -139,12 +125,14 @@ async def serve(desk: Desk, engine: Engine, grace_s: float) -> int:
                 "these modules have no workflow, graph or operation", "define one with @workflow, or name other modules"
             )
         _announce(desk, workflows)
-        await stop.wait()
+        await signals.wait()
         steps = engine.steps_running
         if desk.as_json:
-            desk.json_line({"event": "stopping", "signal": signals[0], "steps_running": steps})
+            desk.json_line({"event": "stopping", "signal": signals.name, "steps_running": steps})
         else:
-            desk.aside(f"stopping after {signals[0]}: {steps} steps run, and have {grace_s:g} s; again to stop at once")
+            desk.aside(
+                f"stopping after {signals.name}: {steps} steps run, and have {grace_s:g} s; again to stop at once"
+            )
     finally:
         await engine.shutdown(grace=grace_s)
     if desk.as_json:
