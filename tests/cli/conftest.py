@@ -27,7 +27,9 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with runs of every kind, events, dead letters, tasks and artifacts in it, to be copied."""
     path = tmp_path_factory.mktemp("furnished") / "shop.db"
     # Elsewhere, since whatever is decorated in this process is there for all other tests too.
-    subprocess.run([sys.executable, HERE / "furnish.py", f"sqlite:///{path}"], cwd=path.parent, check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-m", "tests.cli.furnish", f"sqlite:///{path}"], cwd=HERE.parents[1], check=True, timeout=60
+    )
     return path
 
 
@@ -36,7 +38,7 @@ def shell(nursery: Nursery, quick_path: Path, furnished: Path) -> Shell:
     """In a folder with the shop and a copy of the furnished store, which the environment names."""
     folder = quick_path / "project"
     folder.mkdir()
-    shutil.copyfile(HERE / "shop.py", folder / "shop.py")
+    shutil.copyfile(HERE / "kiosk.py", folder / "shop.py")
     shutil.copyfile(furnished, folder / "shop.db")
     return Shell(nursery, folder, f"sqlite:///{folder / 'shop.db'}")
 

@@ -6,26 +6,25 @@ import asyncio
 import sys
 from contextlib import suppress
 
-import shop
-
 from perdure import Engine, NamedEvent
 from perdure.errors import RunFailed
+from tests.cli import kiosk
 
 
 async def furnish(url: str) -> None:
-    async with Engine(url, workflows=shop.ALL) as engine:
-        await engine.run(shop.greet("ada"), id="ada", tags={"tenant": "acme"})
+    async with Engine(url, workflows=kiosk.ALL) as engine:
+        await engine.run(kiosk.greet("ada"), id="ada", tags={"tenant": "acme"})
         for name in ("boom-1", "boom-2"):
             with suppress(RunFailed):
-                await engine.run(shop.boom(name), id=name)
-        await engine.start(shop.pays("o-17"), id="o-17")
-        await engine.start(shop.asks("o-18"), id="asking")
-        await engine.run(shop.family(2), id="family")
-        await engine.run(shop.report("one"), id="report-1")
-        await engine.run(shop.report("two"), id="report-2")
-        await engine.start(shop.ends_unread(), id="unread")
+                await engine.run(kiosk.boom(name), id=name)
+        await engine.start(kiosk.pays("o-17"), id="o-17")
+        await engine.start(kiosk.asks("o-18"), id="asking")
+        await engine.run(kiosk.family(2), id="family")
+        await engine.run(kiosk.report("one"), id="report-1")
+        await engine.run(kiosk.report("two"), id="report-2")
+        await engine.start(kiosk.ends_unread(), id="unread")
         for number in (1, 2):
-            await engine.send(shop.Note(number=number), to="unread")
+            await engine.send(kiosk.Note(number=number), to="unread")
         await engine.send(NamedEvent("go"), to="unread")
         await engine.handle("unread").result()
         await engine.send(NamedEvent("news", {"text": "\x1b[31mred"}))

@@ -7,30 +7,34 @@ Requests are lines of JSON on standard input; see `Shell`. Nothing here has thre
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import perdure.cli.app
-import perdure.cooperation
-import perdure.diagnosing
-import perdure.graph
-import perdure.storage.postgres
-import perdure.storage.sqlite
-import perdure.upgrading  # noqa: F401
-import rich.live
-import rich.progress
-import rich.table
-import rich.tree  # noqa: F401
+
+IMPORTED = (
+    "perdure.cooperation",
+    "perdure.graph",
+    "perdure.storage.postgres",
+    "perdure.storage.sqlite",
+    "perdure.upgrading",
+    "rich.live",
+    "rich.progress",
+    "rich.table",
+    "rich.tree",
+)
 
 
 def watch_over(wanted: dict[str, Any]) -> None:
     """In a process of its own: have a command run, tell its pid, wait for it, tell its exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    with open(wanted["told"], "w", buffering=1) as told:
+    with Path(wanted["told"]).open("w", buffering=1) as told:
         pid = os.fork()
         if pid == 0:
             os.set_inheritable(told.fileno(), False)
@@ -55,7 +59,7 @@ def become(wanted: dict[str, Any]) -> None:
         ]
     for number, file in enumerate(files):
         os.dup2(file, number)
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
     os.chdir(wanted["folder"])
     os.environ.clear()
     os.environ.update(wanted["environment"])
@@ -71,7 +75,9 @@ def become(wanted: dict[str, Any]) -> None:
 
 
 def warm_up() -> None:
-    """Whatever is imported on the way to the first verb is imported now."""
+    """Whatever is imported on the way to a verb, and by most of them, is imported now."""
+    for name in IMPORTED:
+        importlib.import_module(name)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         perdure.cli.app.build()(["--version"])
 

@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 def shell(nursery: Nursery, quick_path: Path, postgres_servers: Servers) -> Shell:
     folder = quick_path / "project"
     folder.mkdir()
-    shutil.copyfile(HERE / "shop.py", folder / "shop.py")
+    shutil.copyfile(HERE / "kiosk.py", folder / "shop.py")
     return Shell(nursery, folder, postgres_servers.fresh())
 
 

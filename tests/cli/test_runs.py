@@ -7,7 +7,7 @@ from tests.cli.shell import Shell
 
 def test_runs_are_listed_the_newest_first(shell: Shell) -> None:
     rows = shell("runs", "list").rows()
-    assert [row[0] for row in rows if row[1] != "greet"][0] == "unread"
+    assert next(row[0] for row in rows if row[1] != "greet") == "unread"
     assert rows[-1][:3] == ["ada", "greet", "succeeded"]
     assert rows[-1][3].endswith("Z"), "a time, for programs"
 

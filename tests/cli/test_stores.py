@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 from contextlib import closing
 
@@ -124,7 +125,7 @@ def test_the_doctor_finds_timers_that_nobody_takes(shell: Shell) -> None:
         shell("start", "sleeps", "seconds=3600", "--id", "sleeper")
         with shell.begin("runs", "watch", "sleeper") as watch:
             watch.until("suspended")
-        worker.signal(15)
+        worker.signal(signal.SIGTERM)
         worker.ended()
     with closing(sqlite3.connect(shell.folder / "shop.db")) as connection:
         connection.execute("update waits set due_at = due_at - 7200000000 where due_at is not null")

@@ -1,15 +1,17 @@
-"""The ways in: `perdure demo`, `new`, `bench`, `serve`, help, completions, and the command itself as it is installed."""
+"""The ways in: `perdure demo`, `new`, `bench`, `serve`, help, completions, and the command as it is installed."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from perdure.cli.failures import Code
 from tests.cli.shell import Shell
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -126,3 +128,13 @@ def test_without_the_http_api_serve_says_what_to_install(tmp_path: Path) -> None
     )
     assert started.returncode == 1
     assert "pip install 'perdure[http]'" in started.stderr
+
+
+def test_the_docs_have_every_exit_code_and_every_verb(shell: Shell) -> None:
+    page = (SRC.parent / "docs" / "cli.md").read_text()
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    assert codes == {int(code) for code in Code}
+    listed = shell("-h").out.partition("Commands:\n")[2]
+    verbs = [line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2] != " "]
+    table = page.partition("## Verbs")[2].partition("## ")[0]
+    assert [verb for verb in verbs if f"| `{verb}" not in table] == []

@@ -1,4 +1,4 @@
-"""Workflows to try the command line with. It is copied beside the stores of workers."""
+"""Workflows to try the command line with. It is copied beside the stores of workers, as shop.py."""
 
 import asyncio
 from datetime import timedelta
@@ -32,7 +32,7 @@ async def greet(name: str) -> str:
 
 @step(retry=Retry.never())
 async def explode(name: str) -> str:
-    if Path("mended").exists():  # noqa: ASYNC240 - that is how the tests mend it
+    if Path("mended").exists():
         return "mended"
     raise ValueError(f"no {name}")
 
@@ -77,7 +77,7 @@ async def ends_unread() -> None:
 
 @step
 async def idle(seconds: float) -> None:
-    Path("idling").touch()  # noqa: ASYNC240 - that is how the tests know
+    Path("idling").touch()
     await asyncio.sleep(seconds)
 
 
