@@ -7,6 +7,7 @@ Requests are lines of JSON on standard input; see `Shell`. Nothing here has thre
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import io
 import json
@@ -79,11 +80,12 @@ def warm_up() -> None:
     for name in IMPORTED:
         importlib.import_module(name)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-        perdure.cli.app.build()(["--version"])
+        perdure.cli.app.command()(["--version"])
 
 
 def main() -> None:
     warm_up()
+    gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         if os.fork() == 0:

@@ -21,7 +21,7 @@ def test_runs_are_listed_the_newest_first(shell: Shell) -> None:
     screen = shell.terminal("runs", "list", "--tag", "tenant=acme")
     assert screen.splitlines()[0].split()[:3] == ["id", "workflow", "status"]
     assert "ada" in screen
-    assert "ago" in screen
+    assert "ago" in screen or "just now" in screen
     assert "boom" not in screen
 
 

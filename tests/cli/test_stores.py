@@ -139,3 +139,23 @@ def test_the_doctor_tells_of_a_store_that_is_not_there(empty: Shell) -> None:
     assert "there is none yet" in empty("doctor", "--store", "sqlite:///none.db", code=1).out
     assert "there is no folder" in empty("doctor", "--store", "sqlite:///no/none.db", code=1).out
     assert list(empty.folder.iterdir()) == []
+
+
+def test_payloads_are_read_through_the_codec_of_the_project(shell: Shell) -> None:
+    (shell.folder / "hidden.py").write_text(
+        "import base64\n"
+        "class Hidden:\n"
+        "    def encode(self, text):\n"
+        "        return base64.b64encode(text.encode()).decode()\n"
+        "    def decode(self, text):\n"
+        "        return base64.b64decode(text).decode()\n"
+    )
+    (shell.folder / "perdure.toml").write_text('store = "sqlite:///hidden.db"\ncodec = "hidden:Hidden"\n')
+    shell.store = None
+    with shell.begin("worker", "shop") as worker:
+        worker.until("serves")
+        assert shell("start", "greet", "name=ada", "--id", "ada", "--wait").out == '"hello ada"\n'
+        assert shell("runs", "show", "ada", "--json").json()["run"]["input"] == {"name": "ada"}
+    with closing(sqlite3.connect(shell.folder / "hidden.db")) as connection:
+        [(stored,)] = connection.execute("select input from runs").fetchall()
+    assert "ada" not in stored

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,8 @@ def test_a_reader_that_has_had_enough_is_no_error(shell: Shell) -> None:
 
 
 def test_the_command_as_it_is_installed_knows_little_before_it_is_asked(tmp_path: Path) -> None:
+    settings = tomllib.loads((SRC.parent / "pyproject.toml").read_text())
+    assert settings["project"]["scripts"] == {"perdure": "perdure.cli:main"}
     shown = python(
         "-c",
         "import sys; sys.argv = ['perdure', '--help']\n"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache
 
 import typer
+import typer.main
 
 from perdure.cli import (
     artifacts,
@@ -43,7 +46,9 @@ CAPABILITIES = (
 )
 
 
-def build() -> typer.Typer:
+@cache
+def command() -> Callable[..., object]:
+    """The command with all its verbs."""
     app = typer.Typer(
         name="perdure",
         help="Durable workflows: run them, start them, and see what they do.",
@@ -65,11 +70,12 @@ def build() -> typer.Typer:
 
     for capability in CAPABILITIES:
         capability.add_to(app)
-    return app
+    return typer.main.get_command(app)
 
 
 def run() -> None:
-    build()(prog_name="perdure")
+    """Do what the process was called with, and exit."""
+    command()(prog_name="perdure")
 
 
-__all__ = ["build", "run"]
+__all__ = ["command", "run"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from perdure.client import Client
     from perdure.keeping import ArtifactView
 
-Name = Annotated[str | None, typer.Argument(help="The artifact's name.")]
+Name = Annotated[str | None, typer.Argument(metavar="NAME", help="The artifact's name.")]
 Version = Annotated[int | None, typer.Option("--version", min=1, help="One of its versions; else the newest.")]
 Id = Annotated[str | None, typer.Option("--id", help="One artifact by its id, instead of a name.")]
 

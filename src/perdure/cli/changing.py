@@ -17,7 +17,7 @@ from perdure.cli.verbs import verb
 if TYPE_CHECKING:
     from perdure.client import Client
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The runs' ids.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The runs' ids.")]
 Everything = Annotated[bool, typer.Option("--all", help="All that can be, if nothing else chooses.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 AtMost = Annotated[int, typer.Option("--at-most", min=1, help="Refuse to do it to more than so many.")]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perdure.client import Client
     from perdure.views import DeadLetterView
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The dead letters' ids.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The dead letters' ids.")]
 Name = Annotated[str | None, typer.Option("--name", help="Only events of this name.")]
 
 _PAGE = 500

@@ -57,8 +57,15 @@ def add_to(app: typer.Typer) -> None:
         desk.say(f"{_mark(report.completed == report.orders)} {report.completed} of {report.orders} orders completed")
         desk.say(f"{_mark(not report.broken)} {report.broken} steps ran again although they were done")
         desk.say(f"  {report.repeated} steps ran again: the kill caught them at work, before they were done")
-        desk.say(f"\nlook around:\n  perdure runs list --store {report.store}")
-        desk.say(f"  perdure runs history order-01 --store {report.store}\nyour own: perdure new shop")
+        desk.say_lines(
+            [
+                "",
+                "look around:",
+                f"  perdure runs list --store {report.store}",
+                f"  perdure runs history order-01 --store {report.store}",
+                "your own: perdure new shop",
+            ]
+        )
         return Code.DONE if report.is_kept else Code.FAILED
 
 

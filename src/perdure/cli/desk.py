@@ -104,9 +104,13 @@ class Desk:
         sys.stdout.flush()
 
     def say(self, text: str = "") -> None:
-        """A remark for people. With --json nobody is there to read it."""
+        """A remark for people, of one line. With --json nobody is there to read it."""
+        self.say_lines([text])
+
+    def say_lines(self, lines: Iterable[str]) -> None:
         if not self.as_json:
-            self._write(tame_lines(text))
+            for line in lines:
+                self._write(tame(line))
             sys.stdout.flush()
 
     def line(self, *cells: Any) -> None:
@@ -121,7 +125,7 @@ class Desk:
     def aside(self, text: str) -> None:
         """A remark that is no part of the result: to standard error, and not with --json."""
         if not self.as_json:
-            sys.stderr.write(f"{tame_lines(text)}\n")
+            sys.stderr.write(f"{tame(text)}\n")
             sys.stderr.flush()
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:

@@ -17,10 +17,10 @@ def add_to(app: typer.Typer) -> None:
     @verb(app, "send")
     async def send(
         desk: Desk,
-        event: Annotated[str, typer.Argument(help="The event's name.")],
+        event: Annotated[str, typer.Argument(metavar="EVENT", help="The event's name.")],
         fields: Annotated[
             list[str] | None,
-            typer.Argument(metavar="[NAME=VALUE]...", help="Its fields; values are JSON, or else texts."),
+            typer.Argument(metavar="NAME=VALUE", help="Its fields; values are JSON, or else texts."),
         ] = None,
         value: Annotated[
             str | None, typer.Option("--value", metavar="JSON", help="The whole value instead; @FILE, or -.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
+from shlex import quote
 
 from perdure import errors
 
@@ -86,7 +87,7 @@ def refused(error: BaseException) -> Refusal | None:
     for kind, advice in _ADVICE.items():
         if isinstance(error, kind):
             what = _happened(error)
-            todo = advice.format_map(vars(error))
+            todo = advice.format_map({name: quote(str(value)) for name, value in vars(error).items()})
             break
     return Refusal(what, todo, code=_code(error), kind=_kind(error))
 

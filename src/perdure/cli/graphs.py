@@ -100,7 +100,7 @@ def _add_run(graph: typer.Typer) -> None:
         desk: Desk,
         target: Target,
         arguments: Annotated[
-            list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Its input; values are JSON, or texts.")
+            list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Its input; values are JSON, or texts.")
         ] = None,
         input: Annotated[
             str | None, typer.Option("--input", "-i", metavar="JSON", help="All of its input; @FILE, or -.")

@@ -138,8 +138,8 @@ def add_to(app: typer.Typer) -> None:
             desk.document({"folder": str(folder), "files": sorted(FILES)})
             return
         desk.say(f"wrote {folder}: {', '.join(FILES)}")
-        desk.say(f"next:\n  cd {folder}\n  perdure worker\nand in another terminal:")
-        desk.say("  perdure start checkout order=o-17 --id o-17\n  perdure send paid amount=100 --to o-17")
+        desk.say_lines(["next:", f"  cd {folder}", "  perdure worker", "and in another terminal:"])
+        desk.say_lines(["  perdure start checkout order=o-17 --id o-17", "  perdure send paid amount=100 --to o-17"])
         desk.say("  perdure runs watch o-17")
 
 

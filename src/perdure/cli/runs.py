@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -114,7 +115,7 @@ def _add_show(runs: typer.Typer) -> None:
             desk.fields([("failed at", f"{entry.kind} {entry.name}, position {entry.position}")])
         failure = entry.failure if entry is not None else run.failure
         if failure is not None and failure.stack and desk.is_terminal:
-            desk.say(f"\n{failure.stack.rstrip()}")
+            desk.say_lines(["", *failure.stack.splitlines()])
 
 
 async def _failed_entry(client: Client, run: RunView) -> EntryView | None:
@@ -249,19 +250,19 @@ def _add_holds(runs: typer.Typer) -> None:
         async with desk.client() as client:
             await existing(client, id)
             done = await client.pause(id, reason=reason, actor=actor())
-        _tell(desk, id, "paused", done, f"run {id} is held already, or has ended")
+        _tell(desk, id, "paused", done, f"run {id!r} is held already, or has ended")
 
     @verb(runs, "resume")
     async def resume(desk: Desk, id: Id) -> None:
         """Lift a run's hold, whatever its kind, and let it go on."""
         async with desk.client() as client:
             done = await client.resume(id, actor=actor())
-        _tell(desk, id, "resumed", done, f"run {id} is not held")
+        _tell(desk, id, "resumed", done, f"run {id!r} is not held")
 
 
 def _tell(desk: Desk, id: str, what: str, done: bool, otherwise: str) -> None:
     if not done:
-        raise Refusal(otherwise, f"look at it: perdure runs show {id}", code=Code.CONFLICT, kind="conflict")
+        raise Refusal(otherwise, f"look at it: perdure runs show {quote(id)}", code=Code.CONFLICT, kind="conflict")
     if desk.as_json:
         desk.document({"id": id, "result": what, "at": datetime.now(UTC)})
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,10 +23,10 @@ def add_to(app: typer.Typer) -> None:
     @verb(app, "start")
     async def start(
         desk: Desk,
-        workflow: Annotated[str, typer.Argument(help="The workflow's name.")],
+        workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's name.")],
         arguments: Annotated[
             list[str] | None,
-            typer.Argument(metavar="[NAME=VALUE]...", help="Its arguments; values are JSON, or else texts."),
+            typer.Argument(metavar="NAME=VALUE", help="Its arguments; values are JSON, or else texts."),
         ] = None,
         input: Annotated[
             str | None, typer.Option("--input", "-i", metavar="JSON", help="All arguments as an object; @FILE, or -.")
@@ -76,8 +77,8 @@ async def ended(desk: Desk, client: Client, id: str, limit_s: float | None) -> i
             value = await client.handle(id).result()
     except TimeoutError:
         raise Refusal(
-            f"run {id} has not ended within {limit_s:g} s; it goes on",
-            f"follow it: perdure runs watch {id}",
+            f"run {id!r} has not ended within {limit_s:g} s; it goes on",
+            f"follow it: perdure runs watch {quote(id)}",
             code=Code.TIMED_OUT,
             kind="timed_out",
         ) from None
@@ -90,7 +91,7 @@ async def ended(desk: Desk, client: Client, id: str, limit_s: float | None) -> i
         refusal = refused(failed)
         raise Refusal(
             refusal.what if refusal else str(failed),
-            f"see what it did: perdure runs history {id}; run it again from there: perdure runs retry {id}",
+            f"what it did: perdure runs history {quote(id)}; again from there: perdure runs retry {quote(id)}",
             code=Code.FAILED,
             kind="run_failed",
         )

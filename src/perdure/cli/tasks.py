@@ -82,7 +82,7 @@ def add_to(app: typer.Typer) -> None:
         id: Id,
         fields: Annotated[
             list[str] | None,
-            typer.Argument(metavar="[NAME=VALUE]...", help="The answer's fields; values are JSON, or else texts."),
+            typer.Argument(metavar="NAME=VALUE", help="The answer's fields; values are JSON, or else texts."),
         ] = None,
         value: Annotated[
             str | None, typer.Option("--value", metavar="JSON", help="The whole answer instead; @FILE, or -.")

@@ -60,6 +60,8 @@ def ago(at: datetime | None, now: datetime | None = None) -> str:
     if at is None:
         return ""
     passed = (now or datetime.now(UTC)) - at
+    if abs(passed) < timedelta(seconds=1):
+        return "just now"
     return f"in {span(-passed)}" if passed < timedelta(0) else f"{span(passed)} ago"
 
 

@@ -14,7 +14,7 @@ import typer
 
 from perdure.cli.desk import Desk
 from perdure.cli.failures import Code, Refusal, refused
-from perdure.cli.texts import tame_lines, to_json
+from perdure.cli.texts import tame, tame_lines, to_json
 
 P = ParamSpec("P")
 Body = Callable[Concatenate[Desk, P], Coroutine[Any, Any, int | None]]
@@ -86,7 +86,7 @@ def _tell(desk: Desk, error: BaseException) -> int:
     else:
         sys.stderr.write(f"perdure: {tame_lines(refusal.what)}\n")
         if refusal.todo:
-            sys.stderr.write(f"  {tame_lines(refusal.todo)}\n")
+            sys.stderr.write(f"  {tame(refusal.todo)}\n")
     return int(refusal.code)
 
 

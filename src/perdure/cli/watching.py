@@ -27,7 +27,7 @@ def add_to(runs: typer.Typer) -> None:
     @verb(runs, "watch")
     async def watch(
         desk: Desk,
-        id: Annotated[str | None, typer.Argument(metavar="[ID]", help="One run; all of them without it.")] = None,
+        id: Annotated[str | None, typer.Argument(metavar="ID", help="One run; all of them without it.")] = None,
         workflow: Workflow = None,
         status: Statuses = None,
         tag: Tags = None,
@@ -46,7 +46,7 @@ def add_to(runs: typer.Typer) -> None:
         except TimeoutError:
             if id is not None:
                 raise Refusal(
-                    f"run {id} has not ended within {timeout}; it goes on", code=Code.TIMED_OUT, kind="timed_out"
+                    f"run {id!r} has not ended within {timeout}; it goes on", code=Code.TIMED_OUT, kind="timed_out"
                 ) from None
         return Code.DONE
 
@@ -60,7 +60,10 @@ async def follow(desk: Desk, client: Client, id: str) -> int:
     seen, status = 0, ""
     while True:
         run = await existing(client, id)  # First, so that no entry of a run that has ended is missed.
-        for entry in (await client.history(id)).journal[seen:]:
+        journal = (await client.history(id)).journal
+        if len(journal) < seen:
+            seen = 0  # It was retried, or goes on as another call.
+        for entry in journal[seen:]:
             seen += 1
             if desk.as_json:
                 desk.json_line({"entry": entry})

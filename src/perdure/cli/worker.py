@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Modules = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[MODULE[:NAME]]...", help="Where the workflows are; else the `modules` of perdure.toml."),
+    typer.Argument(metavar="MODULE[:NAME]", help="Where the workflows are; else the `modules` of perdure.toml."),
 ]
 Grace = Annotated[str, typer.Option("--grace", help="How long running steps may take to end: 10s.")]
 LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
