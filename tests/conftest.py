@@ -40,6 +40,7 @@ ON_POSTGRES = {
     "test_continue_as",
     "test_mail_crashes",
     "test_control",
+    "test_diagnosing",
     "test_events",
     "test_behaviours",
     "test_graph_programs",

@@ -21,6 +21,7 @@ from perdure.controlling import Controlling
 from perdure.coordinator.coordinator import Coordinator, Limits, Stats
 from perdure.coordinator.post import PostOffice
 from perdure.coordinator.watch import Watch
+from perdure.diagnosing import Diagnosing
 from perdure.errors import EngineStopped, Misuse, RunNotFound, StoreError
 from perdure.handles import RunHandle
 from perdure.inspecting import Inspecting
@@ -45,7 +46,7 @@ log = logging.getLogger("perdure")
 _ASK_AGAIN_S, _ASK_AGAIN_MAX_S = 0.01, 0.25
 
 
-class Client(Starting, Inspecting, Sending, Reading, Controlling, Keeping, Tasking):
+class Client(Starting, Inspecting, Diagnosing, Sending, Reading, Controlling, Keeping, Tasking):
     """Talks to the engines that share a store. Use it as an async context manager; one per process will do.
 
     `store` is a URL ("sqlite:///shop.db", "postgresql://…") or a Store; `codec` must be the engines'.
