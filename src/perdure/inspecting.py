@@ -141,9 +141,10 @@ class Inspecting:
         if stored is None:
             raise RunNotFound(id)
         run = stored.run
-        if run.model != "graph":
-            raise Misuse(f"run {id!r} is of a {run.model}: only those of graphs have tokens")
         found: Any = self._workflows.get((run.workflow, run.workflow_version)) if graph is None else graph
+        # Who starts a run by its name alone does not know that it is a graph's: the code does.
+        if run.model != "graph" and (found is None or found.model != "graph"):
+            raise Misuse(f"run {id!r} is of a {run.model}: only those of graphs have tokens")
         which = named(run.workflow, run.workflow_version)
         if found is None:
             raise Misuse(f"run {id!r} is of {which}, which is not known here; hand it in: tokens(id, graph=…)")
