@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -21,14 +21,19 @@ from perdure.controlling import Controlling
 from perdure.coordinator.coordinator import Coordinator, Limits, Stats
 from perdure.coordinator.post import PostOffice
 from perdure.coordinator.watch import Watch
+from perdure.emitting import Emitting
 from perdure.errors import EngineStopped, Misuse, RunNotFound, StoreError
 from perdure.handles import RunHandle
 from perdure.inspecting import Inspecting
 from perdure.keeping import Keeping
 from perdure.kernel.effects import Drop, Effect, Finish
+from perdure.kernel.ops import Tell
 from perdure.kernel.records import Engine as EngineRow
 from perdure.kernel.records import Outcome, Run
 from perdure.kernel.status import FINISHED
+from perdure.models.cooperation.book import Book
+from perdure.models.cooperation.drafting import Drafting
+from perdure.models.cooperation.rows import RowCodec
 from perdure.models.functions.checks import checked_text
 from perdure.models.functions.context import holds_writer
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
@@ -45,7 +50,7 @@ log = logging.getLogger("perdure")
 _ASK_AGAIN_S, _ASK_AGAIN_MAX_S = 0.01, 0.25
 
 
-class Client(Starting, Inspecting, Sending, Reading, Controlling, Keeping, Tasking):
+class Client(Starting, Inspecting, Sending, Reading, Controlling, Keeping, Tasking, Emitting):
     """Talks to the engines that share a store. Use it as an async context manager; one per process will do.
 
     `store` is a URL ("sqlite:///shop.db", "postgresql://…") or a Store; `codec` must be the engines'.
@@ -125,8 +130,24 @@ class Client(Starting, Inspecting, Sending, Reading, Controlling, Keeping, Taski
             now=self._clock.now,
             workflows=self._workflows,
             posted=self._post.expect,
+            is_ready=self._is_ready,
             probe=self._probe,
         )
+
+        self._book = Book(self._store)
+        self._drafting = Drafting(
+            operations={},
+            book=self._book,
+            rows=RowCodec(self._codec),
+            codec=self._codec,
+            ids=self._ids,
+            now=self._clock.now,
+        )
+
+    def _is_ready(self, run_id: str, told: Sequence[Tell]) -> bool:
+        """Whether a run of an operation that is here can go on: a client has none."""
+        del run_id, told
+        return True
 
     async def _close_store(self) -> None:
         """After opening failed."""
@@ -193,7 +214,7 @@ class Client(Starting, Inspecting, Sending, Reading, Controlling, Keeping, Taski
             engine_id=self._ids(self._clock.now()),
             host=socket.gethostname(),
             pid=os.getpid(),
-            workflows=sorted(self._workflows),
+            workflows=self._workflows.names(),
             at=self._clock.now(),
         )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,10 +18,14 @@ from perdure.coordinator.sweep import Sweeper
 from perdure.coordinator.timers import Timer, Timers, pause
 from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, StoreError
 from perdure.kernel import ops
-from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Finish, Proceed, Published, Rearm
+from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Finish, Look, Proceed, Published, Rearm
 from perdure.kernel.records import Run
 from perdure.kernel.status import FINISHED
+from perdure.models.cooperation.define import Operation
+from perdure.models.cooperation.host import OperationHost
+from perdure.models.cooperation.live import LiveOperation
 from perdure.models.functions.blocking import BlockWatch
+from perdure.models.functions.context import enter_operation
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.host import FunctionHost
@@ -50,7 +56,7 @@ class Engine(Client):
         self,
         store: str | Store,
         *,
-        workflows: Iterable[Workflow[Any, Any]] | None = None,
+        workflows: Iterable[Workflow[Any, Any] | Operation[Any]] | None = None,
         resources: Mapping[type[Any], Callable[[], Any]] | None = None,
         clock: Clock | None = None,
         codec: Codec | None = None,
@@ -96,6 +102,7 @@ class Engine(Client):
         self._block_watch: BlockWatch | None = None
         self._recovery: Recovery
         self._functions: FunctionHost
+        self._operations: OperationHost
         self._sweeper: Sweeper
         self._timers: Timers
 
@@ -109,8 +116,11 @@ class Engine(Client):
             await self._store.open()
             await self._resources.acquire()
             await self._coordinator.start()
+            if operations := self._workflows.operations.values():
+                await self._book.register([(one.topic.name, one.name) for one in operations], self._clock.now())
         except BaseException:
             self._functions.close()
+            self._operations.close()
             await self._resources.release()
             await self._close_store()
             raise
@@ -170,6 +180,32 @@ class Engine(Client):
             threads_max=self._threads_max,
             processes_max=self._processes_max,
         )
+        self._operations = OperationHost(
+            store=self._store,
+            clock=self._clock,
+            codec=self._codec,
+            ids=self._ids,
+            timers=self._timers,
+            owe=self._coordinator.owe,
+            request=self._coordinator.request,
+            prove=self._coordinator.prove,
+            lookup=self._coordinator.loaded,
+            dropped=self._sweeper.left,
+            operations=self._workflows.operations,
+            book=self._book,
+            threads=self._functions.threads,
+            enter=partial(enter_operation, self._resources.get),
+            live_runs_max=self._live_runs_max,
+            payload_bytes_max=self._payload_bytes_max,
+            steps_max=self._steps_max,
+        )
+        self._drafting = self._operations.drafting
+
+    def _is_ready(self, run_id: str, told: Sequence[ops.Tell]) -> bool:
+        return self._operations.is_ready(run_id, told)
+
+    def _expect(self, began: Iterable[LiveOperation]) -> None:
+        self._operations.expect(began)
 
     async def shutdown(self, grace: timedelta | float | None = None) -> None:
         """Start nothing new, let running steps end within the grace period, commit, release all runs. Idempotent."""
@@ -177,7 +213,8 @@ class Engine(Client):
             self._state = "stopping"
             await self._cancel_tasks()
             grace = self._grace_s if grace is None else grace
-            await self._functions.drain(grace.total_seconds() if isinstance(grace, timedelta) else grace)
+            grace_s = grace.total_seconds() if isinstance(grace, timedelta) else grace
+            await asyncio.gather(self._functions.drain(grace_s), self._operations.drain(grace_s))
             await self._sign_off()
         elif self._state == "broken":
             await super().shutdown()
@@ -189,6 +226,7 @@ class Engine(Client):
     def _let_go(self, error: BaseException) -> None:
         self._timers.close()
         self._functions.close()
+        self._operations.close()
         if self._block_watch is not None:
             self._block_watch.end()
         super()._let_go(error)
@@ -207,12 +245,13 @@ class Engine(Client):
     @property
     def is_between_steps(self) -> bool:
         """Nothing is queued, committed or loaded: only a running step, time or a caller can make something happen."""
-        return self._coordinator.idle and not self._functions.busy and not self._sweeper.busy
+        is_busy = self._functions.busy or self._operations.busy or self._sweeper.busy
+        return self._coordinator.idle and not is_busy
 
     @property
     def steps_running(self) -> int:
         """How many steps' bodies run now."""
-        return self._functions.steps_running
+        return self._functions.steps_running + self._operations.steps_running
 
     # Recovery.
 
@@ -251,7 +290,10 @@ class Engine(Client):
             except Exception:
                 log.exception("an effect could not be performed: %r", effect)
 
-    def _perform_one(self, effect: Begin | Deliver | Drop | Finish | Rearm | Published) -> None:
+    def _perform_one(self, effect: Begin | Deliver | Drop | Finish | Rearm | Published | Look) -> None:
+        if isinstance(effect, Look):
+            self._operations.perform(effect)
+            return
         if isinstance(effect, Published):
             self._wake_readers(effect.run_id)
             return
@@ -260,7 +302,12 @@ class Engine(Client):
             return
         if isinstance(effect, Begin) and effect.run.deadline is not None:
             self._arm_deadline(effect.run)
-        self._functions.perform(effect)
+        if isinstance(effect, (Begin, Finish)) and effect.run.model == "operation":
+            self._operations.perform(effect)
+        else:
+            self._functions.perform(effect)
+            if isinstance(effect, Drop):
+                self._operations.perform(effect)
         if isinstance(effect, Finish):
             if (timer := self._deadlines.pop(effect.run.id, None)) is not None:
                 timer.cancel()

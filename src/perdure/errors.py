@@ -24,6 +24,7 @@
     │   ├── TaskLost                         the worker does not have the task
     │   ├── RecordNotFound                   no record has this kind, name and version
     │   ├── QueueFull                        too many events of this name wait to be read, or items to be written
+    │   ├── IsOperation                      a run of an operation: it rolls back instead, with all below it
     │   ├── RunNotRetryable                  only a failed run can be retried
     │   ├── RunOwnedElsewhere                another live engine owns the run
     │   ├── InvalidTransition                a status change that the table does not allow
@@ -188,6 +189,10 @@ class QueueFull(Misuse):
     event: str
     pending: int
     stream: str
+
+
+class IsOperation(Misuse):
+    run_id: str
 
 
 class RunNotRetryable(Misuse):

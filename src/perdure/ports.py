@@ -5,8 +5,8 @@ A store raises the errors under StoreError, and means them:
 - StoreBusy: nothing was written; sending the very same batch again is right.
 - OutcomeUnknown: the batch may have landed; sending it again finds out (its number tells).
 - CommitRefused: this batch will never be accepted (a constraint, a value the database cannot hold).
-- CommitConflict(run_ids, mail_ids, book): these runs' rows were not as expected, this mail was gone, the book of handlers
-  has another version; nothing was written.
+- CommitConflict(run_ids, mail_ids, book): these runs' rows were not as expected, this mail was gone, the book of
+  handlers has another version; nothing was written.
 - Fenced: this engine was marked dead, or its row is gone; nothing was written and nothing ever will be.
 - StoreBroken: the store cannot be used at all.
 """

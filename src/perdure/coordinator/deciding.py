@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,7 +13,14 @@ from perdure.coordinator.assembly import Assembly
 from perdure.coordinator.inbox import Item
 from perdure.coordinator.lookup import Found
 from perdure.coordinator.memory import Memory
-from perdure.errors import DeadLetterNotFound, EngineBug, PerdureError, RunFinished, RunOwnedElsewhere
+from perdure.errors import (
+    DeadLetterNotFound,
+    EngineBug,
+    HandlersChanged,
+    PerdureError,
+    RunFinished,
+    RunOwnedElsewhere,
+)
 from perdure.kernel import boxes
 from perdure.kernel.batch import Batch
 from perdure.kernel.boxes import EMPTY
@@ -21,13 +28,16 @@ from perdure.kernel.decide import Decision, born_of, decide, goes_on
 from perdure.kernel.decision import NO_SCENE, Scene, Stored
 from perdure.kernel.effects import Proceed
 from perdure.kernel.invariants import check_decision, check_run
-from perdure.kernel.ops import Advance, Answer, Expire, Forget, Op, Send, SetHold, Start, Wake
+from perdure.kernel.ops import Advance, Answer, Cooperate, Emit, Expire, Forget, Op, Send, SetHold, Start, Tell, Wake
 from perdure.kernel.records import Engine, Hold, Run
 from perdure.kernel.status import FINISHED
 
 log = logging.getLogger("perdure")
 
 _WAKING = (Wake, Expire)  # whoever owns the run wakes it by itself
+
+
+IsReady = Callable[[str, Sequence[Tell]], bool]
 
 
 class Posted(Struct, frozen=True):
@@ -56,13 +66,20 @@ def deliberate(
     engine: Engine,
     number: int,
     now: int,
+    is_ready: IsReady = lambda _run_id, _told: True,
+    book: int | None = None,
 ) -> Deliberation:
-    """Decide ops one after the other, each on what those before it came to. `found` is what was looked up for them."""
+    """Decide ops one after the other, each on what those before it came to. `found` is what was looked up for them.
+
+    `is_ready` says whether a run of an operation can go on that is told this. `book` is the version of the book of
+    handlers, if it has been found that some of the ops do not know it.
+    """
     assembly = Assembly(Batch(engine_id=engine.id, epoch=engine.epoch, number=number, at=now))
     decided: list[Decided] = []
     owed: list[Op] = []
     runs = memory.runs
     posts: deque[Item] = deque()
+    told: dict[str, list[Tell]] = {}
     waiting = iter(items)
     while (item := posts.popleft() if posts else next(waiting, None)) is not None:
         op = item.op
@@ -94,7 +111,12 @@ def deliberate(
             elif isinstance(op, Start):
                 scene = NO_SCENE
             else:
+                if book is not None and isinstance(op, (Cooperate, Emit)) and op.added.book not in (None, book):
+                    raise HandlersChanged("a handler was registered or taken out meanwhile", run_id=op.run_id)
                 op, scene = _scene(op, run, found, assembly, memory, workflows, engine.id)
+                if isinstance(op, Tell):
+                    told.setdefault(op.run_id, []).append(op)
+                    scene = replace(scene, is_ready=is_ready(op.run_id, told[op.run_id]))
             decision = decide(run, op, engine.id, scene)
             check_decision(decision)
         except RunOwnedElsewhere as elsewhere:

@@ -1,7 +1,7 @@
 """The rows of structured cooperation as they are stored: messages, what happened to them, return values, handlers.
 
-What they mean is the model's to know. Times are microseconds since the epoch; payloads, contexts, failures and values are
-text that went through the codec, and opaque here.
+What they mean is the model's to know. Times are microseconds since the epoch; payloads, contexts, failures and values
+are text that went through the codec, and opaque here.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from perdure.kernel.mail import knock
 from perdure.kernel.records import Audit
 from perdure.kernel.status import FINISHED
 from perdure.storage.postgres.connection import Connection
-from perdure.storage.postgres.events import match, prepared
 from perdure.storage.postgres.cooperation import cooperation_of
+from perdure.storage.postgres.events import match, prepared
 from perdure.storage.postgres.faults import BOOK_CHANGED, CONFLICT, LETTERS_GONE, NEEDS_MATCHING, is_lost, sqlstate
 from perdure.storage.postgres.queries import QUERIES
 from perdure.storage.postgres.reading import load_now

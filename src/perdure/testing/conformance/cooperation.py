@@ -121,9 +121,9 @@ class CooperationRules(Rules):
     async def test_a_place_in_a_lineage_is_taken_once(self) -> None:
         async with self.author() as author:
             await emit(author)
+            again = Cooperation(messages=[a_message("m-2")], events=[happened(message_id="m-2")])
             with pytest.raises(CommitRefused):
-                again = happened(message_id="m-2")
-                await author.commit(cooperation=Cooperation(messages=[a_message("m-2")], events=[again]))
+                await author.commit(cooperation=again)
             assert await author.store.emitted("m-2") is None
             await author.commit(cooperation=Cooperation(events=[happened("r", 2, "CANCELLATION_REQUESTED")]))
 
