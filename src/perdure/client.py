@@ -50,7 +50,7 @@ log = logging.getLogger("perdure")
 _ASK_AGAIN_S, _ASK_AGAIN_MAX_S = 0.01, 0.25
 
 
-class Client(Starting, Inspecting, Sending, Reading, Controlling, Keeping, Tasking, Emitting):
+class Client(Emitting, Starting, Inspecting, Sending, Reading, Controlling, Keeping, Tasking):
     """Talks to the engines that share a store. Use it as an async context manager; one per process will do.
 
     `store` is a URL ("sqlite:///shop.db", "postgresql://…") or a Store; `codec` must be the engines'.
@@ -131,6 +131,7 @@ class Client(Starting, Inspecting, Sending, Reading, Controlling, Keeping, Taski
             workflows=self._workflows,
             posted=self._post.expect,
             is_ready=self._is_ready,
+            heard=self._heard,
             probe=self._probe,
         )
 
@@ -148,6 +149,11 @@ class Client(Starting, Inspecting, Sending, Reading, Controlling, Keeping, Taski
         """Whether a run of an operation that is here can go on: a client has none."""
         del run_id, told
         return True
+
+    def _heard(self, run_id: str) -> int:
+        """How often a run of an operation that is here has got word."""
+        del run_id
+        return 0
 
     async def _close_store(self) -> None:
         """After opening failed."""

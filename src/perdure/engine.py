@@ -204,6 +204,9 @@ class Engine(Client):
     def _is_ready(self, run_id: str, told: Sequence[ops.Tell]) -> bool:
         return self._operations.is_ready(run_id, told)
 
+    def _heard(self, run_id: str) -> int:
+        return self._operations.heard(run_id)
+
     def _expect(self, began: Iterable[LiveOperation]) -> None:
         self._operations.expect(began)
 

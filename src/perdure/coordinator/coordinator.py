@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from perdure.coordinator.assembly import Assembly
-from perdure.coordinator.deciding import Decided, Deliberation, IsReady, Posted, deliberate
+from perdure.coordinator.deciding import Decided, Deliberation, Heard, IsReady, Posted, deliberate
 from perdure.coordinator.inbox import Inbox, Item
 from perdure.coordinator.lookup import Found, look_up
 from perdure.coordinator.memory import Memory
@@ -82,7 +82,7 @@ class Coordinator:
     declared dead, when everything in memory is dropped first. `posted` is told where the answer to a request will be
     that was left for another engine. `lost_track` is told when there may be runs to go on with that only the store
     knows of: after having been declared dead, and after a commit whose outcome was unknown. `is_ready` says whether a
-    waiting run of an operation can go on with what it is told.
+    waiting run of an operation can go on with what it is told, `heard` how often it has got word.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class Coordinator:
         workflows: Container[tuple[str, str]],
         posted: Callable[[str, asyncio.Future[Any]], None],
         is_ready: IsReady = lambda _run_id, _told: True,
+        heard: Heard = lambda _run_id: 0,
         probe: Probe | None = None,
     ) -> None:
         self.stats = Stats()
@@ -111,6 +112,7 @@ class Coordinator:
         self._workflows = workflows
         self._posted = posted
         self._is_ready = is_ready
+        self._heard = heard
         self._probe = probe
         self._inbox = Inbox(
             outside_max=limits.inbox_max, batch_ops_max=limits.batch_ops_max, batch_bytes_max=limits.batch_bytes_max
@@ -351,6 +353,7 @@ class Coordinator:
             number=self._number + 1,
             now=self._now(),
             is_ready=self._is_ready,
+            heard=self._heard,
             book=book,
         )
         self.stats.ops += len(items)

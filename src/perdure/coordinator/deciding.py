@@ -30,7 +30,7 @@ from perdure.kernel.effects import Proceed
 from perdure.kernel.invariants import check_decision, check_run
 from perdure.kernel.ops import Advance, Answer, Cooperate, Emit, Expire, Forget, Op, Send, SetHold, Start, Tell, Wake
 from perdure.kernel.records import Engine, Hold, Run
-from perdure.kernel.status import FINISHED
+from perdure.kernel.status import FINISHED, Status
 
 log = logging.getLogger("perdure")
 
@@ -38,6 +38,7 @@ _WAKING = (Wake, Expire)  # whoever owns the run wakes it by itself
 
 
 IsReady = Callable[[str, Sequence[Tell]], bool]
+Heard = Callable[[str], int]
 
 
 class Posted(Struct, frozen=True):
@@ -67,11 +68,13 @@ def deliberate(
     number: int,
     now: int,
     is_ready: IsReady = lambda _run_id, _told: True,
+    heard: Heard = lambda _run_id: 0,
     book: int | None = None,
 ) -> Deliberation:
     """Decide ops one after the other, each on what those before it came to. `found` is what was looked up for them.
 
-    `is_ready` says whether a run of an operation can go on that is told this. `book` is the version of the book of
+    `is_ready` says whether a run of an operation can go on that is told this, `heard` how often it has got word so far.
+    `book` is the version of the book of
     handlers, if it has been found that some of the ops do not know it.
     """
     assembly = Assembly(Batch(engine_id=engine.id, epoch=engine.epoch, number=number, at=now))
@@ -114,7 +117,10 @@ def deliberate(
                 if book is not None and isinstance(op, (Cooperate, Emit)) and op.added.book not in (None, book):
                     raise HandlersChanged("a handler was registered or taken out meanwhile", run_id=op.run_id)
                 op, scene = _scene(op, run, found, assembly, memory, workflows, engine.id)
-                if isinstance(op, Tell):
+                if isinstance(op, Cooperate) and op.status is Status.SUSPENDED:
+                    if op.run_id in told or heard(op.run_id) != op.heard:
+                        op = replace(op, status=Status.RUNNING)
+                elif isinstance(op, Tell):
                     told.setdefault(op.run_id, []).append(op)
                     scene = replace(scene, is_ready=is_ready(op.run_id, told[op.run_id]))
             decision = decide(run, op, engine.id, scene)

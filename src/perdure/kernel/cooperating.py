@@ -1,8 +1,8 @@
 """The rules of operations' runs: what they wrote becomes rows, their status follows, and word goes to those it concerns.
 
-What a run does next is the model's to know (models/cooperation/rules.py); here only its writer, its status and its mail
-are looked after. Word is never lost: a run that its engine has in memory is awake in the same commit, if it can go on; one
-that nobody has is taken, or marked for whoever has its code; another engine's gets mail.
+What a run does next is the model's to know (models/cooperation/rules.py); here only its writer, its status and its
+mail are looked after. Word is never lost: a run that its engine has in memory is awake in the same commit, if it can go
+on; one that nobody has is taken, or marked for whoever has its code; another engine's gets mail.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def _way(was: Status, became: Status) -> list[Status]:
     way: list[Status] = []
     if was is became:
         return way
-    if was is Status.CREATED or (was is Status.SUSPENDED and became is Status.SUCCEEDED):
-        if became not in (Status.RUNNING, Status.CANCELLED):
-            way.append(Status.RUNNING)
+    is_resting = was is Status.CREATED or (was is Status.SUSPENDED and became is Status.SUCCEEDED)
+    if is_resting and became not in (Status.RUNNING, Status.CANCELLED):
+        way.append(Status.RUNNING)
     if became in _BACK[1:] and was is not Status.ROLLING_BACK:
         way.append(Status.ROLLING_BACK)
     way.append(became)
@@ -116,7 +116,7 @@ def _undone(run: Run, op: ops.Op, me: str, scene: Scene, added: Cooperation | No
 def settle(run: Run | None, op: ops.Settle, _me: str, _scene: Scene) -> Decision:
     if run is None or run.status in FINISHED:
         return NOTHING
-    if run.status is Status.CREATED and run.owner is None and run.hold is None:
+    if run.status is op.was and run.owner is None and run.hold is None:
         return _settled(run, op.status, op, op.added, op.outcome, op.answer)
     return Decision(posts=_to_parent(op, op.otherwise), reply=False)
 

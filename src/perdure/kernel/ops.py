@@ -300,10 +300,11 @@ class Tell(Op, frozen=True, kw_only=True, gc=False):
 
 class Settle(Op, frozen=True, kw_only=True, gc=False):
     """Have a run of an operation that nobody has taken end without its code: as `status`, with these rows. Its parent
-    (`parent_id`) is told the `answer`. If somebody has taken it, nothing happens, and its parent is told `otherwise`,
-    if that is given."""
+    (`parent_id`) is told the `answer`. If somebody has taken it, or it is not in the status that it `was` in, nothing
+    happens, and its parent is told `otherwise`, if that is given."""
 
     status: Status
+    was: Status = Status.CREATED
     added: Cooperation
     outcome: Outcome
     answer: str
@@ -333,12 +334,16 @@ class UndoScope(Op, frozen=True, kw_only=True, gc=False):
 
 class Cooperate(Op, frozen=True, kw_only=True, gc=False):
     """A live run of an operation went on: these rows are added, these runs begin, these others are told, and the run
-    has this status now. It is dropped unless `claim` is still the run's."""
+    has this status now. It is dropped unless `claim` is still the run's.
+
+    `heard` is how often it had got word when this was decided. If that is more by now, it does not rest, whatever it
+    wanted: a crash would leave nobody to wake it."""
 
     claim: int
     cause: str
     status: Status
     added: Cooperation
+    heard: int = 0
     starts: tuple[Start, ...] = ()
     tells: tuple[Tell | Settle, ...] = ()
     waits: tuple[Wait, ...] = ()

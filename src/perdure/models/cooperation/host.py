@@ -1,7 +1,7 @@
-"""The operations' part of an engine: keeps their runs in memory, does what the rules say comes next, and has it written.
+"""The operations' part of an engine: keeps their runs in memory, does what the rules say comes next, has it written.
 
-A run does one thing at a time. What needs no code shares the commit of what came before it; code is run once all that it
-depends on is committed. Nothing is written here: what a run did becomes an op for the coordinator, and a run that is
+A run does one thing at a time. What needs no code shares the commit of what came before it; code is run once all that
+it depends on is committed. Nothing is written here: what a run did becomes an op for the coordinator, and a run that is
 dropped meanwhile is read again by whoever has it next.
 """
 
@@ -151,14 +151,20 @@ class OperationHost:
     # Word.
 
     def is_ready(self, run_id: str, told: Sequence[ops.Tell]) -> bool:
-        """Whether a waiting run can go on with what it is told."""
+        """Whether a waiting run can go on with what it is told, or would wait for another time."""
         live = self._live.get(run_id)
         if live is None or live.is_busy or live.is_stale or any(tell.kind != _NEWS for tell in told):
             return True
         now = self._clock.now()
         news = [self._drafting.read_news(tell.about) for tell in told]
         view = replace(live.view(now), children=tuple(live.with_news(news)))
-        return not isinstance(next_move(live.plan, view), Waiting)
+        move = next_move(live.plan, view)
+        return not isinstance(move, Waiting) or move.until != live.until
+
+    def heard(self, run_id: str) -> int:
+        """How often a run has got word so far."""
+        live = self._live.get(run_id)
+        return 0 if live is None else live.heard
 
     def expect(self, began: Iterable[LiveOperation]) -> None:
         """These runs are about to be committed, and to be begun here."""
@@ -174,6 +180,7 @@ class OperationHost:
         if live is None:
             return  # Whoever begins with it reads all of this.
         self._leaving.discard(run_id)
+        live.heard += 1
         if tell.kind == _NEWS and live.hear(self._drafting.read_news(tell.about)):
             self._go_on(live)
         else:
@@ -335,6 +342,7 @@ class OperationHost:
             waits=waits,
             waits_dropped=gone,
             outcome=self._drafting.outcome(draft),
+            heard=-1 if live.is_stale else live.heard,
             has_waited=live.has_waited,
         )
         self.expect(draft.began)
@@ -360,19 +368,22 @@ class OperationHost:
     def _answered(
         self, live: LiveOperation, draft: Draft, again: Callable[[], None] | None, reply: asyncio.Future[Any]
     ) -> None:
-        live.in_commit = False
         error = None if reply.cancelled() else reply.exception()
         if live.is_closed:
             pass
         elif error is None and not reply.cancelled() and reply.result() is True:
             draft.apply(live)
-            self._committed(live, draft)
+            # What it is told by this very commit comes first.
+            asyncio.get_running_loop().call_soon(self._proceed, live, draft)
             return
         elif isinstance(error, HandlersChanged):
-            live.in_commit = True  # Until it is written after all.
             self._fetch(self._write_again(live, again))
         for began in draft.began:
             self._expected.pop(began.id, None)
+
+    def _proceed(self, live: LiveOperation, draft: Draft) -> None:
+        live.in_commit = False
+        self._committed(live, draft)
 
     async def _write_again(self, live: LiveOperation, again: Callable[[], None] | None) -> None:
         """Who handles what has changed: the same once more, by the new book."""
@@ -400,13 +411,16 @@ class OperationHost:
             return
         if draft.until is not None:
             live.timer = self._timers.arm(draft.until, partial(self._due, live))
-        if self._has_changed(live):
+        if self._has_changed(live, draft):
             self._go_on(live)
         elif len(self._live) > self._live_runs_max:
             self._evict()
 
-    def _has_changed(self, live: LiveOperation) -> bool:
-        """Whether it can go on, with what it was told while it was busy."""
+    def _has_changed(self, live: LiveOperation, draft: Draft) -> bool:
+        """Whether it can go on, with what it was told while it was busy, or is still to come to rest."""
+        run = self._lookup(live.id)
+        if run is None or run.status is not draft.status:
+            return run is not None
         return not isinstance(next_move(live.plan, live.view(self._clock.now())), Waiting)
 
     def _due(self, live: LiveOperation) -> None:

@@ -60,7 +60,7 @@ class LiveOperation:
     """One run. It does one thing at a time: it runs code, or has something committed, or waits."""
 
     __slots__ = (
-        "asks", "children", "claim", "events", "execution", "handler", "has_waited", "id", "in_commit", "is_closed",
+        "asks", "children", "claim", "events", "execution", "handler", "has_waited", "heard", "id", "in_commit", "is_closed",
         "is_stale", "lineage", "message", "operation", "origin", "returned", "timer", "told", "until", "values",
         "wakes",
     )  # fmt: skip
@@ -98,6 +98,7 @@ class LiveOperation:
         self.values = list(values)  # its own and its children's
         self.has_waited = has_waited
         self.until: int | None = None  # the time in the store at which it goes on by itself
+        self.heard = 0  # how often it has got word
         self.in_commit = False
         self.is_closed = False
         self.is_stale = False  # It is being read anew.
