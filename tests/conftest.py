@@ -43,6 +43,7 @@ ON_POSTGRES = {
     "test_recovery",
     "test_sending",
     "test_artifacts",
+    "test_cooperation_engine",
     "test_tasks",
     "test_together",
 }

@@ -30,6 +30,7 @@ ROWS = (
         "client",
         "connections",
         "controlling",
+        "emitting",
         "handles",
         "inspecting",
         "keeping",

@@ -81,9 +81,9 @@ class Controlling:
                     failure=msgspec.json.encode(failure).decode(),
                 )
             )
-        return done or await self._cancel_scope(id, reason, actor)
+        return done or await self.cancel_scope(id, reason=reason, actor=actor)
 
-    async def _cancel_scope(self, id: str, reason: str, actor: str) -> bool:
+    async def cancel_scope(self, id: str, *, reason: str = "", actor: str = "api") -> bool:
         raise NotImplementedError
 
     async def retry(self, id: str, *, actor: str = "api") -> RunHandle[Any]:

@@ -46,7 +46,7 @@ class Source(Protocol):
 
     async def scopes(self, id: str) -> StoredScopes: ...
 
-    async def cancel(self, id: str, *, reason: str = "", actor: str = "api") -> bool: ...
+    async def cancel_scope(self, id: str, *, reason: str = "", actor: str = "api") -> bool: ...
 
     async def roll_back(self, id: str, *, reason: str = "", actor: str = "api") -> bool: ...
 
@@ -80,7 +80,7 @@ class RootHandle:
 
     async def cancel(self, reason: str = "") -> bool:
         """As Engine.cancel."""
-        return await self._source.cancel(self.id, reason=reason)
+        return await self._source.cancel_scope(self.id, reason=reason)
 
     async def roll_back(self, reason: str = "") -> bool:
         """As Engine.roll_back."""
@@ -184,8 +184,13 @@ class Emitting:
 
     # Giving up and undoing.
 
-    async def _cancel_scope(self, id: str, reason: str, actor: str) -> bool:
-        found = await self.scopes(id)
+    async def cancel_scope(self, id: str, *, reason: str = "", actor: str = "api") -> bool:
+        """Have a hierarchy (by the id of its root), or the part of it from a run on, give up: each run of it that has
+        not ended rolls back at its next step boundary. False if it has ended, or was cancelled before."""
+        self._check_open()
+        found = RowCodec(self._codec).read(await self._store.scopes([checked_text(id, "an id")]))
+        if id not in found.runs:
+            found = await self.scopes(id)
         lineage, message_id = _place(found, id)
         if not lineage:
             return False

@@ -38,7 +38,9 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
 
     def load(self) -> None:
         """Raises DuplicateWorkflow, Misuse, InvalidDefinition."""
-        given = self._given if self._given is not None else [*decorated_workflows(), *decorated_operations()]
+        given: Iterable[Workflow[Any, Any] | Operation[Any]] = (
+            self._given if self._given is not None else [*decorated_workflows(), *decorated_operations()]
+        )
         for workflow in given:
             if isinstance(workflow, Operation):
                 self._add_operation(workflow)

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 from perdure import current_step
 from perdure.kernel.batch import Batch, Committed
+from perdure.kernel.cooperation import read_origin
 from perdure.models.cooperation.context import EMPTY, Context
 from perdure.models.cooperation.define import Operation, Topic
 from perdure.models.cooperation.events import EventType, Lineage, Message, MessageEvent, ReturnValue
 from perdure.models.cooperation.moves import NewRun
 from perdure.models.cooperation.rows import RowCodec
-from perdure.kernel.cooperation import read_origin
 from perdure.ports import PlainCodec, Store
 from perdure.testing import Environment, VirtualClock
 from perdure.testing.environment import StoreSource
@@ -189,14 +189,14 @@ class Registered(dict[str, Any]):
     def __missing__(self, topic: str) -> Any:
         world = self._world
 
-        class Topic_:
+        class Expected:
             def add(self, name: str) -> None:
                 world._do(world._environment.engine.register_handler(topic, name))
 
             def discard(self, name: str) -> None:
                 world._do(world._environment.engine.retire_handler(topic, name))
 
-        return Topic_()
+        return Expected()
 
 
 class _Watching(StoreProxy):
