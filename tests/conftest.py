@@ -44,6 +44,7 @@ ON_POSTGRES = {
     "test_sending",
     "test_artifacts",
     "test_cooperation_engine",
+    "test_meeting",
     "test_tasks",
     "test_together",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -202,6 +203,45 @@ async def test_a_step_that_emits_too_much_fails(source: StoreSource) -> None:
     async with Environment([root], source, payload_bytes_max=1_000) as env:
         with pytest.raises(ScopeFailed, match="has 2,011 bytes, and may have 1,000"):
             await (await env.engine.emit(ROOT, {})).finished()
+
+
+async def test_a_hierarchy_is_shown_as_a_tree(source: StoreSource) -> None:
+    diary = Diary()
+    operations = [
+        diary.operation("root", ROOT, [CHILD], [], fails_at=1),
+        diary.operation("child", CHILD, [LEAF]),
+        diary.operation("leaf", LEAF, []),
+    ]
+    async with Environment(operations, source) as env:
+        root = await env.engine.emit(ROOT, {})
+        with pytest.raises(ScopeFailed):
+            await root.finished()
+        tree = await env.engine.tree(root.id)
+        assert re.sub(r"  [0-9a-f-]{36}", "", tree.text()).splitlines() == [
+            "root (message) rolled_back",
+            "└─ root (operation) rolled_back",
+            "   └─ child (operation) rolled_back",
+            "      └─ leaf (operation) rolled_back",
+        ]
+        assert tree.mermaid().splitlines()[:4] == [
+            "flowchart TD",
+            '    n0["root<br/>rolled_back"]',
+            '    n1["root<br/>rolled_back"]',
+            '    n2["child<br/>rolled_back"]',
+        ]
+        part = await env.engine.tree(root.run_ids[0])
+        assert [child.run.workflow for child in part.children] == ["child"]
+        with pytest.raises(RunNotFound):
+            await env.engine.tree("nowhere")
+        history = await env.engine.history(root.run_ids[0])
+        assert [(entry.seq, entry.kind, entry.name) for entry in history.journal][:4] == [
+            (1, "seen", "root"),
+            (2, "emitted", "s0"),
+            (3, "suspended", "s0"),
+            (4, "rolling_back", "s1"),
+        ]
+        assert history.journal[3].failure is not None
+        assert history.journal[3].failure.message == "root failed"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

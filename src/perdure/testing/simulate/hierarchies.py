@@ -148,7 +148,9 @@ class _Scenario:
             if self.simulation.loop.time() > until:
                 runs = [memory.runs[run_id].run for run_id in sorted(memory.active)]
                 names = self.simulation.database.processes
-                lines = [f"{run.id} {run.workflow} {run.status} {names.get(run.owner or '')} {run.hold}" for run in runs]
+                lines = [
+                    f"{run.id} {run.workflow} {run.status} {names.get(run.owner or '')} {run.hold}" for run in runs
+                ]
                 lines += [f"mail for {mail.run_id}: {mail.op[:200]}" for mail in memory.mail.values()]
                 raise Stuck("\n".join(["these are stuck:", *lines, *self.simulation.errors]))
             await asyncio.sleep(1)
