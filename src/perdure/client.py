@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +19,7 @@ import msgspec
 
 from perdure.controlling import Controlling
 from perdure.coordinator.coordinator import Coordinator, Limits, Stats
+from perdure.coordinator.deciding import Deaf, Hearing
 from perdure.coordinator.post import PostOffice
 from perdure.coordinator.watch import Watch
 from perdure.emitting import Emitting
@@ -27,7 +28,6 @@ from perdure.handles import RunHandle
 from perdure.inspecting import Inspecting
 from perdure.keeping import Keeping
 from perdure.kernel.effects import Drop, Effect, Finish
-from perdure.kernel.ops import Tell
 from perdure.kernel.records import Engine as EngineRow
 from perdure.kernel.records import Outcome, Run
 from perdure.kernel.status import FINISHED
@@ -130,8 +130,7 @@ class Client(Emitting, Starting, Inspecting, Sending, Reading, Controlling, Keep
             now=self._clock.now,
             workflows=self._workflows,
             posted=self._post.expect,
-            is_ready=self._is_ready,
-            heard=self._heard,
+            hearing=self._hearing,
             probe=self._probe,
         )
 
@@ -145,15 +144,10 @@ class Client(Emitting, Starting, Inspecting, Sending, Reading, Controlling, Keep
             now=self._clock.now,
         )
 
-    def _is_ready(self, run_id: str, told: Sequence[Tell]) -> bool:
-        """Whether a run of an operation that is here can go on: a client has none."""
-        del run_id, told
-        return True
-
-    def _heard(self, run_id: str) -> int:
-        """How often a run of an operation that is here has got word."""
-        del run_id
-        return 0
+    @property
+    def _hearing(self) -> Hearing:
+        """What runs of operations know that are here: a client has none."""
+        return Deaf()
 
     async def _close_store(self) -> None:
         """After opening failed."""

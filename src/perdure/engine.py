@@ -13,6 +13,7 @@ import msgspec
 
 from perdure.client import Client
 from perdure.coordinator.coordinator import Limits
+from perdure.coordinator.deciding import Hearing
 from perdure.coordinator.recovery import Recovery, RecoveryReport
 from perdure.coordinator.sweep import Sweeper
 from perdure.coordinator.timers import Timer, Timers, pause
@@ -38,6 +39,22 @@ from perdure.sending import PENDING_MAX, RETENTION
 log = logging.getLogger("perdure")
 
 _PURGE_EVERY_S = 60.0
+
+
+class _Hearing(Hearing):
+    """The engine's operations, which are there a little later than the coordinator that asks them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def is_ready(self, run_id: str, told: Sequence[ops.Tell]) -> bool:
+        return self._engine.operations.is_ready(run_id, told)
+
+    def heard(self, run_id: str) -> int:
+        return self._engine.operations.heard(run_id)
+
+    def is_undone(self, run_id: str) -> bool:
+        return self._engine.operations.is_undone(run_id)
 
 
 class Engine(Client):
@@ -102,7 +119,7 @@ class Engine(Client):
         self._block_watch: BlockWatch | None = None
         self._recovery: Recovery
         self._functions: FunctionHost
-        self._operations: OperationHost
+        self.operations: OperationHost  # not for users
         self._sweeper: Sweeper
         self._timers: Timers
 
@@ -120,7 +137,7 @@ class Engine(Client):
                 await self._book.register([(one.topic.name, one.name) for one in operations], self._clock.now())
         except BaseException:
             self._functions.close()
-            self._operations.close()
+            self.operations.close()
             await self._resources.release()
             await self._close_store()
             raise
@@ -180,7 +197,7 @@ class Engine(Client):
             threads_max=self._threads_max,
             processes_max=self._processes_max,
         )
-        self._operations = OperationHost(
+        self.operations = OperationHost(
             store=self._store,
             clock=self._clock,
             codec=self._codec,
@@ -199,16 +216,14 @@ class Engine(Client):
             payload_bytes_max=self._payload_bytes_max,
             steps_max=self._steps_max,
         )
-        self._drafting = self._operations.drafting
+        self._drafting = self.operations.drafting
 
-    def _is_ready(self, run_id: str, told: Sequence[ops.Tell]) -> bool:
-        return self._operations.is_ready(run_id, told)
-
-    def _heard(self, run_id: str) -> int:
-        return self._operations.heard(run_id)
+    @property
+    def _hearing(self) -> Hearing:
+        return _Hearing(self)
 
     def _expect(self, began: Iterable[LiveOperation]) -> None:
-        self._operations.expect(began)
+        self.operations.expect(began)
 
     async def shutdown(self, grace: timedelta | float | None = None) -> None:
         """Start nothing new, let running steps end within the grace period, commit, release all runs. Idempotent."""
@@ -217,7 +232,7 @@ class Engine(Client):
             await self._cancel_tasks()
             grace = self._grace_s if grace is None else grace
             grace_s = grace.total_seconds() if isinstance(grace, timedelta) else grace
-            await asyncio.gather(self._functions.drain(grace_s), self._operations.drain(grace_s))
+            await asyncio.gather(self._functions.drain(grace_s), self.operations.drain(grace_s))
             await self._sign_off()
         elif self._state == "broken":
             await super().shutdown()
@@ -229,7 +244,7 @@ class Engine(Client):
     def _let_go(self, error: BaseException) -> None:
         self._timers.close()
         self._functions.close()
-        self._operations.close()
+        self.operations.close()
         if self._block_watch is not None:
             self._block_watch.end()
         super()._let_go(error)
@@ -248,13 +263,13 @@ class Engine(Client):
     @property
     def is_between_steps(self) -> bool:
         """Nothing is queued, committed or loaded: only a running step, time or a caller can make something happen."""
-        is_busy = self._functions.busy or self._operations.busy or self._sweeper.busy
+        is_busy = self._functions.busy or self.operations.busy or self._sweeper.busy
         return self._coordinator.idle and not is_busy
 
     @property
     def steps_running(self) -> int:
         """How many steps' bodies run now."""
-        return self._functions.steps_running + self._operations.steps_running
+        return self._functions.steps_running + self.operations.steps_running
 
     # Recovery.
 
@@ -295,7 +310,7 @@ class Engine(Client):
 
     def _perform_one(self, effect: Begin | Deliver | Drop | Finish | Rearm | Published | Look) -> None:
         if isinstance(effect, Look):
-            self._operations.perform(effect)
+            self.operations.perform(effect)
             return
         if isinstance(effect, Published):
             self._wake_readers(effect.run_id)
@@ -306,11 +321,11 @@ class Engine(Client):
         if isinstance(effect, Begin) and effect.run.deadline is not None:
             self._arm_deadline(effect.run)
         if isinstance(effect, (Begin, Finish)) and effect.run.model == "operation":
-            self._operations.perform(effect)
+            self.operations.perform(effect)
         else:
             self._functions.perform(effect)
             if isinstance(effect, Drop):
-                self._operations.perform(effect)
+                self.operations.perform(effect)
         if isinstance(effect, Finish):
             if (timer := self._deadlines.pop(effect.run.id, None)) is not None:
                 timer.cancel()

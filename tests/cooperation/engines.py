@@ -1,4 +1,4 @@
-"""A world of which an engine is the heart: the same scenarios, on every store, with a process that dies where it is told.
+"""A world of which an engine is the heart: the same scenarios, on every store, with a process that dies when told.
 
 It runs an event loop of its own, only while a test asks it for something. What steps do is noted with `did`, and counts
 once the rows of the step are committed.

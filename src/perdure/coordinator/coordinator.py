@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from perdure.coordinator.assembly import Assembly
-from perdure.coordinator.deciding import Decided, Deliberation, Heard, IsReady, Posted, deliberate
+from perdure.coordinator.deciding import Deaf, Decided, Deliberation, Hearing, Posted, deliberate
 from perdure.coordinator.inbox import Inbox, Item
 from perdure.coordinator.lookup import Found, look_up
 from perdure.coordinator.memory import Memory
@@ -81,8 +81,8 @@ class Coordinator:
     `enroll` registers the engine with the store and returns its row; it is called at start and whenever the engine was
     declared dead, when everything in memory is dropped first. `posted` is told where the answer to a request will be
     that was left for another engine. `lost_track` is told when there may be runs to go on with that only the store
-    knows of: after having been declared dead, and after a commit whose outcome was unknown. `is_ready` says whether a
-    waiting run of an operation can go on with what it is told, `heard` how often it has got word.
+    knows of: after having been declared dead, and after a commit whose outcome was unknown. `hearing` tells
+    of runs of operations what they know.
     """
 
     def __init__(
@@ -97,8 +97,7 @@ class Coordinator:
         now: Callable[[], int],
         workflows: Container[tuple[str, str]],
         posted: Callable[[str, asyncio.Future[Any]], None],
-        is_ready: IsReady = lambda _run_id, _told: True,
-        heard: Heard = lambda _run_id: 0,
+        hearing: Hearing | None = None,
         probe: Probe | None = None,
     ) -> None:
         self.stats = Stats()
@@ -111,8 +110,7 @@ class Coordinator:
         self._now = now
         self._workflows = workflows
         self._posted = posted
-        self._is_ready = is_ready
-        self._heard = heard
+        self._hearing = hearing or Deaf()
         self._probe = probe
         self._inbox = Inbox(
             outside_max=limits.inbox_max, batch_ops_max=limits.batch_ops_max, batch_bytes_max=limits.batch_bytes_max
@@ -352,8 +350,7 @@ class Coordinator:
             engine=self._engine,
             number=self._number + 1,
             now=self._now(),
-            is_ready=self._is_ready,
-            heard=self._heard,
+            hearing=self._hearing,
             book=book,
         )
         self.stats.ops += len(items)

@@ -1,4 +1,4 @@
-"""The rules of operations' runs: what they wrote becomes rows, their status follows, and word goes to those it concerns.
+"""The rules of operations' runs: what they wrote becomes rows, their status follows, word goes to those it concerns.
 
 What a run does next is the model's to know (models/cooperation/rules.py); here only its writer, its status and its
 mail are looked after. Word is never lost: a run that its engine has in memory is awake in the same commit, if it can go
@@ -32,7 +32,7 @@ def emit(_run: Run | None, op: ops.Emit, _me: str, _scene: Scene) -> Decision:
     return Decision(cooperation=op.added, posts=op.starts, reply=True)
 
 
-def cooperate(run: Run | None, op: ops.Cooperate, me: str, _scene: Scene) -> Decision:
+def cooperate(run: Run | None, op: ops.Cooperate, me: str, scene: Scene) -> Decision:
     if run is None or run.claim != op.claim or run.owner != me or run.hold is not None or run.status in FINISHED:
         return NOTHING
     before = run
@@ -40,16 +40,22 @@ def cooperate(run: Run | None, op: ops.Cooperate, me: str, _scene: Scene) -> Dec
         run = replace(run, recoveries=0)
     run, audit = _through(run, op.status, op, op.cause)
     is_over = run.status in FINISHED
+    effects: tuple[Effect, ...] = (Finish(run, op.outcome or Outcome()),) if is_over else ()
+    outcome = op.outcome
+    if run.status is Status.SUCCEEDED and scene.is_undone:
+        # It was told so while it was busy ending, and nobody would tell it again.
+        run, more = _back(run, op, me)
+        audit, outcome, effects = audit + more, Outcome(), (Begin(run),)
     return Decision(
         run=run,
         row=run is not before,
-        outcome=op.outcome,
+        outcome=outcome,
         waits=op.waits,
         waits_dropped=op.waits_dropped,
         waits_cleared=is_over and op.has_waited,
         cooperation=op.added,
         audit=audit,
-        effects=(Finish(run, op.outcome or Outcome()),) if is_over else (),
+        effects=effects,
         posts=(*op.starts, *op.tells),
         reply=True,
     )
@@ -106,11 +112,15 @@ def tell(run: Run | None, op: ops.Tell, me: str, scene: Scene) -> Decision:
 def _undone(run: Run, op: ops.Op, me: str, scene: Scene, added: Cooperation | None = None) -> Decision:
     """What has succeeded is to be undone: it is active again."""
     owner = me if scene.has_code else None
-    run, audit = move(
-        run, Status.ROLLING_BACK, op, "undone", owner=owner, claim=run.claim + 1, completed_at=None, recoveries=0
-    )
+    run, audit = _back(run, op, owner)
     effects: tuple[Effect, ...] = (Begin(run),) if owner is not None else ()
     return Decision(run=run, row=True, outcome=Outcome(), cooperation=added, audit=audit, effects=effects, reply=True)
+
+
+def _back(run: Run, op: ops.Op, owner: str | None) -> tuple[Run, tuple[Audit, ...]]:
+    return move(
+        run, Status.ROLLING_BACK, op, "undone", owner=owner, claim=run.claim + 1, completed_at=None, recoveries=0
+    )
 
 
 def settle(run: Run | None, op: ops.Settle, _me: str, _scene: Scene) -> Decision:

@@ -25,7 +25,8 @@ class Scene(Struct, frozen=True, gc=False):
     """What a rule may have to know beside the run: its box, whether this engine has its workflow, and, where the run is
     to be ended from outside, its unfinished children that are not detached. `stored` are its waits and events as they
     are stored, if there may be more of them than the box knows; `task` is the one that is to be answered. `is_ready`
-    says whether a run of an operation that waits may go on with what it is told."""
+    says whether a run of an operation that waits may go on with what it is told, `is_undone` that what it does is to be
+    undone."""
 
     box: Box = EMPTY
     has_code: bool = True
@@ -33,6 +34,7 @@ class Scene(Struct, frozen=True, gc=False):
     stored: Stored | None = None
     task: Task | None = None
     is_ready: bool = True
+    is_undone: bool = False
 
 
 NO_SCENE = Scene()

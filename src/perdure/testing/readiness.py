@@ -1,4 +1,5 @@
-"""Who can go on, computed once more from all rows of messages and their events, and compared with what engines made of it."""
+"""Who can go on, computed once more from all rows of messages and their events, and compared with what engines made of
+it."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ from perdure.models.cooperation.drafting import Blocked, Drafting
 from perdure.models.cooperation.executing import Enter, Executor
 from perdure.models.cooperation.failures import to_failure
 from perdure.models.cooperation.live import Code, Draft, LiveOperation, StepExecution
+from perdure.models.cooperation.moves import Nothing, Raised, Returned
 from perdure.models.cooperation.moves import Outcome as StepOutcome
-from perdure.models.cooperation.moves import Raised, Returned
 from perdure.models.cooperation.moves import Wait as Waiting
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
 from perdure.models.cooperation.rules import next_move
@@ -166,6 +166,11 @@ class OperationHost:
         live = self._live.get(run_id)
         return 0 if live is None else live.heard
 
+    def is_undone(self, run_id: str) -> bool:
+        """Whether a run knows that what it does is to be undone."""
+        live = self._live.get(run_id)
+        return live is not None and (live.is_undone or live.told is not None)
+
     def expect(self, began: Iterable[LiveOperation]) -> None:
         """These runs are about to be committed, and to be begun here."""
         for live in began:
@@ -181,6 +186,7 @@ class OperationHost:
             return  # Whoever begins with it reads all of this.
         self._leaving.discard(run_id)
         live.heard += 1
+        live.is_undone = live.is_undone or tell.kind == "undo"
         if tell.kind == _NEWS and live.hear(self._drafting.read_news(tell.about)):
             self._go_on(live)
         else:
@@ -421,7 +427,8 @@ class OperationHost:
         run = self._lookup(live.id)
         if run is None or run.status is not draft.status:
             return run is not None
-        return not isinstance(next_move(live.plan, live.view(self._clock.now())), Waiting)
+        # It may have ended by its rows if somebody else has it, which this engine has not heard of yet.
+        return not isinstance(next_move(live.plan, live.view(self._clock.now())), (Waiting, Nothing))
 
     def _due(self, live: LiveOperation) -> None:
         live.timer = None

@@ -60,9 +60,9 @@ class LiveOperation:
     """One run. It does one thing at a time: it runs code, or has something committed, or waits."""
 
     __slots__ = (
-        "asks", "children", "claim", "events", "execution", "handler", "has_waited", "heard", "id", "in_commit", "is_closed",
-        "is_stale", "lineage", "message", "operation", "origin", "returned", "timer", "told", "until", "values",
-        "wakes",
+        "asks", "children", "claim", "events", "execution", "handler", "has_waited", "heard", "id", "in_commit",
+        "is_closed", "is_stale", "is_undone", "lineage", "message", "operation", "origin", "returned", "timer", "told",
+        "until", "values", "wakes",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +102,7 @@ class LiveOperation:
         self.in_commit = False
         self.is_closed = False
         self.is_stale = False  # It is being read anew.
+        self.is_undone = False  # It was told so.
         self.execution: Any = None
         self.timer: Timer | None = None
 
