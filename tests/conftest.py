@@ -45,6 +45,7 @@ ON_POSTGRES = {
     "test_artifacts",
     "test_cooperation_engine",
     "test_meeting",
+    "test_functions",
     "test_tasks",
     "test_together",
 }

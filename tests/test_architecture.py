@@ -33,6 +33,7 @@ ROWS = (
         "emitting",
         "handles",
         "inspecting",
+        "joining",
         "keeping",
         "reading",
         "registry",

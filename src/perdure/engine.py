@@ -18,6 +18,7 @@ from perdure.coordinator.recovery import Recovery, RecoveryReport
 from perdure.coordinator.sweep import Sweeper
 from perdure.coordinator.timers import Timer, Timers, pause
 from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, StoreError
+from perdure.joining import Cooperator
 from perdure.kernel import ops
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Finish, Look, Proceed, Published, Rearm
 from perdure.kernel.records import Run
@@ -106,7 +107,7 @@ class Engine(Client):
             probe=probe,
         )
         self._workflows = Registry(workflows)
-        self._resources = Resources(resources or {})
+        self._resources = Resources({Cooperator: lambda: Cooperator(self), **(resources or {})})
         self._live_runs_max = live_runs_max
         self._callbacks_max = callbacks_max
         self._steps_max = steps_max

@@ -1,5 +1,5 @@
 """One service of a fleet: a process with an engine that has some of the operations. Its program is
-`python -m tests.cooperation.service URL GROUP CLOCK_SKEW_S`; it says so when it is open, and runs until it is killed."""
+`python -m tests.cooperation.service URL GROUP CLOCK_SKEW_S`; it says when it is open, and runs until it is killed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SkewedClock(SystemClock):
 async def serve(url: str, group: int, skew_s: float) -> None:
     operations = [operation(name) for name in GROUPS[group]]
     async with Engine(url, workflows=operations, clock=SkewedClock(skew_s)):
-        print(OPEN, flush=True)
+        print(OPEN, flush=True)  # noqa: T201 - whoever started it waits for that
         await asyncio.Event().wait()
 
 

@@ -1,5 +1,5 @@
-"""Services with different handlers, in processes of their own that are killed again and again: every hierarchy ends as a
-whole, committed or rolled back."""
+"""Services with different handlers, in processes of their own that are killed again and again: every hierarchy ends
+as a whole, committed or rolled back."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Service:
 
 async def survive(url: str, *, roots: int, kills: int) -> None:
     seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    print(f"seed {seed}")  # noqa: T201 - shown if it fails
     chance = random.Random(seed)
     services = [Service(url, group) for group in range(len(GROUPS))]
     ids: list[str] = []

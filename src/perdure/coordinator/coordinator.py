@@ -41,7 +41,20 @@ from perdure.kernel.boxes import Box
 from perdure.kernel.decide import Decision
 from perdure.kernel.delivery import Delivered, FromCommit, Queued
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Proceed
-from perdure.kernel.ops import Advance, Append, Cooperate, Op, Prove, SetHold, Spread, Wake
+from perdure.kernel.ops import (
+    Advance,
+    Append,
+    CancelScope,
+    Cooperate,
+    Emit,
+    Op,
+    Prove,
+    SetHold,
+    Settle,
+    Spread,
+    UndoScope,
+    Wake,
+)
 from perdure.kernel.records import Engine, Hold, Run
 from perdure.kernel.status import ACTIVE, Status
 from perdure.ports import LoadedRun, Probe, Store
@@ -50,6 +63,7 @@ log = logging.getLogger("perdure")
 
 T = TypeVar("T")
 
+_ONCE_ONLY = (CancelScope, Emit, Settle, UndoScope)
 _RECOLLECTED_AT_ONCE = 500
 _CONFLICTS_MAX = 100  # in a row, for one batch; with many engines on the same runs, some are nobody's fault
 _CONFLICTS_AT_ONCE = 3
@@ -397,7 +411,9 @@ class Coordinator:
             return
         (item,) = items
         op = item.op
-        log.error("the store refused an op for run %s: %s", op.run_id, refusal)
+        # Who asks for the same twice at the same time is told, and knows what that means.
+        level = logging.INFO if isinstance(op, _ONCE_ONLY) else logging.ERROR
+        log.log(level, "the store refused an op for run %s: %s", op.run_id, refusal)
         if item.mail:
             await self._settle([Item(Prove(run_id="", at=op.at, error=str(refusal)), item.reply, False, item.mail)])
             return

@@ -52,11 +52,11 @@ def _operation(name: str, level: int) -> Operation[dict[str, Any]]:
             scope.deadline(timedelta(seconds=message["deadlines"][name]))
 
     @ask.rollback
-    async def take_back(scope: Scope, message: dict[str, Any], cause: Failure) -> None:
+    async def take_back(_: Scope, message: dict[str, Any], __: Failure) -> None:
         await asyncio.sleep(message["takes_s"])
 
     @ask.on_child_failure
-    async def answer(scope: Scope, message: dict[str, Any], failure: Failure, attempt: int) -> Any:
+    async def answer(scope: Scope, message: dict[str, Any], failure: Failure, _: int) -> Any:
         if name not in message["forgiving"] or scope.rolling_back:
             raise failure.error()
         return go_on()
@@ -67,13 +67,13 @@ def _operation(name: str, level: int) -> Operation[dict[str, Any]]:
             scope.sleep(timedelta(seconds=message["sleeps"][name]))
 
     @made.step
-    async def end(scope: Scope, message: dict[str, Any]) -> None:
+    async def end(_: Scope, message: dict[str, Any]) -> None:
         await asyncio.sleep(message["takes_s"])
         if message["fails"] == name:
             raise ValueError(name)
 
     @end.rollback
-    async def undo_end(scope: Scope, message: dict[str, Any], cause: Failure) -> None: ...
+    async def undo_end(_: Scope, __: dict[str, Any], ___: Failure) -> None: ...
 
     return made
 
