@@ -337,7 +337,7 @@ class Emitting:
             parent_id=view.lineage[-2] if len(view.lineage) > 2 else "",
         )
         if not await self._submitted(op):
-            raise Misuse(f"run {view.lineage[-1]!r} was taken meanwhile by its handler", run_id=view.lineage[-1])
+            raise Misuse(f"run {op.run_id!r} was taken meanwhile by its handler", run_id=op.run_id)
 
 
 def _place(found: StoredScopes, id: str) -> tuple[Lineage, str]:

@@ -110,7 +110,7 @@ class World(Seen):
 
         return EngineWorld(*operations, on=on, **options)  # type: ignore[return-value]
 
-    def __init__(
+    def __init__(  # pyright: ignore[reportInconsistentConstructor]
         self,
         *operations: Operation[Any],
         on: None = None,

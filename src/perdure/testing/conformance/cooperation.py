@@ -28,9 +28,8 @@ def happened(lineage: str = "r", seq: int = 1, type: str = "EMITTED", **fields: 
     scope = lineage.rpartition("/")[2]
     defaults: dict[str, Any] = {"message_id": "m-1", "created_at": 6, "id": f"{scope}-{seq}"}
     keys = {"EMITTED": "EMITTED", "SEEN": "SEEN/place-order", "COMMITTED": "COMMITTED/place-order"}
-    return MessageEventRow(
-        scope=scope, seq=seq, type=type, cooperation_lineage=lineage, **{"key": keys.get(type)} | defaults | fields
-    )
+    defaults["key"] = keys.get(type)
+    return MessageEventRow(scope=scope, seq=seq, type=type, cooperation_lineage=lineage, **defaults | fields)
 
 
 async def emit(author: Author, **parts: Any) -> None:
