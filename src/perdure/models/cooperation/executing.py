@@ -50,7 +50,7 @@ class Executor:
             now=now,
             ids=lambda: self._ids(self._now()),
             rolling_back=rolling_back,
-            returned=readable(live.view(now), tuple(live.values)),
+            returned=readable(live.view(now), tuple(live.values)) if live.values else (),
             reasons=lambda: reasons(live.view(self._now()), scope.context, rolling_back=rolling_back),
         )
         context = copy_context()
@@ -89,7 +89,7 @@ class Executor:
         return None
 
     async def _call(self, node: Node, function: Callable[..., Any], *args: Any) -> Any:
-        if inspect.iscoroutinefunction(function):
+        if function.__code__.co_flags & inspect.CO_COROUTINE:  # As inspect says, in a tenth of the time.
             return await function(*args)
         if node.kind in ("sleep", "round"):
             return function(*args)

@@ -158,7 +158,7 @@ class OperationHost:
         now = self._clock.now()
         news = [self._drafting.read_news(tell.about) for tell in told]
         view = replace(live.view(now), children=tuple(live.with_news(news)))
-        move = next_move(live.plan, view)
+        move = next_move(live.plan, view, live.progress)
         return not isinstance(move, Waiting) or move.until != live.until
 
     def heard(self, run_id: str) -> int:
@@ -428,7 +428,7 @@ class OperationHost:
         if run is None or run.status is not draft.status:
             return run is not None
         # It may have ended by its rows if somebody else has it, which this engine has not heard of yet.
-        return not isinstance(next_move(live.plan, live.view(self._clock.now())), (Waiting, Nothing))
+        return not isinstance(next_move(live.plan, live.view(self._clock.now()), live.progress), (Waiting, Nothing))
 
     def _due(self, live: LiveOperation) -> None:
         live.timer = None

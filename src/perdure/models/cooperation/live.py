@@ -33,6 +33,7 @@ from perdure.models.cooperation.moves import (
     OperationRun,
     Undo,
 )
+from perdure.models.cooperation.progress import Folding, Progress
 
 Code = Invoke | Handle | Undo  # moves that name code to be run
 
@@ -60,9 +61,9 @@ class LiveOperation:
     """One run. It does one thing at a time: it runs code, or has something committed, or waits."""
 
     __slots__ = (
-        "asks", "children", "claim", "events", "execution", "handler", "has_waited", "heard", "id", "in_commit",
-        "is_closed", "is_stale", "is_undone", "lineage", "message", "operation", "origin", "returned", "timer", "told",
-        "until", "values", "wakes",
+        "asks", "children", "claim", "events", "execution", "folding", "handler", "has_waited", "heard", "id",
+        "in_commit", "is_closed", "is_stale", "is_undone", "lineage", "message", "operation", "origin", "returned",
+        "timer", "told", "until", "values", "wakes",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +106,21 @@ class LiveOperation:
         self.is_undone = False  # It was told so.
         self.execution: Any = None
         self.timer: Timer | None = None
+        self.folding: Folding | None = None
+
+    @property
+    def progress(self) -> Progress:
+        """What its rows come to. Raises Mismatch."""
+        return self.folded().progress()
+
+    def folded(self) -> Folding:
+        """Raises Mismatch."""
+        if self.folding is None:
+            folding = Folding(self.plan)
+            for row in self.events:
+                folding.add(row)
+            self.folding = folding
+        return self.folding
 
     @property
     def plan(self) -> Plan:
@@ -170,8 +186,8 @@ class Draft:
     """What a run is about to write, in one commit, and what it does then."""
 
     __slots__ = (
-        "began", "children", "code", "failure", "messages", "rows", "runs", "seen", "state", "status", "tells", "until",
-        "until_stored", "values",
+        "began", "children", "code", "failure", "folding", "messages", "rows", "runs", "seen", "state", "status",
+        "tells", "until", "until_stored", "values",
     )  # fmt: skip
 
     def __init__(self, status: Status) -> None:
@@ -189,17 +205,24 @@ class Draft:
         self.code: Code | None = None
         self.state: State | None = None  # that it ends in
         self.failure: Failure | None = None
+        self.folding: Folding | None = None  # of all its rows, with these
 
-    def own(self, lineage: Lineage) -> list[MessageEvent]:
-        return [row for row in self.rows if row.cooperation_lineage == lineage]
+    def own(self, lineage: Lineage, first: int = 0) -> list[MessageEvent]:
+        """Those of its own lineage, from one of all rows on."""
+        return [row for row in self.rows[first:] if row.cooperation_lineage == lineage]
 
     def apply(self, live: LiveOperation) -> None:
         """It is committed."""
-        live.events += self.own(live.lineage)
-        live.children |= {child.lineage[-1]: child for child in self.children}
-        live.wakes |= wakes_of(self.messages)
-        live.returned.update(value.variable for value in self.values)
-        live.values += self.values
+        own = self.own(live.lineage)
+        live.events += own
+        if own:
+            live.folding = self.folding
+        if self.messages:
+            live.children |= {child.lineage[-1]: child for child in self.children}
+            live.wakes |= wakes_of(self.messages)
+        if self.values:
+            live.returned.update(value.variable for value in self.values)
+            live.values += self.values
         live.until = self.until_stored
 
 
