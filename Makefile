@@ -27,7 +27,7 @@ types: $(STAMP)          ## mypy and pyright, both strict
 	$(BIN)/pyright --pythonpath $(BIN)/python $(CODE)
 
 test: $(STAMP)           ## all tests but the soak
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 bench: $(STAMP)          ## what the engine does per second, beside the floor of the store
 	@$(BIN)/python -m bench

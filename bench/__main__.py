@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import platform
 import sqlite3
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from msgspec.json import encode
 
+import perdure
 from bench import loop
 from bench.measure import measure
 from bench.report import Rounds, summary, table
@@ -40,6 +42,8 @@ def main() -> None:
     print("SQLite with synchronous=full;", ", ".join(f"{name} {value}" for name, value in machine.items()))
     if os.getloadavg()[0] > (os.cpu_count() or 1) / 2:
         print("others keep this machine busy: expect figures, and ratios too, to be far off")
+    # As an installer leaves it: else every process that is launched would compile the package anew.
+    compileall.compile_dir(Path(perdure.__file__).parent, quiet=2)
     began = time.monotonic()
     rounds: Rounds = {name: [] for name in sizes}
     for number in range(1, count + 1):

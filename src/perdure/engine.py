@@ -31,6 +31,7 @@ from perdure.models.functions.context import enter_operation
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.host import FunctionHost
+from perdure.models.functions.records import Records
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES
 from perdure.ports import Clock, Codec, Ids, Probe, Store, new_id
 from perdure.registry import Registry
@@ -107,7 +108,8 @@ class Engine(Client):
             probe=probe,
         )
         self._workflows = Registry(workflows)
-        self._resources = Resources({Cooperator: lambda: Cooperator(self), **(resources or {})})
+        own = {Records: Records(lambda: self._store, self._codec), Cooperator: Cooperator(self)}
+        self._resources = Resources(resources or {}, own)
         self._live_runs_max = live_runs_max
         self._callbacks_max = callbacks_max
         self._steps_max = steps_max

@@ -37,7 +37,7 @@
     │   ├── RollbackFailed                   not all that was to be undone could be
     │   ├── RunCancelled                     the run was cancelled
     │   ├── DeadlineExceeded                 the run's deadline passed
-    │   ├── HttpFailed                       a server answered with a status that says no
+    │   ├── HttpFailed                       a server answered with a status that says no, or not at all
     │   ├── LlmFailed                        a model's server gave no answer this time
     │   │   ├── LlmRefused                   … and would give none the next time
     │   │   ├── LlmTruncated                 the answer was cut off at its maximum of tokens
@@ -257,9 +257,9 @@ class DeadlineExceeded(Outcome): ...
 
 
 class HttpFailed(Outcome):
-    """An HTTP node's request was answered with a status that says no."""
+    """An HTTP node's request was answered with a status that says no, or (None) not at all."""
 
-    status: int
+    status: int | None
     body: str
 
 

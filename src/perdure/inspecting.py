@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -13,7 +15,7 @@ from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.checks import checked_text
 from perdure.models.functions.context import from_datetime, to_datetime
 from perdure.ports import Codec, RunFilter, Store
-from perdure.registry import named
+from perdure.registry import Registry, named
 from perdure.views import (
     EngineView,
     History,
@@ -29,6 +31,10 @@ from perdure.views import (
     to_cursor,
 )
 
+if TYPE_CHECKING:
+    from perdure.models.graphs.define import Graph
+    from perdure.models.graphs.tracing import TokensView
+
 _PAGE = 200
 
 
@@ -37,6 +43,8 @@ class Inspecting:
 
     _store: Store
     _codec: Codec
+    _workflows: Registry
+    _payload_bytes_max: int
 
     def _check_open(self, *, to_start: bool = False) -> None:
         raise NotImplementedError
@@ -127,6 +135,39 @@ class Inspecting:
             audit=[audit_view(audit) for audit in await self._store.audit(id)],
             archived=[entry_view(e, self._codec, attempt) for attempt, e in await self._store.archived(id)],
         )
+
+    async def tokens(self, id: str, *, graph: Graph[Any, Any] | None = None) -> TokensView:
+        """Where the tokens of a run of a graph are and were, while it lives and after: to be looked at, or for
+        `graph.to_svg(tokens)`. A client, and an engine that does not run the graph, must be given it.
+
+        Raises RunNotFound; Misuse if the run is none of a graph, or of another one.
+        """
+        self._check_open()
+        stored = (await self._store.get([checked_text(id, "a run's id")])).get(id)
+        if stored is None:
+            raise RunNotFound(id)
+        run = stored.run
+        if run.model != "graph":
+            raise Misuse(f"run {id!r} is of a {run.model}: only those of graphs have tokens")
+        found: Any = self._workflows.get((run.workflow, run.workflow_version)) if graph is None else graph
+        which = named(run.workflow, run.workflow_version)
+        if found is None:
+            raise Misuse(f"run {id!r} is of {which}, which is not known here; hand it in: tokens(id, graph=…)")
+        if (found.name, found.version) != (run.workflow, run.workflow_version) or found.model != "graph":
+            raise Misuse(f"run {id!r} is of {which}, not of {found!r}")
+        input, entries = await self._store.journal(id)
+        done: asyncio.Future[TokensView] = asyncio.get_running_loop().create_future()
+
+        def trace() -> None:  # A replay has tasks of its own, so it cannot happen inside another's.
+            try:
+                view = found.trace(run, input, entries, self._codec, self._payload_bytes_max)
+            except Exception as error:  # noqa: BLE001 - it is raised where it is asked for
+                done.set_exception(error)
+            else:
+                done.set_result(view)
+
+        asyncio.get_running_loop().call_soon(trace)
+        return await done
 
     async def tree(self, id: str, *, runs_max: int = 10_000) -> RunTree:
         """A run with its children and theirs, oldest first, without payloads: as data, as text (`.text()`) or as a

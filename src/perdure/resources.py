@@ -11,10 +11,12 @@ from perdure.errors import Misuse
 
 
 class Resources:
-    """Objects by type. A factory returns the object, an awaitable of it, or a context manager, async or not, for it."""
+    """Objects by type. A factory returns the object, an awaitable of it, or a context manager, async or not, for it.
+    Beside those that users give there are the engine's `own`."""
 
-    def __init__(self, factories: Mapping[type[Any], Callable[[], Any]]) -> None:
+    def __init__(self, factories: Mapping[type[Any], Callable[[], Any]], own: Mapping[type[Any], Any]) -> None:
         self._factories = factories
+        self._own = own
         self._held: dict[type[Any], Any] = {}
         self._stack = AsyncExitStack()
 
@@ -39,7 +41,7 @@ class Resources:
 
     def get(self, kind: type[Any]) -> Any:
         try:
-            return self._held[kind]
+            return self._held[kind] if kind in self._held else self._own[kind]
         except KeyError:
             known = ", ".join(sorted(k.__qualname__ for k in self._held)) or "none"
             raise Misuse(

@@ -65,6 +65,16 @@ def test_the_script_ships_once_however_often_it_is_started(tmp_path: Path) -> No
     assert run(EXAMPLES / "script.py", tmp_path) == "parcel of o-17, paid 100\n"
 
 
+def test_the_approval_waits_for_its_answer_without_a_process(tmp_path: Path) -> None:
+    example = EXAMPLES / "graph_approval.py"
+    assert run(example, tmp_path) == "to be answered: Refund o-17?\n"
+    assert "● 1" in (tmp_path / "approval.svg").read_text(encoding="utf-8")
+    answered = run(example, tmp_path, None, "yes")
+    letter = "letter-o-17 Dear customer, we paid 100 for o-17.\n"
+    assert answered == "paying back 100 for o-17\n{'said': 'paid'}\n" + letter
+    assert run(example, tmp_path, None, "yes") == "{'said': 'paid'}\n" + letter
+
+
 def test_the_django_shop_takes_an_order_and_its_payment(tmp_path: Path) -> None:
     shop = EXAMPLES / "django_shop"
     with subprocess.Popen([sys.executable, shop / "engine.py"], cwd=tmp_path) as engine:

@@ -23,9 +23,10 @@ class Fleet:
         self._make = make
         self._stack = stack
 
-    async def engine(self, workflows: Workflows, **options: Any) -> Engine:
+    async def engine(self, workflows: Workflows, *, store: Store | None = None, **options: Any) -> Engine:
         options = {"poll_s": 0.2, "grace_s": 0, **options}
-        return await self._stack.enter_async_context(Engine(self._make(), workflows=workflows, **options))
+        engine = Engine(store or self._make(), workflows=workflows, **options)
+        return await self._stack.enter_async_context(engine)
 
 
 Sailing = Callable[[], AbstractAsyncContextManager[Fleet]]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
+import socket
+import sqlite3
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
 
 from perdure import Event, NamedEvent, Retry, RunHandle, Workflow, current_step, sleep, step, workflow
-from perdure.errors import GraphTimedOut, HttpFailed, InvalidDefinition, RunFailed
+from perdure.errors import GraphTimedOut, HttpFailed, InvalidDefinition, Misuse, RunFailed, SecretNotFound
 from perdure.graph import Graph, add_kind, all_of, assign, child, collect, http, timer, wait
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -108,6 +113,25 @@ async def test_a_node_is_tried_again_by_its_own_policy(source: StoreSource) -> N
     graph.output("nodes.work")
     assert await run(graph, source) == 4
     assert tried == [1, 2, 3, 4]
+
+
+@step(transactional=True)
+def insert(value: int) -> int:
+    connection = current_step().connection
+    connection.execute("create table if not exists numbers (value integer)")
+    connection.execute("insert into numbers values (?)", (value,))
+    return value
+
+
+async def test_a_transactional_step_stays_one_in_a_node(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    graph: Graph[Any, Any] = Graph("transactional")
+    graph.node("work", insert, input={"value": "input"})
+    graph.output("nodes.work")
+    assert await run(graph, f"sqlite:///{path}", 7) == 7
+    with sqlite3.connect(path) as database:
+        assert database.execute("select value from numbers").fetchall() == [(7,)]
+    database.close()
 
 
 async def test_a_result_that_does_not_fit_its_annotation_fails_the_node(source: StoreSource) -> None:
@@ -318,11 +342,25 @@ class Server(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         self.asked.append({"path": self.path, "body": body.decode(), "key": self.headers["idempotency-key"]})
+        if self.path.startswith("/echo"):
+            self.echo()
+            return
         status = 503 if self.path.startswith("/busy") and len(self.asked) == 1 else 200
         self.send_response(404 if self.path.startswith("/missing") else status)
         self.send_header("content-type", "application/json")
         self.end_headers()
         self.wfile.write(json.dumps({"path": self.path, "got": json.loads(body or "null")}).encode())
+
+    def echo(self) -> None:
+        """Repeat all that the request said, as careless servers do."""
+        said = dict(self.headers)
+        self.send_response(500 if self.path == "/echo-failing" else 200)
+        is_text = self.path == "/echo-text"
+        self.send_header("content-type", "text/plain" if is_text else "application/json")
+        self.send_header("x-echo", " ".join(said.values()))
+        self.end_headers()
+        text = json.dumps({"said": [said], "all": " ".join(said.values())}).replace("/", "\\/")
+        self.wfile.write((text + quote(said.get("X-Key", ""), safe="") if is_text else text).encode())
 
     def do_GET(self) -> None:
         self.do_POST()
@@ -374,3 +412,103 @@ async def test_a_status_that_says_no_is_a_failure_unless_it_is_accepted(
     assert isinstance(error, HttpFailed)
     assert error.status == 404
     assert await run(asking(accept=[404]), source, url) == 404
+
+
+async def test_a_server_that_is_not_there_is_a_failure(source: StoreSource) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        graph: Graph[Any, Any] = Graph("web")
+        graph.node("ask", http("input"), retry=Retry.never())
+        error = await failure(graph, source, f"http://127.0.0.1:{taken.getsockname()[1]}/")
+    assert isinstance(error, HttpFailed)
+    assert "was not answered: ConnectError" in str(error)
+
+
+TOKEN = "tk-do/not+tell==4711"
+KEY = "key-also-not-4712"
+
+
+async def test_secrets_of_a_request_are_in_no_definition_journal_log_or_error(
+    tmp_path: Path,
+    server: tuple[str, list[dict[str, Any]]],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url, _ = server
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("SERVICE_TOKEN", TOKEN)
+    monkeypatch.setenv("SERVICE_KEY", KEY)
+    graph: Graph[Any, Any] = Graph("web")
+    for number, path in enumerate(["echo", "echo-text", "echo-failing"]):
+        node = http(f"input + '/{path}'", secret="SERVICE_KEY", secret_headers={"X-Key": "SERVICE_TOKEN"})
+        graph.node(f"ask{number}", node, retry=Retry.never())
+    graph.edge("ask0", "ask1")
+    graph.edge("ask1", "ask2")
+    graph.node("rescue", assign({"output.why": "error.message", "output.all": "[nodes.ask0, nodes.ask1]"}))
+    graph.edge("ask2", "rescue", on_error=True)
+    async with Environment([graph], f"sqlite:///{tmp_path / 'runs.db'}") as env:
+        handle = await env.engine.start(graph(url))
+        result = await handle.result()
+        history = repr(await env.engine.history(handle.id))
+    assert result["all"][0]["body"]["said"][0]["X-Key"] == "[secret]"
+    assert result["all"][0]["body"]["said"][0]["Authorization"] == "Bearer [secret]"
+    assert "[secret]" in result["why"]
+    with sqlite3.connect(tmp_path / "runs.db") as database:
+        stored = "\n".join(database.iterdump())
+    database.close()
+    assert "Bearer [secret]" in stored
+    assert "httpcore" in caplog.text
+    assert "x-echo" in caplog.text
+    everything = [graph.dump(), graph.dump("json"), history, caplog.text, stored, repr(result)]
+    everything += [file.read_bytes().decode(errors="replace") for file in tmp_path.iterdir()]
+    for text in everything:
+        for hidden in (TOKEN, KEY, quote(TOKEN, safe=""), TOKEN.replace("/", "\\/")):
+            assert hidden[2:-4] not in text
+
+
+async def test_a_secret_that_is_nowhere_is_named(
+    source: StoreSource, server: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, asked = server
+    monkeypatch.delenv("SERVICE_KEY", raising=False)
+    graph: Graph[Any, Any] = Graph("web")
+    graph.node("ask", http("input", secret_headers={"X-Key": "SERVICE_KEY"}))
+    error = await failure(graph, source, url)
+    assert isinstance(error, SecretNotFound)
+    assert f"header 'X-Key' of GET {url}: there is no secret 'SERVICE_KEY'" in str(error)
+    assert asked == []
+
+
+async def test_an_address_with_a_password_is_refused_and_not_repeated(source: StoreSource) -> None:
+    graph: Graph[Any, Any] = Graph("web")
+    graph.node("ask", http("input"), retry=Retry.never())
+    error = await failure(graph, source, "http://ann:word-4713@127.0.0.1/")
+    assert isinstance(error, Misuse)
+    assert "name a secret instead" in str(error)
+    assert "4713" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"secret": TOKEN}, "secret"),
+        ({"secret_headers": {"X Key": "SERVICE_KEY"}}, "secret_headers"),
+        ({"secret_headers": {"X-Key": TOKEN}}, "secret_headers"),
+        ({"secret": "A", "headers": {"authorization": "'x'"}}, "secret_headers: there are two headers 'Authorization'"),
+        ({"secret": "A", "secret_headers": {"AUTHORIZATION": "B"}}, "secret_headers: there are two headers"),
+    ],
+)
+def test_a_request_that_cannot_work_is_refused(options: dict[str, Any], why: str) -> None:
+    graph: Graph[Any, Any] = Graph("web")
+    graph.node("ask", http("input", **options))
+    with pytest.raises(InvalidDefinition) as refused:
+        graph.build()
+    assert why in str(refused.value)
+    assert TOKEN not in str(refused.value)
+
+
+def test_a_request_with_secrets_is_the_same_as_text() -> None:
+    graph: Graph[Any, Any] = Graph("web")
+    graph.node("ask", http("input", secret="A", secret_headers={"X-Key": "B"}))
+    assert Graph.parse(graph.dump("yaml")).dump("json") == graph.dump("json")
+    assert '"X-Key": "B"' in graph.dump("json")

@@ -59,7 +59,7 @@ LATE = {
     "nobody has it": a_run(owner=None),
     "it was claimed anew": a_run(claim=3),
     "it is held": a_run(hold=PAUSED, owner=None),
-    **{f"it is {status}": a_run(status) for status in FINISHED},
+    **{f"it is {status}": a_run(status) for status in sorted(FINISHED)},
 }
 
 

@@ -21,7 +21,7 @@ from perdure.errors import InvariantViolated, SchemaTooNew, StoreBroken, StoreBu
 from perdure.kernel.records import Audit, Entry, Event, Outcome, PublishedValue, Run, StreamItem, Wait
 from perdure.ports import RunFilter
 from perdure.storage.sqlite import SqliteStore, schema
-from perdure.storage.sqlite.hints import LogWatch
+from perdure.storage.sqlite.hints import LogWatch, Writes
 from perdure.storage.sqlite.listing import listing
 from perdure.storage.sqlite.pace import COMMIT_SWITCH_INTERVAL_S, BriskSwitching
 from perdure.storage.sqlite.queries import QUERIES
@@ -475,12 +475,55 @@ async def test_a_change_of_the_log_is_told_again_since_it_comes_before_what_it_a
     log = path.with_name(f"{path.name}-wal")
     log.write_bytes(b"frames")
     told = asyncio.Queue[None]()
-    watch = LogWatch(path, lambda: told.put_nowait(None))
+    watch = LogWatch(path, lambda: told.put_nowait(None), Writes())
     log.write_bytes(b"frames of a commit that is on its way to the disk")
-    for _ in range(4):
+    for _ in range(3):
         await told.get()
     watch.end()
     assert told.empty()
+
+
+async def test_what_the_store_itself_writes_is_not_told_before_it_rests(path: Path) -> None:
+    log = path.with_name(f"{path.name}-wal")
+    log.write_bytes(b"frames")
+    writes, told = Writes(), asyncio.Queue[bool]()
+    watch = LogWatch(path, lambda: told.put_nowait(writes.is_busy), writes)
+    writes.is_busy = True
+
+    def rest() -> None:
+        writes.count += 1
+        writes.is_busy = False
+
+    log.write_bytes(b"frames of the store's own commit")
+    asyncio.get_running_loop().call_later(0.1, rest)
+    assert not await told.get()  # Something of others may hide behind it.
+    watch.end()
+
+
+async def test_what_others_write_is_told_though_the_store_itself_writes_all_the_time(path: Path) -> None:
+    log = path.with_name(f"{path.name}-wal")
+    log.write_bytes(b"frames")
+    writes, told = Writes(), asyncio.Event()
+    watch = LogWatch(path, told.set, writes)
+    writes.is_busy = writes.others_seen = True
+    log.write_bytes(b"frames of two commits")
+    await told.wait()
+    watch.end()
+
+
+def test_a_writer_sees_that_others_have_written(path: Path) -> None:
+    mine, theirs = (sqlite3.connect(path, isolation_level=None) for _ in range(2))
+    mine.execute("pragma journal_mode = wal")
+    mine.execute("create table things (thing)")
+    writes = Writes()
+    for _ in range(3):
+        writes.do(lambda connection: connection.execute("insert into things values ('mine')"), mine)
+    assert (writes.count, writes.others_seen) == (3, False)
+    theirs.execute("insert into things values ('theirs')")
+    writes.do(lambda connection: connection.execute("insert into things values ('mine')"), mine)
+    assert writes.others_seen
+    mine.close()
+    theirs.close()
 
 
 async def test_a_lock_file_that_is_gone_means_dead(path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from perdure.kernel.batch import Batch, RunWrite
+from perdure.kernel.batch import Batch, RunWrite, is_brief_change
 from perdure.kernel.boxes import Box
 from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.decision import Decision
@@ -99,16 +99,20 @@ class Assembly:
                 input=decision.input,
                 outcome=decision.outcome,
                 born=self.batch.numbered,
+                is_brief=before is not None and is_brief_change(before, run),
             )
             if before is None and run.parent_id is not None and run.bond != "detached":
                 self.children.setdefault(run.parent_id, []).append(run.id)
         else:
+            write.is_brief = write.is_brief and is_brief_change(write.run, run)
             write.run = run
             if decision.input is not None:
                 write.input = decision.input
             if decision.outcome is not None:
                 write.outcome = decision.outcome
         write.awake = decision.awake
+        if decision.awake is not None:
+            write.is_brief = write.is_brief and is_brief_change(run, decision.awake)
         write.dozing = run.revision
 
     def _add_waits(self, run_id: str, decision: Decision) -> None:

@@ -43,18 +43,19 @@ class Watch:
         self._recover = recover
         self._is_behind = is_behind
         self._poll_us = round(poll_s * 1_000_000)
-        self._heard = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._is_hinted = False
         self._recovered_at = clock.now()
 
     async def run(self) -> None:
-        self._store.listen(self._heard.set)
+        self._store.listen(self._hear)
         while True:
-            timer = self._clock.call_at(self._clock.now() + self._poll_us, self._heard.set)
+            timer = self._clock.call_at(self._clock.now() + self._poll_us, self._woken.set)
             try:
-                await self._heard.wait()
+                await self._woken.wait()
             finally:
                 timer.cancel()
-            self._heard.clear()
+            self._woken.clear()
             try:
                 await self._look()
             except Fenced:
@@ -65,20 +66,27 @@ class Watch:
                 # Whatever it is: an engine that looks no more is deaf, and nobody would know.
                 log.exception("looking for what others left failed and is tried again")
 
+    def _hear(self) -> None:
+        self._is_hinted = True
+        self._woken.set()
+
     async def _look(self) -> None:
         if not self._store.is_surely_alive():
             # An engine that was marked dead and has nothing to commit would never hear of it.
             await self._coordinator.prove()
-        # Somebody waits for answers and mail, so they come first, without asking whether there are any.
+        is_hinted, self._is_hinted = self._is_hinted, False
         if self._post.is_awaiting:
             await self._post.collect()
-        is_read = await self._post.read(self._coordinator)
+        # After a hint mail comes first, without asking whether there is any: somebody waits.
+        is_read = not is_hinted or await self._post.read(self._coordinator)
         now = self._clock.now()
         news = await self._store.look(engine_id=self._coordinator.engine.id, offers=self._offers(), at=now)
+        if news.mail:
+            is_read = await self._post.read(self._coordinator)
         # Who has died is learnt by recovering what they left.
         is_stray = news.stray or not is_read or self._is_behind()
         if news.dead or (is_stray and now >= self._recovered_at + _RECOVERIES_APART_US):
             self._recovered_at = now
             await self._recover()
         elif is_stray:
-            self._clock.call_at(self._recovered_at + _RECOVERIES_APART_US, self._heard.set)
+            self._clock.call_at(self._recovered_at + _RECOVERIES_APART_US, self._woken.set)

@@ -16,7 +16,8 @@ class RunWrite(Struct, kw_only=True):
     `expected_version` None inserts; otherwise the row must still have the expected owner, version and claim.
     `outcome` None leaves output and failure as they are. `awake` is the row to write instead, if something that this
     run is about to wait for turns out to be there (None: it is not about to wait); `dozing` is the number of the audit
-    row that then falls away. `born` is the last of the batch's numbers that was given before a new run.
+    row that then falls away. `born` is the last of the batch's numbers that was given before a new run. `is_brief` is
+    what `is_brief_change` says, of all changes from the row that is there to this one, and to `awake`.
     """
 
     run: Run
@@ -28,6 +29,23 @@ class RunWrite(Struct, kw_only=True):
     awake: Run | None = None
     dozing: int = 0
     born: int = 0
+    is_brief: bool = False
+
+
+def is_brief_change(before: Run, after: Run) -> bool:
+    """Whether nothing differs but status, numbers, owner, claim and times: as for most changes, which a store may then
+    write with less."""
+    return (
+        before.tags is after.tags
+        and before.hold is after.hold
+        and before.started_at == after.started_at
+        and before.recoveries == after.recoveries
+        and before.attempt == after.attempt
+        and before.undo == after.undo
+        and before.deadline == after.deadline
+        and before.workflow_version == after.workflow_version
+        and before.origin == after.origin
+    )
 
 
 class Batch(Struct, kw_only=True):

@@ -87,6 +87,11 @@ class PostgresServer:
                 raise RuntimeError(f"Postgres {self.version} does not start:\n{(self._place / 'log').read_text()}")
             time.sleep(0.02)
 
+    def statements(self) -> int:
+        """How many statements its log tells of, if it is to log them."""
+        lines = (self._place / "log").read_text("utf-8", errors="replace").splitlines()
+        return sum("LOG:  statement:" in line or "LOG:  execute " in line for line in lines)
+
     def promote(self) -> None:
         """Make a standby a primary. Returns when it is one."""
         self._run("pg_ctl", "promote", "-D", str(self._data))

@@ -9,9 +9,10 @@ import asyncio
 from collections.abc import Iterator
 from urllib.parse import quote
 
+import asyncpg
 import pytest
 
-from perdure import Engine, Event, receive, workflow
+from perdure import Engine, Event, current_step, receive, step, workflow
 from perdure.errors import Misuse, StoreBroken, StoreBusy
 from perdure.ports import Store
 from perdure.storage import open_store
@@ -31,6 +32,17 @@ class Paid(Event):
 async def is_paid(number: int) -> int:
     paid = await receive(Paid)
     return number + paid.amount
+
+
+@step(transactional=True)
+async def note(number: int) -> int:
+    rows = current_step().connection
+    return int(await rows.fetchval("insert into public.notes (number) values ($1) returning number", number))
+
+
+@workflow
+async def notes(count: int) -> int:
+    return sum([await note(number) for number in range(count)])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -174,3 +186,35 @@ async def test_hints_and_heartbeats_take_the_direct_way(url: str, bouncer: PgBou
         async with meddler(url) as third:
             rows = await third.fetch("select distinct application_name, client_port from pg_stat_activity")
             assert {"perdure listener", "perdure heartbeat"} <= {row[0] for row in rows}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("is_alone", [False, True])
+async def test_steps_have_their_transactions_through_it(url: str, bouncer: PgBouncer, is_alone: bool) -> None:
+    direct = "pgbouncer=true" if is_alone else f"direct={quote(url.partition('?')[0], safe='')}"
+    pooled = f"{through(bouncer, url)}&{direct}"
+    async with meddler(url) as other:
+        await other.execute("drop table if exists public.notes; create table public.notes (number int)")
+        async with Engine(pooled, workflows=[notes]) as engine:
+            runs = [await engine.start(notes(5)) for _ in range(20)]
+            assert [await run.result() for run in runs] == [10] * 20
+        assert await other.fetchval("select count(*) from public.notes") == 100
+
+
+@pytest.mark.soak
+async def test_runs_start_in_callers_transactions_through_it(url: str, bouncer: PgBouncer) -> None:
+    pooled = f"{through(bouncer, url)}&pgbouncer=true"
+    async with Engine(pooled, workflows=[is_paid]) as engine:
+        caller = await asyncpg.connect(bouncer.url, statement_cache_size=0)
+        try:
+            for number in range(10):
+                transaction = caller.transaction()
+                await transaction.start()
+                await engine.start(is_paid(number), id=f"r-{number}", connection=caller)
+                await (transaction.rollback() if number % 2 else transaction.commit())
+        finally:
+            await caller.close()
+        for number in range(0, 10, 2):
+            await engine.send(Paid(amount=1), to=f"r-{number}")
+            assert await engine.handle(f"r-{number}").result() == number + 1
+        assert len((await engine.runs()).runs) == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeVar, overload
@@ -16,6 +17,7 @@ from perdure.models.functions.checks import checked_text
 from perdure.models.functions.commands import Ask
 from perdure.models.functions.context import TimeReached, require_loop, seconds_of
 from perdure.models.functions.failures import mark
+from perdure.models.functions.loop import WorkflowLoop
 from perdure.models.functions.schemas import schema_of
 from perdure.models.functions.values import Reader, to_text
 from perdure.models.functions.waiting import Choice, EventChoice, TimerChoice, Waits, Won, read_won
@@ -135,6 +137,41 @@ async def task(
     within `timeout`, TaskFailed if a worker gives up; UnstorableValue, InvalidArguments, NotInWorkflow.
     """
     loop = require_loop("task")
+    is_type = schema is not None and not isinstance(schema, Mapping)
+    what = f"a task of queue {queue!r:.80}"
+    asked = ask_task(
+        loop,
+        name=queue,
+        queue=queue,
+        kind=kind,
+        title=title,
+        schema=schema_of(schema),
+        payload=payload,
+        reader=Reader(schema if is_type else Any, what),
+        timeout=timeout,
+    )
+    got = await asked
+    if isinstance(got, TimeReached):
+        raise TimeoutError(f"no answer to {what} came within {timeout}")
+    if isinstance(got, TaskFailed):
+        raise got
+    return got
+
+
+def ask_task(
+    loop: WorkflowLoop,
+    *,
+    name: str,
+    queue: str,
+    kind: str,
+    title: str,
+    schema: dict[str, Any],
+    payload: Any,
+    reader: Reader,
+    timeout: timedelta | float | None,
+) -> asyncio.Future[Any]:
+    """A future for what became of a task: what `reader` makes of the answer, TimeReached, or TaskFailed. `name` is that
+    of its journal entry. Raises UnstorableValue, InvalidArguments."""
     checked_text(queue, "a queue's name")
     if title:
         checked_text(title, "a title", _TITLE_MAX_CHARS)
@@ -143,23 +180,17 @@ async def task(
     due_at: dict[int, int] = {}
     if timeout is not None:
         due_at[1] = loop.now() + max(0, round(seconds_of(timeout, "task") * 1_000_000))
-    is_type = schema is not None and not isinstance(schema, Mapping)
     what = f"a task of queue {queue!r}"
     call = TaskCall(
         queue=queue,
         kind=kind,
         title=title,
-        schema=to_text(schema_of(schema), f"the schema of {what}", loop.payload_max),
+        schema=to_text(schema, f"the schema of {what}", loop.payload_max),
         payload=to_text(payload, f"the payload of {what}", loop.payload_max),
-        reader=Reader(schema if is_type else Any, what),
+        reader=reader,
         due_at=due_at,
     )
-    got = await loop.ask("task", queue, call)
-    if isinstance(got, TimeReached):
-        raise TimeoutError(f"no answer to {what} came within {timeout}")
-    if isinstance(got, TaskFailed):
-        raise got
-    return got
+    return loop.ask("task", name, call)
 
 
 def is_reserved(event_name: str) -> bool:
@@ -167,4 +198,4 @@ def is_reserved(event_name: str) -> bool:
     return event_name.startswith(TASK_EVENT)
 
 
-__all__ = ["Given", "TaskCall", "TaskKind", "is_reserved", "task"]
+__all__ = ["Given", "TaskCall", "TaskKind", "ask_task", "is_reserved", "task"]

@@ -33,7 +33,7 @@ class BlockWatch:
         self._seen_at = time.monotonic()
         self._culprit = ""
         self._ended = threading.Event()
-        self._timer = self._loop.call_later(warn_s / 4, self._note)
+        self._timer = self._loop.call_later(warn_s / 2, self._note)
         threading.Thread(target=self._look, name="perdure-block-watch", daemon=True).start()
 
     def end(self) -> None:
@@ -47,11 +47,11 @@ class BlockWatch:
             log.warning("%s blocked the event loop for %.1f s; %s", self._culprit, blocked_s, _ADVICE)
             self._culprit = ""
         self._seen_at = now
-        self._timer = self._loop.call_later(self._warn_s / 4, self._note)
+        self._timer = self._loop.call_later(self._warn_s / 2, self._note)
 
     def _look(self) -> None:
         suspected_at = 0.0
-        while not self._ended.wait(self._warn_s / 4):
+        while not self._ended.wait(self._warn_s / 2):
             blocked_s = time.monotonic() - self._seen_at
             if blocked_s < self._warn_s or self._culprit:
                 continue

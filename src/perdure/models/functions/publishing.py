@@ -6,6 +6,7 @@ nothing twice. It has no position in the program and is not answered, so it may 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from perdure.errors import Misuse, NotInWorkflow
@@ -69,10 +70,15 @@ def stream(name: str) -> Stream:
 
 async def say(loop: WorkflowLoop, post: Post) -> None:
     """Have a word go with what the activation asks for. Raises Misuse if there are too many of them."""
+    if (never := said(loop, post)) is not None:
+        await never
+
+
+def said(loop: WorkflowLoop, post: Post) -> asyncio.Future[Any] | None:
+    """As `say`, for code that does not await: what it gives, if anything, never comes."""
     if len(loop.posts) >= POSTS_MAX or loop.posts_chars + len(post.value) > max(POSTS_CHARS_MAX, loop.payload_max):
         raise Misuse(
             f"a workflow may publish and append {POSTS_MAX:,} times, and {POSTS_CHARS_MAX:,} characters, between two "
             "waits: let a step do it"
         )
-    if (never := loop.post(post)) is not None:
-        await never
+    return loop.post(post)

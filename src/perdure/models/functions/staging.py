@@ -168,7 +168,12 @@ async def stage(name: str, value: Any, *, type: str = "", media_type: str | None
         raise Misuse(f"workflow code stages text and JSON values; let a step stage the bytes of {name!r}")
     if by:
         checked_text(by, "who stages an artifact")
-    await say(loop, StagePost(name, draft.data.decode(), False, draft=draft, by=by))
+    await say(loop, stage_post(draft, by))
+
+
+def stage_post(draft: Draft, by: str) -> StagePost:
+    """What has a draft of text or JSON staged, once it is said."""
+    return StagePost(draft.name, draft.data.decode(), False, draft=draft, by=by)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -373,7 +378,9 @@ __all__ = [
     "Stager",
     "Staging",
     "brought",
+    "draft_of",
     "sealed",
     "stage",
+    "stage_post",
     "unsealed",
 ]

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import sys
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, overload
@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 import msgspec
 
 from perdure.errors import InvalidDefinition, NotInWorkflow
+from perdure.kernel.records import Entry, Run
 from perdure.kernel.retry import Retry
 from perdure.models.functions.define import RunCall, Step, Workflow, forget
 from perdure.models.functions.loop import running_loop
@@ -23,10 +24,15 @@ from perdure.models.graphs import schemas, texts
 from perdure.models.graphs.build import build, resolve
 from perdure.models.graphs.kinds import Child, Function, Kind
 from perdure.models.graphs.kinds.function import as_step
+from perdure.models.graphs.mermaid import mermaid
+from perdure.models.graphs.picture import picture_of
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.runner import interpret
 from perdure.models.graphs.spec import EdgeSpec, GraphSpec, JoinSpec, Limits, MergeSpec, RetrySpec
+from perdure.models.graphs.svg import svg
+from perdure.models.graphs.tracing import TokensView, trace
 from perdure.models.graphs.words import Bound, Duration, NodeName, NodeRef, named, reference_of, seconds
+from perdure.ports import Codec
 
 I = TypeVar("I")  # noqa: E741 - a graph's input
 O = TypeVar("O")  # noqa: E741 - and its output
@@ -253,6 +259,21 @@ class Graph(Workflow[..., O], Generic[I, O]):
         """The JSON Schema of definitions, with the kinds of node that there are by now."""
         return texts.json_schema()
 
+    # Pictures.
+
+    def to_mermaid(self, tokens: TokensView | None = None) -> str:
+        """A Mermaid flowchart; with the tokens of a run (`await engine.tokens(id)`) also where they are and were.
+        Raises InvalidDefinition."""
+        return mermaid(picture_of(self._draft_built(), self.definition.nodes, tokens, forks=False))
+
+    def to_svg(self, tokens: TokensView | None = None) -> str:
+        """An SVG picture, as a whole file; with the tokens of a run (`await engine.tokens(id)`) also where they are and
+        were. Raises InvalidDefinition."""
+        return svg(picture_of(self._draft_built(), self.definition.nodes, tokens, forks=True), self.name)
+
+    def _draft_built(self) -> Plan:
+        return self.build()._draft.built()
+
     # Being a workflow.
 
     def __call__(self, input: I = _MISSING, /) -> RunCall[O]:
@@ -277,6 +298,11 @@ class Graph(Workflow[..., O], Generic[I, O]):
         definition = self.build()._draft.checked
         assert definition is not None
         return definition
+
+    def trace(self, run: Run, input: str, entries: Sequence[Entry], codec: Codec, payload_max: int) -> TokensView:
+        """Where the tokens of a run are and were, from its journal. Called from a plain callback: see
+        `engine.tokens(id)`, which does so. Raises InvalidDefinition; Misuse if the journal does not fit."""
+        return trace(run, self._draft_built(), self.signature, input, entries, codec, payload_max)
 
     def __repr__(self) -> str:
         return f"<graph {self.name!r} at {self.where}>"

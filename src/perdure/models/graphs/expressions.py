@@ -91,6 +91,11 @@ class Expression:
         return f"{self.place}: {self.source!r} uses the unknown name {name!r}; there are {', '.join(ROOTS)}"
 
     @property
+    def roots(self) -> set[str]:
+        """The roots that it names."""
+        return {self._path[0]} if self._path is not None else set(self._paths)
+
+    @property
     def nodes(self) -> set[str]:
         """The nodes whose results it names."""
         paths = [self._path] if self._path is not None else _paths_in(self.source)

@@ -18,6 +18,7 @@ from perdure.models.functions.loop import WorkflowLoop
 from perdure.models.graphs.kinds.base import Done, Ended, Task, Work
 from perdure.models.graphs.machine import Decisions, Machine, TimerKey
 from perdure.models.graphs.plan import Plan
+from perdure.models.graphs.records import Pins
 from perdure.models.graphs.tokens import Token
 
 IN_A_ROW_MAX: Final = 100_000
@@ -32,15 +33,16 @@ async def interpret(plan: Plan, input: Any) -> Any:
 class GraphRunner:
     """One run, in memory."""
 
-    def __init__(self, plan: Plan, input: Any, loop: WorkflowLoop) -> None:
+    def __init__(self, plan: Plan, input: Any, loop: WorkflowLoop, machine: Machine | None = None) -> None:
         self._plan = plan
         self._input = input
         self._loop = loop
-        self._machine = Machine(plan, input)
+        self._machine = machine or Machine(plan, input)
         self._end: asyncio.Future[Any] = loop.create_future()
         self._busy: dict[int, asyncio.Future[Any]] = {}  # what runs for each token
         self._timers: dict[TimerKey, asyncio.TimerHandle] = {}
         self._next: deque[Callable[[], Decisions]] = deque()
+        self._pins = Pins(loop)
 
     async def run(self) -> Any:
         if self._plan.timeout_s is not None:
@@ -97,7 +99,7 @@ class GraphRunner:
     def _begin(self, token: Token) -> None:
         node = self._plan.nodes[token.node]
         work: Work = node.work
-        task = Task(self._loop, self._input, token.view(self._input), node.place)
+        task = Task(self._loop, self._input, token.view(self._input), node.place, self._pins)
         try:
             begun = work.begin(task)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is how the node failed

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from typing import Final
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+from urllib.parse import quote
 
 from perdure.errors import Misuse, SecretNotFound
 from perdure.models.functions.context import current_step
 
 _SHOWN: Final = "[secret]"
+_KNOWN_MAX: Final = 1_000
+_TALKATIVE: Final = (
+    "httpx",
+    "httpcore.connection",
+    "httpcore.http11",
+    "httpcore.http2",
+    "httpcore.proxy",
+    "httpcore.socks",
+)
 
 
 class Secrets:
@@ -43,6 +55,53 @@ async def secret(name: str, place: str) -> str:
     if not value.isascii() or not value.isprintable():
         # Whoever else found that out would show it in the message.
         raise Misuse(f"{place}: the secret {name!r} has characters that no header can have; is it the right one?")
+    _keep_out_of_logs(value)
+    return value
+
+
+class _Hiding(logging.Filter):
+    """Takes secrets out of what httpx and httpcore log: at DEBUG they show the headers of answers, in which some
+    servers repeat those of requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: dict[str, None] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        said = record.getMessage()
+        shown = veiled(said, self.known)
+        if shown != said:
+            record.msg, record.args = shown, ()
+        return True
+
+
+_HIDING: Final = _Hiding()
+
+
+def _keep_out_of_logs(value: str) -> None:
+    if value not in _HIDING.known:
+        while len(_HIDING.known) >= _KNOWN_MAX:
+            del _HIDING.known[next(iter(_HIDING.known))]
+        _HIDING.known[value] = None
+        for name in _TALKATIVE:
+            logging.getLogger(name).addFilter(_HIDING)
+
+
+def veiled(value: Any, secrets: Collection[str]) -> Any:
+    """A value of JSON's types, or a text, without these secrets, also as they stand in addresses and in JSON."""
+    forms = {form for one in secrets for form in (one, quote(one, safe=""), one.replace("/", "\\/"))}
+    return _veiled(value, sorted(forms, key=len, reverse=True)) if forms else value
+
+
+def _veiled(value: Any, forms: Sequence[str]) -> Any:
+    if isinstance(value, str):
+        for form in forms:
+            value = value.replace(form, _SHOWN)
+        return value
+    if isinstance(value, list):
+        return [_veiled(one, forms) for one in value]
+    if isinstance(value, dict):
+        return {_veiled(key, forms): _veiled(one, forms) for key, one in value.items()}
     return value
 
 

@@ -12,7 +12,8 @@ from msgspec import Meta, Struct, field
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
 Seconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
-Target = Annotated[str, Meta(pattern=r"^(state|output)(\.[A-Za-z_][A-Za-z0-9_]*)+$")]
+TARGET_PATTERN = r"^(state|output)(\.[A-Za-z_][A-Za-z0-9_]*)+$"
+Target = Annotated[str, Meta(pattern=TARGET_PATTERN)]
 
 # Where an edge may lead beside nodes: the token ends; the whole run ends.
 END = "END"

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from perdure.errors import InvalidDefinition, Misuse, TemplateFailed
 from perdure.models.graphs.expressions import ROOTS, Context
@@ -19,12 +19,36 @@ from perdure.models.graphs.kinds.base import Preparing
 _MISSING: Final[Any] = object()
 _FUEL: Final = 10_000_000  # instructions: what a template may take, so that none holds up the loop for ever
 _QUOTED_CHARS: Final = 100
+_MARKS: Final = ("{{", "{%", "{#")
+
+
+class Text:
+    """A text that is what it is, for which nothing is needed."""
+
+    __slots__ = ("_source",)
+
+    is_plain: ClassVar = True
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def render(self, mapped: Mapping[str, Any], input: Any, context: Context) -> str:  # noqa: ARG002 - as a template
+        return self._source
+
+
+def text_of(source: str, about: Preparing, field: str, mapped: frozenset[str]) -> Text | Template:
+    """A template, or a text without anything to be filled in. Raises InvalidDefinition, Misuse."""
+    if not any(mark in source for mark in _MARKS):
+        return Text(source)
+    return Template(source, about, field, mapped)
 
 
 class Template:
     """A parsed template, with its place for whoever has to say what is wrong with it."""
 
     __slots__ = ("_paths", "_source", "place")
+
+    is_plain: ClassVar = False
 
     def __init__(self, source: str, about: Preparing, field: str, mapped: frozenset[str]) -> None:
         """Raises InvalidDefinition: it does not parse, or names what is not there; Misuse if minijinja is missing."""
@@ -42,6 +66,7 @@ class Template:
             if name in mapped:
                 continue
             if name in ROOTS:
+                about.check_root(name, self.place)
                 _check(path, about, field)
             elif about.input_fields is not None and name not in about.input_fields:
                 has = ", ".join(sorted(mapped | about.input_fields)) or "nothing"

@@ -161,7 +161,8 @@ class Forks:
         self._ways = ways
         self._innermost: dict[int, set[str | None]] = {}
         self._found: dict[str, set[Stack]] = {}
-        self._go_through(spec.start or next(iter(kinds)), kinds)
+        if any(way.spec.join is not None for way in ways):
+            self._go_through(spec.start or next(iter(kinds)), kinds)
         for way in ways:
             if way.spec.join is not None:
                 self._settle(way)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -12,7 +12,21 @@ from msgspec import Struct
 
 from perdure.models.functions.define import Step, Workflow
 from perdure.models.functions.events import Event, options_of
-from perdure.models.graphs.kinds import Child, Http, Kind, Llm, Set, Terminate, Timer, Wait
+from perdure.models.graphs.kinds import (
+    Action,
+    Artifact,
+    Child,
+    Http,
+    Human,
+    Kind,
+    Llm,
+    Remote,
+    Set,
+    Terminate,
+    Timer,
+    Wait,
+)
+from perdure.models.graphs.records import Example
 from perdure.models.graphs.schemas import schema_of
 from perdure.models.graphs.spec import JoinSpec, MergeSpec
 
@@ -154,18 +168,31 @@ def http(
     params: Mapping[str, Any] | None = None,
     body: Any = None,
     accept: list[int] | None = None,
+    secret: str | None = None,
+    secret_headers: Mapping[str, str] | None = None,
 ) -> Kind:
-    """A node that makes an HTTP request; `url`, and what is in the others, are expressions."""
+    """A node that makes an HTTP request; `url`, and what is in the others, are expressions. `secret` is the name of a
+    key that is sent as `Authorization: Bearer …`, `secret_headers` has names of secrets by header."""
     return Http(
-        url=url, method=method, headers=dict(headers or {}), params=dict(params or {}), body=body, accept=accept or []
+        url=url,
+        method=method,
+        headers=dict(headers or {}),
+        params=dict(params or {}),
+        body=body,
+        accept=accept or [],
+        secret=secret,
+        secret_headers=dict(secret_headers or {}),
     )
 
 
 def llm(
-    model: str,
-    prompt: str,
+    model: str | None = None,
+    prompt: str | None = None,
     *,
+    profile: str | None = None,
+    prompt_spec: str | None = None,
     system: str | None = None,
+    examples: Iterable[Example] = (),
     base_url: str | None = None,
     secret: str | None = None,
     schema: Any = None,
@@ -179,15 +206,20 @@ def llm(
     attempt_timeout: Duration = 600.0,
 ) -> Bound | Kind:
     """A node that asks a model, at an endpoint for chat completions as OpenAI's; its result is {output, usage, model,
-    repairs}. `schema` is a type, or a JSON Schema; `secret` is the name of a key; the other fields are those of the
-    kind (docs/graphs.md). Raises InvalidDefinition."""
+    repairs}. `schema` is a type, or a JSON Schema; `secret` is the name of a key; `profile` and `prompt_spec` name
+    records, as "fast" or "fast@2"; the other fields are those of the kind (docs/graphs.md).
+
+    Raises InvalidDefinition."""
     spec = Llm(
         model=model,
         prompt=prompt,
+        profile=profile,
+        prompt_spec=prompt_spec,
+        examples=list(examples),
         system=system,
         base_url=base_url,
         secret=secret,
-        schema=schema if isinstance(schema, str) else dict(schema) if isinstance(schema, Mapping) else None,
+        schema=_plain_schema(schema),
         strict=strict,
         repairs=repairs,
         temperature=temperature,
@@ -197,11 +229,61 @@ def llm(
         stall_timeout=seconds(stall_timeout) or 0,
         attempt_timeout=seconds(attempt_timeout) or 0,
     )
+    return _with_schema(spec, schema, "llm(schema=…)")
+
+
+def action(name: str) -> Kind:
+    """A node that does what a record of kind "action" says: its newest version, or the one in "notify@2". The record's
+    expressions see what the node's `input` maps, as `input`, and nothing else."""
+    return Action(action=name)
+
+
+def human(
+    queue: str = "human",
+    *,
+    title: str = "",
+    schema: Any = None,
+    on_timeout: Any = None,
+) -> Bound | Kind:
+    """A node that a person does: a task of this queue, whose answer is the node's result. `schema` is a type, or a JSON
+    Schema; `queue` and `title` are templates. With a timeout the node fails when it has passed, or its result is what
+    `on_timeout` says, in expressions. Raises InvalidDefinition."""
+    spec = Human(queue=queue, title=title, schema=_plain_schema(schema), on_timeout=on_timeout)
+    return _with_schema(spec, schema, "human(schema=…)")
+
+
+def remote(
+    queue: str,
+    *,
+    title: str = "",
+    schema: Any = None,
+    on_timeout: Any = None,
+) -> Bound | Kind:
+    """A node that a worker elsewhere does: it claims the task by its queue, and answers {result, context_updates,
+    staged_artifacts}. `schema` is that of the result; the others are as those of `human`. Raises InvalidDefinition."""
+    spec = Remote(queue=queue, title=title, schema=_plain_schema(schema), on_timeout=on_timeout)
+    return _with_schema(spec, schema, "remote(schema=…)")
+
+
+def artifact(
+    name: str, value: Any = None, *, template: str | None = None, type: str = "", media_type: str | None = None
+) -> Kind:
+    """A node that stages an artifact of the run: what the expressions in `value` give, or the text of a template. It is
+    published if the run succeeds."""
+    return Artifact(name=name, value=value, template=template, type=type, media_type=media_type)
+
+
+def _plain_schema(schema: Any) -> dict[str, Any] | str | None:
+    return schema if isinstance(schema, str) else dict(schema) if isinstance(schema, Mapping) else None
+
+
+def _with_schema(spec: Llm | Human | Remote, schema: Any, place: str) -> Bound | Kind:
+    """A kind with its schema: as it was given, as a reference to a type, or as what a type's schema is."""
     if schema is None or spec.schema is not None:
         return spec
     if isinstance(schema, type) and not typing.get_args(schema) and schema.__module__ != "builtins":
         return Bound(spec, "schema", f"{schema.__module__}:{schema.__qualname__}", schema)
-    return msgspec.structs.replace(spec, schema=schema_of(schema, "llm(schema=…)"))
+    return msgspec.structs.replace(spec, schema=schema_of(schema, place))
 
 
 def child(

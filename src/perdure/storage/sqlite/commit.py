@@ -35,6 +35,8 @@ from perdure.storage.sqlite.queries import (
     READ_EVENTS,
     REPLY_MAIL,
     UPDATE_RUNS,
+    UPDATE_RUNS_BRIEFLY,
+    UPDATE_RUNS_BRIEFLY_WITH_OUTCOME,
     UPDATE_RUNS_WITH_OUTCOME,
     Execution,
 )
@@ -43,10 +45,11 @@ from perdure.storage.sqlite.rows import (
     Payloads,
     Row,
     audit_rows,
+    briefly_updated_run,
     entry_rows,
-    finished_run,
     inserted_run,
     json_text,
+    outcome_row,
     replaced_input,
     updated_run,
     wait_rows,
@@ -233,21 +236,27 @@ def _run_executions(
     inserted: list[Row] = []
     updated: list[Row] = []
     finished: list[Row] = []
+    briefly_updated: list[Row] = []
+    briefly_finished: list[Row] = []
     new_inputs: list[Execution] = []
     for write in writes:
         if write.expected_version is None:
             inserted.append(inserted_run(write, payloads, numbered))
             continue
+        row = briefly_updated_run(write) if write.is_brief else updated_run(write)
         if write.outcome is None:
-            updated.append(updated_run(write))
+            (briefly_updated if write.is_brief else updated).append(row)
         else:
-            finished.append(finished_run(write, payloads))
+            row += outcome_row(write, payloads)
+            (briefly_finished if write.is_brief else finished).append(row)
         if write.input is not None:
             new_inputs.append((QUERIES["drop_large_input"], [write.run.id]))
             new_inputs.append((QUERIES["replace_input"], [*replaced_input(write, payloads)]))
     runs = INSERT_RUNS.executions(inserted)
     runs += UPDATE_RUNS.executions(updated)
     runs += UPDATE_RUNS_WITH_OUTCOME.executions(finished)
+    runs += UPDATE_RUNS_BRIEFLY.executions(briefly_updated)
+    runs += UPDATE_RUNS_BRIEFLY_WITH_OUTCOME.executions(briefly_finished)
     return runs, new_inputs
 
 

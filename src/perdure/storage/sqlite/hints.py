@@ -1,42 +1,117 @@
-"""Hearing of other processes' writes: a look at the size and time of the write-ahead log, which every commit changes.
+"""Hearing of other processes' writes: every commit changes the write-ahead log, and the system tells of that.
 
-That takes no query and no lock. It also sees the engine's own commits, so it tells that something may be new, not what.
-And it sees a commit before others can: the log is written first, then it is brought to the disk, and only then is what
-stands in it there to be read. So whoever was told is told again a little later.
+It tells of the store's own commits too; which of them were not its own, the writer's connection knows. And it tells
+before there is anything to see: the log is written first, then it is brought to the disk, and only then can what stands
+in it be read. So whoever is told is told again a little later.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
+import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
-_EVERY_S = 0.04
-_AGAIN_AFTER = (1, 3, 7)  # looks; a disk that takes longer than that leaves it to the regular look at the database
+T = TypeVar("T")
+
+_APART_S = 0.04
+_TOLD_AFTER_S = (0.005, 0.045, 0.2)  # one after the other; a slower disk leaves it to the regular look at the database
+_IN_MODIFY = 2
+
+
+class Writes:
+    """What the store's own writer did, and whether it met with the writes of others. Filled in the writer's thread."""
+
+    def __init__(self) -> None:
+        self.is_busy = False
+        self.count = 0
+        self.others_seen = False
+        self._version: int | None = None
+
+    def do(self, work: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
+        self.is_busy = True
+        try:
+            result = work(connection)
+        finally:
+            self.count += 1
+            self.is_busy = False
+        # The version is another one if, and only if, other connections have committed since it was last asked for.
+        with suppress(sqlite3.Error):
+            (version,) = connection.execute("PRAGMA data_version").fetchone()
+            self.others_seen = self.others_seen or version != (self._version or version)
+            self._version = version
+        return result
 
 
 class LogWatch:
-    """Calls back when the log has changed, and a few times afterwards, until it is ended."""
+    """Calls back soon after others have changed the log, and again a little later, until it is ended.
 
-    def __init__(self, database: Path, heard: Callable[[], object]) -> None:
+    What others commit in the same instant as the store's writer is noticed with the writer's next commit, or, if there
+    is none, at the next look.
+    """
+
+    def __init__(self, database: Path, heard: Callable[[], object], writes: Writes) -> None:
         self._path = f"{database}-wal"
         self._heard = heard
-        self._seen = self._state()
-        self._unchanged = max(_AGAIN_AFTER)
+        self._writes = writes
+        self._count = writes.count
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(_EVERY_S, self._look)
+        self._changes = _changes_of(self._path)
+        self._seen = self._state()
+        self._timer: asyncio.TimerHandle | None = None
+        self._telling: asyncio.TimerHandle | None = None
+        self._rest()
 
     def end(self) -> None:
-        self._timer.cancel()
+        for timer in (self._timer, self._telling):
+            if timer is not None:
+                timer.cancel()
+        if self._changes is not None:
+            self._loop.remove_reader(self._changes)
+            # The system takes up to 20 ms for it.
+            threading.Thread(target=os.close, args=(self._changes,), name="perdure-sqlite-hints", daemon=True).start()
+
+    def _rest(self) -> None:
+        """Look when there is a change; where the system does not tell of any, look regularly."""
+        if self._changes is None:
+            self._timer = self._loop.call_later(_APART_S, self._look)
+        else:
+            self._loop.add_reader(self._changes, self._wake)
+
+    def _wake(self) -> None:
+        assert self._changes is not None
+        self._loop.remove_reader(self._changes)
+        self._look()
 
     def _look(self) -> None:
-        self._timer = self._loop.call_later(_EVERY_S, self._look)
-        state = self._state()
-        self._unchanged = 0 if state != self._seen else self._unchanged + 1
-        self._seen = state
-        if self._unchanged == 0 or self._unchanged in _AGAIN_AFTER:
+        if self._changes is not None:
+            with suppress(BlockingIOError):
+                os.read(self._changes, 65536)
+        is_busy, count, state = self._writes.is_busy, self._writes.count, self._state()
+        is_own = is_busy or count != self._count
+        if self._writes.others_seen or (state != self._seen and not is_own):
+            self._writes.others_seen = False
+            self._tell(0)
+        self._count = count
+        if is_own:
+            # Somebody else's change may hide behind it: the state from before stays the one to compare with.
+            self._timer = self._loop.call_later(_APART_S, self._look)
+        else:
+            self._seen = state
+            self._timer = self._loop.call_later(_APART_S, self._rest)
+
+    def _tell(self, turn: int) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+        if turn > 0:
             self._heard()
+        if turn < len(_TOLD_AFTER_S):
+            self._telling = self._loop.call_later(_TOLD_AFTER_S[turn], self._tell, turn + 1)
 
     def _state(self) -> tuple[int, int] | None:
         try:
@@ -44,3 +119,19 @@ class LogWatch:
         except OSError:
             return None
         return found.st_mtime_ns, found.st_size
+
+
+def _changes_of(path: str) -> int | None:
+    """A file descriptor that can be read when the file was written to; None where there is no such thing."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    changes: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if changes < 0:
+        return None
+    if libc.inotify_add_watch(changes, os.fsencode(path), _IN_MODIFY) < 0:
+        os.close(changes)
+        return None
+    return changes

@@ -66,6 +66,8 @@ class WideStatement:
 INSERT_RUNS: Final = WideStatement(QUERIES["insert_runs"])
 UPDATE_RUNS: Final = WideStatement(QUERIES["update_runs"])
 UPDATE_RUNS_WITH_OUTCOME: Final = WideStatement(QUERIES["update_runs_with_outcome"])
+UPDATE_RUNS_BRIEFLY: Final = WideStatement(QUERIES["update_runs_briefly"])
+UPDATE_RUNS_BRIEFLY_WITH_OUTCOME: Final = WideStatement(QUERIES["update_runs_briefly_with_outcome"])
 INSERT_JOURNAL: Final = WideStatement(QUERIES["insert_journal"])
 INSERT_PAYLOADS: Final = WideStatement(QUERIES["insert_payloads"])
 CLEAR_WAITS: Final = WideStatement(QUERIES["clear_waits"])

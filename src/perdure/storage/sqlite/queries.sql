@@ -111,6 +111,36 @@ from (
 where runs.id = new.id and runs.owner is new.expected_owner and runs.version = new.expected_version
     and runs.claim = new.expected_claim
 
+-- name: update_runs_briefly
+-- The same for runs of which most stays as it is: 10 µs a row instead of 18.
+update runs set
+    status = new.status, version = new.version, revision = new.revision, owner = new.owner, claim = new.claim,
+    updated_at = new.updated_at, completed_at = new.completed_at
+from (
+    with new (
+        id, expected_owner, expected_version, expected_claim,
+        status, version, revision, owner, claim, updated_at, completed_at
+    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+    select * from new
+) as new
+where runs.id = new.id and runs.owner is new.expected_owner and runs.version = new.expected_version
+    and runs.claim = new.expected_claim
+
+-- name: update_runs_briefly_with_outcome
+update runs set
+    status = new.status, version = new.version, revision = new.revision, owner = new.owner, claim = new.claim,
+    updated_at = new.updated_at, completed_at = new.completed_at,
+    spilled = (runs.spilled & 1) | new.spilled, output = new.output, failure = new.failure
+from (
+    with new (
+        id, expected_owner, expected_version, expected_claim,
+        status, version, revision, owner, claim, updated_at, completed_at, spilled, output, failure
+    ) as (values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+    select * from new
+) as new
+where runs.id = new.id and runs.owner is new.expected_owner and runs.version = new.expected_version
+    and runs.claim = new.expected_claim
+
 -- name: drop_large_input
 -- A new input takes the old one's large payload with it.
 delete from payloads where run_id = ? and slot = 'input'

@@ -78,9 +78,26 @@ def updated_run(write: RunWrite) -> Row:
     return (write.run.id, write.expected_owner, write.expected_version, write.expected_claim, *_changing(write.run))
 
 
-def finished_run(write: RunWrite, payloads: Payloads) -> Row:
-    """The row of a run whose outcome is written too."""
-    return (*updated_run(write), *_spill_outcome(write.run.id, write.outcome, payloads))
+def briefly_updated_run(write: RunWrite) -> Row:
+    run = write.run
+    return (
+        run.id,
+        write.expected_owner,
+        write.expected_version,
+        write.expected_claim,
+        run.status._value_,
+        run.version,
+        run.revision,
+        run.owner,
+        run.claim,
+        run.updated_at,
+        run.completed_at,
+    )
+
+
+def outcome_row(write: RunWrite, payloads: Payloads) -> Row:
+    """What is added to the row of a run whose outcome is written too."""
+    return _spill_outcome(write.run.id, write.outcome, payloads)
 
 
 def replaced_input(write: RunWrite, payloads: Payloads) -> Row:

@@ -33,7 +33,7 @@ def write(connection: sqlite3.Connection, batch: Batch) -> None:
     for run_id in batch.hops:
         connection.execute(QUERIES["outdate_artifacts"], {"run_id": run_id, "lap": LAP})
     if stock is not None:
-        for run_id, fate in stock.fates.items():
+        for run_id, fate in _stocked(connection, stock.fates).items():
             _end(connection, run_id, fate, batch.at)
         for task in stock.tasks:
             connection.execute(QUERIES["insert_task"], asdict(task))
@@ -57,6 +57,15 @@ def _bring(connection: sqlite3.Connection, stock: Stock) -> None:
 def _drop(connection: sqlite3.Connection, run_id: str, first: int) -> None:
     if connection.execute(QUERIES["drop_artifacts"], {"run_id": run_id, "first": first}).rowcount:
         connection.execute(QUERIES["drop_stray_chunks"], {"run_id": run_id})
+
+
+def _stocked(connection: sqlite3.Connection, fates: dict[str, str]) -> dict[str, str]:
+    """The fates of those runs that have anything, in the order of the batch: most have nothing."""
+    if not fates:
+        return fates
+    found = connection.execute(QUERIES["stocked"], {"ids": json_text(list(fates))}).fetchall()
+    having = {run_id for (run_id,) in found}
+    return {run_id: fate for run_id, fate in fates.items() if run_id in having}
 
 
 def _end(connection: sqlite3.Connection, run_id: str, fate: str, at: int) -> None:

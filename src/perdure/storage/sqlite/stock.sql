@@ -32,6 +32,11 @@ delete from artifact_chunks where artifact_id = :id and not exists (select 1 fro
 -- Those of a run that no artifact has.
 delete from artifact_chunks where run_id = :run_id and artifact_id not in (select id from artifacts where run_id = :run_id)
 
+-- name: stocked
+-- Those runs that have artifacts, or parts of some.
+select value from json_each(:ids)
+where exists (select 1 from artifacts where run_id = value) or exists (select 1 from artifact_chunks where run_id = value)
+
 -- name: drop_artifacts
 -- What a run has staged from an entry on.
 delete from artifacts where run_id = :run_id and state <> 'published' and seq >= :first

@@ -33,7 +33,7 @@ from perdure.storage.sqlite import cooperation, fleet, reading, stock
 from perdure.storage.sqlite.commit import commit, plan
 from perdure.storage.sqlite.connection import connect_reader, connect_steps, connect_writer
 from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
-from perdure.storage.sqlite.hints import LogWatch
+from perdure.storage.sqlite.hints import LogWatch, Writes
 from perdure.storage.sqlite.insertion import insertion
 from perdure.storage.sqlite.listing import listing
 from perdure.storage.sqlite.liveness import SignsOfLife
@@ -74,6 +74,7 @@ class SqliteStore:
         self._writer = DatabaseThread("perdure-sqlite-writer", self.path, connect_writer)
         self._reader = DatabaseThread("perdure-sqlite-reader", self.path, connect_reader)
         self._steps = StepTransactions(self._connect_steps)
+        self._writes = Writes()
         self._watch: LogWatch | None = None
         self._state = "new"
 
@@ -111,7 +112,7 @@ class SqliteStore:
         return True  # However long a process is stopped, it keeps its locks.
 
     def listen(self, heard: Callable[[], object]) -> None:
-        self._watch = LogWatch(self.path, heard)
+        self._watch = LogWatch(self.path, heard, self._writes)
 
     def _hear_nothing(self) -> None:
         if self._watch is not None:
@@ -305,7 +306,7 @@ class SqliteStore:
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         self._check_open()
-        return await self._writer.run(work)
+        return await self._writer.run(partial(self._writes.do, work))
 
     async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         self._check_open()

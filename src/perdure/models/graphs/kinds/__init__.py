@@ -1,11 +1,30 @@
 """The kinds of node. One class per kind: its fields, and the work that it prepares (see base.py)."""
 
+from perdure.models.graphs.kinds.action import Action
+from perdure.models.graphs.kinds.artifact import Artifact
 from perdure.models.graphs.kinds.base import KINDS, Kind
 from perdure.models.graphs.kinds.function import Function, add_kind
 from perdure.models.graphs.kinds.http import Http
 from perdure.models.graphs.kinds.llm import Llm
 from perdure.models.graphs.kinds.plain import Set, Terminate
+from perdure.models.graphs.kinds.tasks import Human, Remote
 from perdure.models.graphs.kinds.waiting import Timer, Wait
 from perdure.models.graphs.kinds.workflow import Child
 
-__all__ = ["KINDS", "Child", "Function", "Http", "Kind", "Llm", "Set", "Terminate", "Timer", "Wait", "add_kind"]
+__all__ = [
+    "KINDS",
+    "Action",
+    "Artifact",
+    "Child",
+    "Function",
+    "Http",
+    "Human",
+    "Kind",
+    "Llm",
+    "Remote",
+    "Set",
+    "Terminate",
+    "Timer",
+    "Wait",
+    "add_kind",
+]

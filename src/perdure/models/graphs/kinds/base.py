@@ -9,7 +9,7 @@ A coroutine asks for what it waits for itself: it may be ended before it has beg
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar
@@ -21,7 +21,8 @@ from perdure.errors import GraphFailed, GraphTimedOut, InvalidDefinition
 from perdure.kernel.retry import Retry
 from perdure.models.functions.loop import WorkflowLoop
 from perdure.models.functions.values import Reader, Signature
-from perdure.models.graphs.expressions import Expression, ValueMap
+from perdure.models.graphs.expressions import ROOTS, Expression, ValueMap
+from perdure.models.graphs.records import Pins
 from perdure.models.graphs.scopes import View
 from perdure.models.graphs.spec import RetrySpec, Seconds, Spec, Target
 
@@ -43,10 +44,11 @@ class Ended(Struct, frozen=True):
 class Task:
     """A node to be run for one token, with all that its work may look at."""
 
-    __slots__ = ("input", "loop", "place", "view")
+    __slots__ = ("input", "loop", "pins", "place", "view")
 
-    def __init__(self, loop: WorkflowLoop, input: Any, view: View, place: str) -> None:
+    def __init__(self, loop: WorkflowLoop, input: Any, view: View, place: str, pins: Pins) -> None:
         self.loop = loop
+        self.pins = pins
         self.input = input
         self.view = view
         self.place = place
@@ -70,10 +72,13 @@ class Preparing:
         resolve: Callable[[str, str], Any],
         knows: Callable[[str], bool],
         input_fields: frozenset[str] | None,
+        place: str | None = None,
+        roots: Collection[str] = ROOTS,
     ) -> None:
         self.graph = graph
         self.node = node
-        self.place = f"graph {graph!r}, node {node!r}"
+        self.place = place or f"graph {graph!r}, node {node!r}"
+        self.roots = roots  # what expressions may name
         self.input_fields = input_fields  # the fields of the run's input, if they are known
         self.expressions: list[Expression] = []
         self.knows = knows  # whether something was handed in under this name
@@ -87,14 +92,37 @@ class Preparing:
     def expression(self, source: str, field: str) -> Expression:
         """Raises InvalidDefinition."""
         expression = Expression(source, f"{self.place}, {field}")
-        self.expressions.append(expression)
+        self._keep(expression)
         return expression
 
     def values(self, parts: Any, field: str) -> ValueMap:
         """Raises InvalidDefinition."""
         values = ValueMap(parts, f"{self.place}, {field}")
-        self.expressions += values.expressions()
+        for expression in values.expressions():
+            self._keep(expression)
         return values
+
+    def _keep(self, expression: Expression) -> None:
+        for root in sorted(expression.roots):
+            self.check_root(root, expression.place)
+        self.expressions.append(expression)
+
+    def check_root(self, root: str, place: str) -> None:
+        """Raises InvalidDefinition if what is prepared cannot see this part of the context."""
+        if root not in self.roots:
+            raise InvalidDefinition(f"{place}: {root!r} cannot be seen from here; there is {', '.join(self.roots)}")
+
+    def anew(self, place: str | None = None) -> Preparing:
+        """The same node, to be prepared again: from what a run has found by then."""
+        return Preparing(
+            self.graph,
+            self.node,
+            resolve=self._resolve,
+            knows=self.knows,
+            input_fields=self.input_fields,
+            place=place or self.place,
+            roots=self.roots,
+        )
 
     def wrong(self, field: str, message: str) -> InvalidDefinition:
         return InvalidDefinition(f"{self.place}, {field}: {message}")
@@ -123,7 +151,8 @@ class Kind(Spec, frozen=True, kw_only=True, tag_field="kind"):
         """Some kinds have no use for some of these."""
         for name in fields:
             if getattr(self, name) is not None:
-                raise about.wrong(name, f"a {type(self).__struct_config__.tag} node has none")
+                tag = str(type(self).__struct_config__.tag)
+                raise about.wrong(name, f"{'an' if tag[0] in 'aeiou' else 'a'} {tag} node has none")
 
 
 KINDS: dict[str, type[Kind]] = {}

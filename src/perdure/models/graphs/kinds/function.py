@@ -91,6 +91,7 @@ class StepWork:
             total_timeout=step.total_timeout_s if spec.timeout is None else spec.timeout,
             heartbeat_timeout=step.heartbeat_timeout_s,
             process=step.process,
+            transactional=step.transactional,
             signature=PlainResult(step.signature),
         )
         self._arguments = Arguments(spec.input, about, step.signature)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from msgspec import field
+from msgspec import Meta, field
 
 from perdure.errors import HttpFailed, Misuse
 from perdure.models.functions.context import current_step
 from perdure.models.functions.define import step
 from perdure.models.graphs.kinds.base import Kind, Preparing, kind
 from perdure.models.graphs.kinds.function import StepWork
+from perdure.models.graphs.secrets import secret, veiled
+from perdure.models.graphs.spec import Name
 
-_TIMEOUT_S = 60.0
-_SHOWN_CHARS = 500
+if TYPE_CHECKING:
+    import httpx
+
+_TIMEOUT_S: Final = 60.0
+_SHOWN_CHARS: Final = 500
+
+Header = Annotated[str, Meta(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 
 
 @kind
@@ -22,8 +29,11 @@ class Http(Kind, frozen=True, kw_only=True, tag="http"):
     """Makes a request; its result is {status, headers, body}, the body as JSON if it is. All of `url`, `headers`,
     `params` and `body` are expressions or have them inside; `body` is sent as JSON.
 
-    A status of 400 or more fails the attempt (with HttpFailed, to be tried again by the retry policy), unless `accept`
-    names it. The same `Idempotency-Key` header goes with all attempts.
+    `secret` is the name of a key that is sent as `Authorization: Bearer …`; `secret_headers` has, by header, names of
+    secrets that are sent as they are. They are looked up when the request is made.
+
+    A status of 400 or more, or no answer at all, fails the attempt (with HttpFailed, to be tried again by the retry
+    policy), unless `accept` names it. The same `Idempotency-Key` header goes with all attempts.
     """
 
     url: str
@@ -32,11 +42,19 @@ class Http(Kind, frozen=True, kw_only=True, tag="http"):
     params: dict[str, Any] = field(default_factory=dict)
     body: Any = None
     accept: list[int] = field(default_factory=list)
+    secret: Name | None = None
+    secret_headers: dict[Header, Name] = field(default_factory=dict)
 
     def prepare(self, about: Preparing) -> StepWork:
         self.refuse(about, "input")
         if importlib.util.find_spec("httpx") is None:
             raise Misuse(f"{about.place}: http nodes need httpx; install perdure[graphs]")
+        hidden = [*self.secret_headers, *(["Authorization"] if self.secret is not None else [])]
+        seen = {name.lower() for name in self.headers}
+        for name in hidden:
+            if name.lower() in seen:
+                raise about.wrong("secret_headers", f"there are two headers {name!r}")
+            seen.add(name.lower())
         parts = {
             "method": f"'{self.method}'",
             "url": self.url,
@@ -44,6 +62,8 @@ class Http(Kind, frozen=True, kw_only=True, tag="http"):
             "params": self.params,
             "accept": self.accept,
             "timeout_s": self.timeout or _TIMEOUT_S,
+            "secret_names": {name: f"'{found}'" for name, found in self.secret_headers.items()},
+            "bearer": None if self.secret is None else f"'{self.secret}'",
         }
         if self.body is not None:
             parts["body"] = self.body
@@ -58,20 +78,48 @@ async def _request(
     params: dict[str, Any],
     accept: list[int],
     timeout_s: float,
+    secret_names: dict[str, str],
+    bearer: str | None,
     body: Any = None,
 ) -> dict[str, Any]:
     import httpx
 
-    headers = {"Idempotency-Key": current_step().idempotency_key, **headers}
-    async with httpx.AsyncClient(timeout=timeout_s) as client:
-        answer = await client.request(method, url, headers=headers, params=params, json=body)
+    about = f"{method} {url}"
+    hidden = {name: await secret(found, f"header {name!r} of {about}") for name, found in secret_names.items()}
+    keys = list(hidden.values())
+    if bearer is not None:
+        keys.append(await secret(bearer, about))
+        hidden["Authorization"] = f"Bearer {keys[-1]}"
+    headers = {"Idempotency-Key": current_step().idempotency_key, **headers, **hidden}
+    # None of httpx's errors becomes a cause: they refer to the request, and so to the secrets.
+    try:
+        if httpx.URL(url).userinfo:
+            raise Misuse("an http node's address has no user or password in it; name a secret instead")
+        async with httpx.AsyncClient(timeout=timeout_s) as client:
+            answer = await client.request(method, url, headers=headers, params=params, json=body)
+    except httpx.InvalidURL as error:
+        raise Misuse(f"{about}: this is no address: {error}") from None
+    except httpx.HTTPError as error:
+        why = f"{type(error).__name__}: {veiled(str(error), keys)}"
+        raise HttpFailed(f"{about} was not answered: {why}", status=None, body="") from None
+    return _read(answer, about, accept, keys)
+
+
+def _read(answer: httpx.Response, about: str, accept: list[int], keys: list[str]) -> dict[str, Any]:
     if answer.status_code >= 400 and answer.status_code not in accept:
-        text = answer.text[:_SHOWN_CHARS]
-        message = f"{method} {url} was answered with {answer.status_code}: {text}"
+        text = veiled(answer.text, keys)[:_SHOWN_CHARS]
+        message = f"{about} was answered with {answer.status_code}: {text}"
         raise HttpFailed(message, status=answer.status_code, body=text)
-    is_json = "json" in answer.headers.get("content-type", "")
+    body: Any = answer.text
+    if "json" in answer.headers.get("content-type", "") and answer.content:
+        try:
+            body = answer.json()
+        except ValueError as error:
+            text = veiled(answer.text, keys)[:_SHOWN_CHARS]
+            message = f"{about} was answered with what is said to be JSON, and is not: {error}: {text}"
+            raise HttpFailed(message, status=answer.status_code, body=text) from None
     return {
         "status": answer.status_code,
-        "headers": dict(answer.headers),
-        "body": answer.json() if is_json and answer.content else answer.text,
+        "headers": veiled(dict(answer.headers), keys),
+        "body": veiled(body, keys),
     }

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, field
 
-from perdure.errors import LlmOutputInvalid, Misuse, UnstorableValue
+from perdure.errors import InvalidDefinition, LlmOutputInvalid, Misuse, UnstorableValue
 from perdure.kernel.retry import Retry
 from perdure.models.functions.checks import checked_text
 from perdure.models.functions.context import CurrentStep, current_step
@@ -20,12 +20,16 @@ from perdure.models.functions.define import Step, StepCall
 from perdure.models.functions.values import Reader, Signature
 from perdure.models.graphs.chat import Endpoint, added, wrong_with_url
 from perdure.models.graphs.kinds.base import Kind, Preparing, Task, kind
+from perdure.models.graphs.kinds.recorded import Kept, reading
+from perdure.models.graphs.records import Example, Found, ModelProfile, PromptSpec, Reading, as_profile, as_prompt
 from perdure.models.graphs.schemas import schema_of, type_of
 from perdure.models.graphs.spec import Count, Name, Seconds
 from perdure.models.graphs.templates import Template
 
 # Servers for models are busy more often than others, and for longer.
 _RETRY: Final = Retry(attempts=5, initial=timedelta(seconds=1), maximum=timedelta(seconds=60))
+_STALL_S: Final = 120.0
+_ATTEMPT_S: Final = 600.0
 _FLUSH_CHARS: Final = 256 * 1024
 _SHOWN_CHARS: Final = 1000
 _OWN_OPTIONS: Final = frozenset({
@@ -51,11 +55,17 @@ class Llm(Kind, frozen=True, kw_only=True, tag="llm"):
     An attempt fails if nothing is sent for `stall_timeout` seconds, or if it takes longer than `attempt_timeout`.
     `timeout` is for all attempts together. A pause that the server asks for (Retry-After) is made before the next one,
     if it is longer than that of the retry policy.
+
+    `profile` names a record of kind "model" (`fast`, or `fast@2` for a version), and `prompt_spec` one of kind
+    "prompt": they say what the node itself does not. `examples` are asked and answered before the prompt.
     """
 
-    model: Annotated[str, Meta(min_length=1)]
-    prompt: str
+    model: Annotated[str, Meta(min_length=1)] | None = None
+    prompt: str | None = None
     system: str | None = None
+    profile: str | None = None
+    prompt_spec: str | None = None
+    examples: list[Example] = field(default_factory=list)
     base_url: str | None = None
     secret: Name | None = None
     schema: dict[str, Any] | str | None = None
@@ -65,10 +75,21 @@ class Llm(Kind, frozen=True, kw_only=True, tag="llm"):
     max_tokens: Count | None = None
     options: dict[str, Any] = field(default_factory=dict)
     stream: Annotated[str, Meta(min_length=1)] | None = None
-    stall_timeout: Seconds = 120.0
-    attempt_timeout: Seconds = 600.0
+    stall_timeout: Seconds = _STALL_S
+    attempt_timeout: Seconds = _ATTEMPT_S
 
-    def prepare(self, about: Preparing) -> LlmWork:
+    def prepare(self, about: Preparing) -> LlmWork | RecordedLlm:
+        if (self.model is None) and (self.profile is None):
+            raise about.wrong("model", "it has neither a model nor a profile")
+        if (self.prompt is None) == (self.prompt_spec is None):
+            raise about.wrong("prompt", "it has either a prompt or a prompt_spec")
+        self.check(about)
+        if self.profile is None and self.prompt_spec is None:
+            return LlmWork(self, about)
+        return RecordedLlm(self, about)
+
+    def check(self, about: Preparing) -> None:
+        """What can be said of it without its templates. Raises InvalidDefinition, Misuse."""
         for needed in ("httpx", "minijinja"):
             if importlib.util.find_spec(needed) is None:
                 raise Misuse(f"{about.place}: llm nodes need {needed}; install perdure[graphs]")
@@ -81,11 +102,80 @@ class Llm(Kind, frozen=True, kw_only=True, tag="llm"):
                 checked_text(self.stream, "a stream's name")
             except Misuse as error:
                 raise about.wrong("stream", str(error)) from error
-        return LlmWork(self, about)
+
+    def told(self, profile: ModelProfile | None, prompt: PromptSpec | None, about: Preparing) -> Llm:
+        """The node with what records say where it says nothing itself. Raises InvalidDefinition."""
+        more: dict[str, Any] = {}
+        if profile is not None:
+            more["options"] = {**profile.options, **self.options}
+            for name in ("model", "base_url", "secret", "temperature", "max_tokens"):
+                if getattr(self, name) is None:
+                    more[name] = getattr(profile, name)
+            for name, usual in (("stall_timeout", _STALL_S), ("attempt_timeout", _ATTEMPT_S)):
+                if getattr(self, name) == usual and getattr(profile, name) is not None:
+                    more[name] = getattr(profile, name)
+        if prompt is not None:
+            more |= {"prompt": prompt.template, "examples": [*prompt.examples, *self.examples]}
+            more["system"] = prompt.system if self.system is None else self.system
+            if self.schema is None:
+                more |= {"schema": prompt.schema, "strict": self.strict or prompt.strict}
+            if missing := sorted(set(prompt.requires) - set(self.input or {})):
+                raise InvalidDefinition(f"{about.place}: it requires {missing[0]!r}, and the node's input maps no such")
+        return msgspec.structs.replace(self, profile=None, prompt_spec=None, **more)
+
+
+class RecordedLlm:
+    """Asks a model by records: what a run found is prepared once, for as many runs as find the same."""
+
+    __slots__ = ("_about", "_made", "_profile", "_prompt", "_spec")
+
+    def __init__(self, spec: Llm, about: Preparing) -> None:
+        self._spec = spec
+        self._about = about
+        self._profile = (
+            None if spec.profile is None else reading("model", spec.profile, about, "profile", check_profile)
+        )
+        self._prompt = (
+            None
+            if spec.prompt_spec is None
+            else reading("prompt", spec.prompt_spec, about, "prompt_spec", check_prompt)
+        )
+        self._made: Kept[LlmWork] = Kept()
+        # All that is wrong whatever the records say.
+        LlmWork(msgspec.structs.replace(spec, model=spec.model or "model", prompt=spec.prompt or ""), about)
+
+    async def _ask(self, task: Task) -> Any:
+        readings = [one for one in (self._profile, self._prompt) if one is not None]
+        asked = [(one, task.pins.get(one)) for one in readings]
+        found: dict[str, tuple[Found, Reading]] = {one.reference.kind: (await future, one) for one, future in asked}
+        work = self._made.get([one for one, _ in found.values()], lambda: self._work(found))
+        return await work.begin(task)
+
+    def _work(self, found: Mapping[str, tuple[Found, Reading]]) -> LlmWork:
+        place = ", ".join(f"{kind} {one.reference.name!r} version {got.version}" for kind, (got, one) in found.items())
+        about = self._about.anew(f"{self._about.place}, {place}")
+        profile = as_profile(found["model"][0].body, about.place) if "model" in found else None
+        prompt = as_prompt(found["prompt"][0].body, about.place) if "prompt" in found else None
+        spec = self._spec.told(profile, prompt, about)
+        spec.check(about)
+        return LlmWork(spec, about)
+
+    def begin(self, task: Task) -> Coroutine[Any, Any, Any]:
+        return self._ask(task)
+
+
+def check_profile(body: Any, about: Preparing) -> None:
+    profile = as_profile(body, about.place)
+    Llm(model=profile.model, prompt="", base_url=profile.base_url, options=profile.options).prepare(about)
+
+
+def check_prompt(body: Any, about: Preparing) -> None:
+    prompt = as_prompt(body, about.place)
+    Llm(model="model", prompt=prompt.template, system=prompt.system, schema=prompt.schema).prepare(about)
 
 
 class LlmWork:
-    __slots__ = ("_answering", "_mapped", "_step", "_templates")
+    __slots__ = ("_examples", "_mapped", "_step", "_templates")
 
     def __init__(self, spec: Llm, about: Preparing) -> None:
         if spec.input is not None and not isinstance(spec.input, Mapping):
@@ -98,6 +188,8 @@ class LlmWork:
             for role, source in templates.items()
             if source is not None
         ]
+        told = [(("user", one.prompt), ("assistant", one.answer)) for one in spec.examples]
+        self._examples = [{"role": role, "content": text} for pair in told for role, text in pair]
         answering = Answering(spec, about)
         self._step: Step[Any, Any] = Step(
             answering.answer,
@@ -116,6 +208,7 @@ class LlmWork:
             {"role": role, "content": template.render(mapped, task.input, task.view)}
             for role, template in self._templates
         ]
+        messages[-1:-1] = self._examples
         return task.loop.request_step(self._step.name, StepCall(self._step, (messages,), {}))
 
 
@@ -127,6 +220,7 @@ class Answering:
         self._node = about.node
         self._stream = spec.stream
         self._repairs_max = spec.repairs
+        assert spec.model is not None
         self._endpoint = Endpoint(
             base_url=spec.base_url,
             model=spec.model,

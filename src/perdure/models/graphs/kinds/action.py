@@ -1,0 +1,107 @@
+"""Nodes that do what a record says: an action that many graphs share, and that is changed without changing them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Coroutine
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from perdure.errors import InvalidDefinition
+from perdure.models.functions.define import Step, Workflow
+from perdure.models.graphs.kinds.base import KINDS, Done, Ended, Kind, Preparing, Task, Work, kind
+from perdure.models.graphs.kinds.recorded import Kept, reading
+from perdure.models.graphs.records import Found
+from perdure.models.graphs.scopes import View
+
+# They are about the graph that they stand in.
+_NO_ACTIONS: Final = frozenset({"action", "set", "terminate"})
+
+
+@kind
+class Action(Kind, frozen=True, kw_only=True, tag="action"):
+    """Does what a record of kind "action" says: `action` is its name, or (`notify@2`) one version of it; else it is the
+    newest when the run first needs it.
+
+    The record is a node, as `{"kind": "http", "url": "input.url"}`, without `output` and what it does about failures,
+    which are this node's. Its expressions see what `input` maps here, as `input`, and nothing else. `timeout` and
+    `retry` of this node go before the record's. It calls steps and workflows only, that are imported already or were
+    handed in: a record is no way to run what nobody meant to be run.
+    """
+
+    action: Annotated[str, Meta(min_length=1)]
+
+    def prepare(self, about: Preparing) -> ActionWork:
+        return ActionWork(self, about)
+
+
+class ActionWork:
+    __slots__ = ("_about", "_made", "_mapped", "_reading", "_spec")
+
+    def __init__(self, spec: Action, about: Preparing) -> None:
+        self._spec = spec
+        self._about = about
+        self._mapped = about.values({} if spec.input is None else spec.input, "input")
+        self._reading = reading("action", spec.action, about, "action", self._prepared)
+        self._made: Kept[Work] = Kept()
+
+    def begin(self, task: Task) -> Coroutine[Any, Any, Any]:
+        return self._do(task, self._mapped.evaluate(task.view))
+
+    async def _do(self, task: Task, given: Any) -> Any:
+        found = await task.pins.get(self._reading)
+        work = self._made.get([found], lambda: self._work(found))
+        view = View(given, task.view.scope, task.view.root("branch"), None)
+        begun = work.begin(Task(task.loop, given, view, task.place, task.pins))
+        if isinstance(begun, Done):
+            return begun.value
+        assert not isinstance(begun, Ended)
+        return await begun
+
+    def _work(self, found: Found) -> Work:
+        return self._prepared(found.body, self._about.anew(self._reading.place_of(found.version)))
+
+    def _prepared(self, body: Any, about: Preparing) -> Work:
+        """The work of a record. Raises InvalidDefinition."""
+        known: Any = reduce(or_, [found for name, found in KINDS.items() if name not in _NO_ACTIONS])
+        try:
+            spec: Kind = msgspec.convert(body, known)
+        except msgspec.ValidationError as error:
+            raise InvalidDefinition(f"{about.place}: {error}") from error
+        plain = type(self._spec)(action=self._spec.action)
+        for field in ("output", "on_error", "otherwise"):
+            if getattr(spec, field) != getattr(plain, field):
+                raise about.wrong(field, "that is for the node to say, not for an action")
+        own = {name: value for name in ("timeout", "retry") if (value := getattr(self._spec, name)) is not None}
+        return msgspec.structs.replace(spec, **own).prepare(
+            Preparing(
+                about.graph,
+                about.node,
+                resolve=lambda reference, place: _known(reference, place, about),
+                knows=about.knows,
+                input_fields=None,
+                place=about.place,
+                roots=("input",),
+            )
+        )
+
+
+def _known(reference: str, place: str, about: Preparing) -> Any:
+    """A step or a workflow that is here already. A record may come from whoever may write records, so nothing is
+    imported for it, and no other function is called."""
+    if about.knows(reference):
+        return about.resolve(reference, "action")
+    module, _, name = reference.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Step | Workflow):
+        raise InvalidDefinition(
+            f"{place}: {reference!r} is no step or workflow that is imported here; an action calls nothing else, but "
+            "what is handed in by name"
+        )
+    return found

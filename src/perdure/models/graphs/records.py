@@ -1,0 +1,184 @@
+"""What definitions refer to by name: prompts, profiles of models, and actions, which are kept as versioned records.
+
+A run reads a record as a step, when a node first needs it, and keeps to what it got: the version and the body are in
+its journal. What is wrong with a record fails that step, so that a run that is retried reads the newest version again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from perdure.errors import InvalidDefinition, RecordNotFound
+from perdure.kernel.retry import Retry
+from perdure.models.functions.checks import checked_text
+from perdure.models.functions.context import current_step
+from perdure.models.functions.define import Step, StepCall
+from perdure.models.functions.loop import WorkflowLoop
+from perdure.models.functions.records import Records
+from perdure.models.functions.values import Signature
+from perdure.models.graphs.spec import Count, Name, Seconds, Spec
+
+S = TypeVar("S", bound=Spec)
+
+RecordKind = Literal["prompt", "model", "action"]
+
+# What a store cannot do now it can a little later.
+_RETRY: Final = Retry(attempts=10, initial=timedelta(seconds=0.1), maximum=timedelta(seconds=10))
+_REFERENCE: Final = re.compile(r"(?P<name>.+?)(?:@(?P<version>[1-9][0-9]{0,8}|latest))?", re.DOTALL)
+
+
+class Example(Spec, frozen=True, kw_only=True):
+    """What a model might be asked, and how it should answer; both are as they are."""
+
+    prompt: str
+    answer: str
+
+
+class PromptSpec(Spec, frozen=True, kw_only=True):
+    """A record of kind "prompt": what an llm node's `prompt`, `system`, `schema`, `strict` and `examples` are. Nodes
+    that use it map at least the names that it `requires`."""
+
+    description: str = ""
+    template: str
+    system: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool = False
+    requires: list[str] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)
+
+
+class ModelProfile(Spec, frozen=True, kw_only=True):
+    """A record of kind "model": which model is asked where, and how; the fields are those of an llm node."""
+
+    description: str = ""
+    model: Annotated[str, Meta(min_length=1)]
+    base_url: str | None = None
+    secret: Name | None = None
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    max_tokens: Count | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    stall_timeout: Seconds | None = None
+    attempt_timeout: Seconds | None = None
+
+
+class Reference(Struct, frozen=True):
+    """A record that a definition names. Without a version it is the newest at the time of the run's first use."""
+
+    kind: RecordKind
+    name: str
+    version: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" + ("" if self.version is None else f"@{self.version}")
+
+
+def reference(kind: RecordKind, text: str) -> Reference:
+    """What a text like `greeting` or `greeting@3` refers to. Raises InvalidArguments."""
+    matched = _REFERENCE.fullmatch(text)
+    name = checked_text(matched["name"] if matched else "", f"the name of a {kind}")
+    version = matched["version"] if matched else None
+    return Reference(kind, name, None if version in (None, "latest") else int(version or 0))
+
+
+class Found(Struct, frozen=True):
+    """A record as a run has it."""
+
+    version: int
+    body: Any
+
+
+class Reading:
+    """How a node reads a record: `check` says, of its body and its place, what is wrong with it."""
+
+    __slots__ = ("_check", "_place", "_step", "reference")
+
+    def __init__(self, reference: Reference, place: str, check: Callable[[Any, str], object]) -> None:
+        self.reference = reference
+        self._place = place
+        self._check = check
+        self._step: Step[Any, Any] = Step(
+            self._read,
+            name=str(reference),
+            retry=_RETRY,
+            timeout=None,
+            total_timeout=None,
+            heartbeat_timeout=None,
+            process=False,
+            signature=Signature(self._read, f"the {reference}", {}),
+        )
+
+    async def _read(self) -> Found:
+        wanted = self.reference
+        found = await current_step().resource(Records).get(wanted.kind, wanted.name, wanted.version)
+        if found is None:
+            version = "" if wanted.version is None else f" with version {wanted.version}"
+            raise RecordNotFound(
+                f"{self._place}: there is no {wanted.kind} {wanted.name!r}{version}; "
+                f"put_record({wanted.kind!r}, {wanted.name!r}, …) makes one",
+                kind=wanted.kind,
+                name=wanted.name,
+            )
+        self._check(found[1], self.place_of(found[0]))
+        return Found(*found)
+
+    def place_of(self, version: int) -> str:
+        return f"{self._place}, {self.reference.kind} {self.reference.name!r} version {version}"
+
+    def request(self, loop: WorkflowLoop) -> asyncio.Future[Any]:
+        return loop.request_step(self._step.name, StepCall(self._step, (), {}))
+
+
+class Pins:
+    """The records that a run has read: one version of each for all its nodes."""
+
+    __slots__ = ("_found", "_loop")
+
+    def __init__(self, loop: WorkflowLoop) -> None:
+        self._loop = loop
+        self._found: dict[Reference, asyncio.Future[Found]] = {}
+
+    def get(self, reading: Reading) -> asyncio.Future[Found]:
+        """A future for a record. Who stops waiting for it stops nobody else. Raises RecordNotFound, InvalidDefinition;
+        the next one who needs it then reads it again."""
+        known = self._found.get(reading.reference)
+        if known is None or (known.done() and (known.cancelled() or known.exception() is not None)):
+            known = self._found[reading.reference] = reading.request(self._loop)
+        return asyncio.shield(known)
+
+
+def as_prompt(body: Any, place: str) -> PromptSpec:
+    """Raises InvalidDefinition."""
+    return _converted(body, PromptSpec, place)
+
+
+def as_profile(body: Any, place: str) -> ModelProfile:
+    """Raises InvalidDefinition."""
+    return _converted(body, ModelProfile, place)
+
+
+def _converted(body: Any, wanted: type[S], place: str) -> S:
+    try:
+        return msgspec.convert(body, wanted)
+    except msgspec.ValidationError as error:
+        raise InvalidDefinition(f"{place}: {error}") from error
+
+
+__all__ = [
+    "Example",
+    "Found",
+    "ModelProfile",
+    "Pins",
+    "PromptSpec",
+    "Reading",
+    "Reference",
+    "as_profile",
+    "as_prompt",
+    "reference",
+]

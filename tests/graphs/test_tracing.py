@@ -1,0 +1,152 @@
+"""Where the tokens of a run are and were, told from its journal: while it lives, when it waits, and after its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from perdure import Client, NamedEvent, Retry, step, workflow
+from perdure.errors import Misuse, RunFailed, RunNotFound
+from perdure.graph import Graph, JoinTokens, NodeTokens, all_of, any_of, assign, collect, human, terminate, timer, wait
+from perdure.ports import Store
+from perdure.testing import Environment
+from perdure.testing.environment import StoreSource
+
+
+@step(retry=Retry.never())
+async def same(value: Any) -> Any:
+    if value == "bad":
+        raise ValueError("bad")
+    return value
+
+
+@workflow
+async def plain() -> int:
+    return 1
+
+
+def waiting() -> Graph[Any, Any]:
+    graph: Graph[Any, Any] = Graph("waiting")
+    graph.node("begin", same, input={"value": "input"})
+    graph.node("nap", timer("branch.item * 10"))
+    graph.node("meet", same, input={"value": "state.got"})
+    graph.node("more", wait("told"))
+    graph.edge("begin", "nap", foreach="nodes.begin")
+    graph.edge("nap", "meet", join=all_of(), merge=collect("state.got", source="branch.item"))
+    graph.edge("meet", "more")
+    return graph
+
+
+async def test_tokens_are_told_while_a_run_lives_and_after(source: StoreSource) -> None:
+    graph = waiting()
+    async with Environment([graph], source, autojump_s=None) as env:
+        await env.engine.start(graph([1, 2, 3]), id="r")
+        await env.quiet()
+        await env.advance(15)
+        seen = await env.engine.tokens("r")
+        assert (seen.run_id, seen.workflow, seen.status) == ("r", "waiting", "suspended")
+        assert seen.nodes == {
+            "begin": NodeTokens(completed=1),
+            "nap": NodeTokens(standing=2, completed=1),
+            "meet": NodeTokens(),
+            "more": NodeTokens(),
+        }
+        assert seen.joins == (JoinTokens(target="meet", fork="begin", arrived=1, branches=3),)
+        await env.restart()
+        assert await env.engine.tokens("r") == seen
+        await env.advance(15)
+        seen = await env.engine.tokens("r")
+        assert (seen.nodes["nap"], seen.nodes["more"]) == (NodeTokens(completed=3), NodeTokens(standing=1))
+        assert seen.joins == ()
+        await env.engine.send(NamedEvent("told", 1), to="r")
+        await env.engine.handle("r").result()
+        seen = await env.engine.tokens("r")
+        assert seen.status == "succeeded"
+        assert seen.nodes["more"] == NodeTokens(completed=1)
+
+
+async def test_looking_changes_nothing(source: StoreSource) -> None:
+    graph = waiting()
+    async with Environment([graph], source, autojump_s=None) as env:
+        await env.engine.start(graph([1]), id="r")
+        await env.quiet()
+        before = await env.engine.history("r")
+        for _ in range(3):
+            await env.engine.tokens("r")
+        assert await env.engine.history("r") == before
+        await env.advance(10)
+        await env.engine.send(NamedEvent("told", 1), to="r")
+        await env.engine.handle("r").result()
+        await env.check()
+
+
+async def test_what_failed_and_what_was_cancelled_is_told(source: StoreSource) -> None:
+    graph: Graph[Any, Any] = Graph("race")
+    graph.node("begin", assign({}))
+    graph.node("ask", human("{{ branch.item }}"))
+    graph.node("meet", same, input={"value": "'bad'"})
+    graph.node("rescue", assign({}))
+    graph.node("slow", timer(60))
+    graph.node("end", terminate())
+    graph.edge("begin", "ask", foreach="['a', 'b', 'c']")
+    graph.edge("ask", "meet", join=any_of())
+    graph.edge("meet", "rescue", on_error=True)
+    graph.edge("rescue", "slow")
+    graph.edge("rescue", "end")
+    async with Environment([graph], source, autojump_s=None) as env:
+        await env.engine.start(graph(), id="r")
+        await env.quiet()
+        tasks = await env.engine.tasks(run="r")
+        await env.engine.answer(tasks[1].id, 1)
+        await env.engine.handle("r").result()
+        seen = await env.engine.tokens("r")
+        assert seen.nodes["ask"] == NodeTokens(completed=1, cancelled=2)
+        assert seen.nodes["meet"] == NodeTokens(failed=1)
+        assert seen.nodes["slow"] == NodeTokens(cancelled=1)
+        assert seen.nodes["end"] == NodeTokens(completed=1)
+
+
+async def test_a_run_that_failed_or_was_cancelled_has_no_token_anywhere(source: StoreSource) -> None:
+    graph = waiting()
+    async with Environment([graph], source, autojump_s=None) as env:
+        await env.engine.start(graph("bad"), id="failed")
+        with pytest.raises(RunFailed):
+            await env.engine.handle("failed").result()
+        assert (await env.engine.tokens("failed")).nodes["begin"] == NodeTokens(failed=1)
+        await env.engine.start(graph([1, 2]), id="cancelled")
+        await env.quiet()
+        await env.engine.cancel("cancelled")
+        assert (await env.engine.tokens("cancelled")).nodes["nap"] == NodeTokens(cancelled=2)
+
+
+async def test_a_client_is_given_the_graph(source: StoreSource, make_store: Callable[[], Store]) -> None:
+    graph = waiting()
+    other = Graph[Any, Any]("other")
+    other.node("begin", assign({}))
+    async with Environment([graph, plain], source, autojump_s=None) as env:
+        await env.engine.start(graph([1]), id="r")
+        await env.engine.run(plain(), id="f")
+        await env.quiet()
+        async with Client(make_store() if source is not None else env.engine._store, poll_s=None) as client:
+            with pytest.raises(Misuse, match="workflow 'waiting', which is not known here; hand it in"):
+                await client.tokens("r")
+            with pytest.raises(Misuse, match="not of <graph 'other'"):
+                await client.tokens("r", graph=other)
+            assert (await client.tokens("r", graph=graph)).nodes["nap"] == NodeTokens(standing=1)
+            with pytest.raises(Misuse, match="run 'f' is of a function: only those of graphs have tokens"):
+                await client.tokens("f")
+            with pytest.raises(RunNotFound):
+                await client.tokens("nobody")
+
+
+async def test_another_graph_of_the_same_name_does_not_fit(source: StoreSource) -> None:
+    graph = waiting()
+    async with Environment([graph], source, autojump_s=None) as env:
+        await env.engine.start(graph([1]), id="r")
+        await env.quiet()
+        changed: Graph[Any, Any] = Graph("waiting")
+        changed.node("first", timer(5))
+        with pytest.raises(Misuse, match="run 'r' does not fit this graph: at position"):
+            await env.engine.tokens("r", graph=changed)
