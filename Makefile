@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PEERS  := .venv-peers
 CODE   := $(wildcard src tests bench examples)
 
 .DEFAULT_GOAL := check
@@ -35,8 +36,9 @@ bench: $(STAMP)          ## what the engine does per second, beside the floor of
 bench-scale: $(STAMP)    ## an engine on a file with a million waiting runs
 	@$(BIN)/python -m bench.scale
 
-bench-graphs: $(STAMP)   ## one run of a graph with up to 10,000 branches
+bench-graphs: $(STAMP) $(PEERS)/.installed  ## one run of a graph with up to 10,000 branches; graphs beside LangGraph
 	@$(BIN)/python -m bench.graphs
+	@$(PEERS)/bin/python -m bench.langgraph
 
 simulate: $(STAMP)       ## engines on a simulated database, with faults drawn by lot: SEEDS=10000 FROM=1
 	@$(BIN)/python -m perdure.testing.simulate --seeds $(or $(SEEDS),10000) $(if $(FROM),--from $(FROM))
@@ -45,7 +47,7 @@ soak: $(STAMP)           ## random faults for minutes
 	PERDURE_SOAK=1 $(BIN)/python -m pytest tests -m soak
 
 clean:                   ## remove everything that the other targets made
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so an installation that broke off is done again.
@@ -54,4 +56,11 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Perdure needs Python 3.11 or newer: make PYTHON=...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq -e '.[dev]'
+	@touch $@
+
+# What others have made, to be measured beside: apart, so that nothing of it gets into what is tested.
+$(PEERS)/.installed: pyproject.toml
+	@echo "setting up $(PEERS) (once, and when pyproject.toml changes)"
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PEERS)/bin/python -m pip install -qq -e '.[graphs,uvloop]' langgraph langgraph-checkpoint-sqlite
 	@touch $@

@@ -1,6 +1,7 @@
 """Graphs: time and memory of one run with many branches, which must grow no faster than their number.
 
-`python -m bench.graphs` measures a list that is gone through and joined, at 100, 1,000 and 10,000 branches.
+`python -m bench.graphs` measures a list that is gone through and joined, at 100, 1,000 and 10,000 branches: wall and
+CPU time, memory, and for how long the loop of the process stood still at most.
 """
 
 from __future__ import annotations
@@ -52,12 +53,16 @@ async def measure(folder: Path, *, branches: int, runs: int = 1) -> Figures:
     graph = fan_out()
     async with Engine(f"sqlite:///{folder / f'graphs-{branches}.db'}", workflows=[graph]) as engine:
         await engine.run(graph(10))
-        best = float("inf")
+        best = best_cpu = float("inf")
+        stood_still: list[float] = []
         for _ in range(runs):
             gc.collect()
-            began = time.perf_counter()
+            watching = asyncio.create_task(_watch(stood_still))
+            began, cpu = time.perf_counter(), time.process_time()
             ended = await engine.run(graph(branches))
             best = min(best, time.perf_counter() - began)
+            best_cpu = min(best_cpu, time.process_time() - cpu)
+            watching.cancel()
             if ended != branches:
                 raise SystemExit(f"{ended} of {branches} branches met")
         gc.collect()
@@ -68,14 +73,25 @@ async def measure(folder: Path, *, branches: int, runs: int = 1) -> Figures:
     return {
         "branches_per_s": branches / best,
         "us_per_branch": best / branches * 1e6,
+        "cpu_us_per_branch": best_cpu / branches * 1e6,
         "bytes_per_branch": peak / branches,
+        "stood_still_ms": max(stood_still, default=0) * 1e3,
     }
+
+
+async def _watch(stood_still: list[float]) -> None:
+    """Note for how long the loop had no turn."""
+    while True:
+        began = time.perf_counter()
+        await asyncio.sleep(0.005)
+        stood_still.append(time.perf_counter() - began - 0.005)
 
 
 def beyond_linear(figures: dict[int, Figures]) -> Figures:
     """How many times more a branch costs, at worst, at any greater width than at the smallest."""
     few, others = figures[min(figures)], [one for width, one in figures.items() if width > min(figures)]
-    return {name: max(one[name] / few[name] for one in others) for name in ("us_per_branch", "bytes_per_branch")}
+    judged = ("us_per_branch", "cpu_us_per_branch", "bytes_per_branch")
+    return {name: max(one[name] / few[name] for one in others) for name in judged}
 
 
 async def main() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from perdure.storage.sqlite.connection import PAGE_BYTES
 from perdure.storage.sqlite.schema import migrate
 
 Row = tuple[Any, ...]
@@ -34,6 +35,7 @@ class Group:
     def __init__(self, path: Path) -> None:
         self._begin()
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._db.execute(f"pragma page_size = {PAGE_BYTES}")
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = full")
         migrate(self._db, path)

@@ -36,10 +36,12 @@ LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
 ON_POSTGRES = {
     "test_children",
     "test_client",
+    "test_commits",
     "test_continue_as",
     "test_mail_crashes",
     "test_control",
     "test_events",
+    "test_behaviours",
     "test_graph_programs",
     "test_task_nodes",
     "test_record_nodes",

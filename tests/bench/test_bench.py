@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench import graphs
+import pytest
+
+from bench import graphs, langgraph
 from bench.figures import paired, percentile
 from bench.report import ROWS
 
@@ -34,6 +36,14 @@ def test_a_quick_run_prints_every_row(tmp_path: Path) -> None:
 async def test_graphs_are_measured_at_every_width(tmp_path: Path) -> None:
     figures = {width: await graphs.measure(tmp_path, branches=width) for width in (5, 20)}
     assert all(value > 0 for value in graphs.beyond_linear(figures).values())
+
+
+@pytest.mark.parametrize("workload", langgraph.WORKLOADS)
+async def test_graphs_are_measured_as_langgraph_is(workload: str, tmp_path: Path) -> None:
+    figures = await langgraph.measure(tmp_path, "perdure", workload, runs=10, in_flight=2)
+    results = langgraph.BRANCHES if workload == "fan_out" else langgraph.NODES
+    assert figures["runs_per_s"] > 0
+    assert figures["bytes_per_run"] > results * langgraph.RESULT_BYTES
 
 
 def test_percentiles_are_values_that_occurred() -> None:

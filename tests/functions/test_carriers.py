@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from contextvars import ContextVar
+from collections.abc import Coroutine
+from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 import pytest
 
 from perdure import Engine, Retry, current_step, step, workflow
 from perdure.errors import RunFailed
+from perdure.models.functions.carriers import Carriers
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
 
@@ -156,3 +158,45 @@ async def test_sys_exit_in_a_step_fails_the_run_and_not_the_process() -> None:
 
     with pytest.raises(RunFailed, match="SystemExit"):
         await run(flow)
+
+
+class Parcel:
+    """A step that ends at once."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.context: Context | None = copy_context()
+        self.coroutine: Coroutine[Any, Any, Any] | None = self._carried()
+        self.task: asyncio.Future[Any] | None = None
+        self.dropped = False
+
+    async def _carried(self) -> int:
+        return self.number
+
+    def suspended(self) -> None:
+        raise AssertionError("it does not wait")
+
+
+async def test_many_steps_that_end_together_leave_turns_to_others() -> None:
+    ended: list[int] = []
+    seen: list[int] = []
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+    def look() -> None:
+        seen.append(len(ended))
+        if len(ended) < 1000:
+            loop.call_soon(look)
+        else:
+            done.set()
+
+    def hand_over(_cargo: Any, value: Any, _error: BaseException | None) -> None:
+        if not ended:
+            loop.call_soon(look)
+        ended.append(value)
+
+    carriers = Carriers(hand_over, lambda: True, lambda: asyncio.sleep(0))
+    for number in range(1000):
+        carriers.give(Parcel(number))
+    await done.wait()
+    assert ended == list(range(1000))
+    assert {250, 500, 750} <= set(seen)

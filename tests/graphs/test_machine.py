@@ -25,6 +25,8 @@ COMPLETE = (
 )
 LISTS = {f"items{size}": list(range(size)) for size in range(5)}
 
+ALONE = ("n_task", "n_flaky", "n_failing")  # nodes to be exclusive, where some are
+
 # A block is a task, a sequence, a split, a list to go through, or a loop: nested lists, so that hypothesis can shrink.
 Block = Any
 needs = st.sampled_from(
@@ -52,10 +54,13 @@ blocks: st.SearchStrategy[Block] = st.recursive(
 )
 
 
+keeps = st.sampled_from([None, False, True])
+
+
 class Drawing:
     """A graph from a block. `joins` has the fork of every node to which a join leads, and what it needs."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, keep: bool | None = None) -> None:
         self.graph: Graph[Any, Any] = Graph("drawn")
         self.joins: dict[str, tuple[str, Any]] = {}
         self._count = self._depth = 0
@@ -64,6 +69,9 @@ class Drawing:
         self.graph.edge("n_start", first)
         self.graph._draft.start = "n_start"
         self.graph.edge(last, self._node("end"))
+        self.exclusive = [] if keep is None else [name for name in self.graph._draft.nodes if name.startswith(ALONE)]
+        if keep is not None and self.exclusive:
+            self.graph.exclusive(self.exclusive, keep=keep)
 
     def plan(self) -> Plan:
         return self.graph.build()._draft.built()
@@ -188,13 +196,19 @@ class Story:
             assert token.id not in self.open
             self.open[token.id] = token
             self.ran[token.node] += 1
-        assert set(self.open) == set(self.machine.tokens)
+        turns = self.machine._turns
+        waiting = {id for id, token in self.machine.tokens.items() if turns is not None and turns.is_waiting(token)}
+        assert set(self.open) == set(self.machine.tokens) - waiting
+        assert turns is None or sum(token.node.startswith(ALONE) for token in self.open.values()) <= 1
+        assert turns is None or len(turns) <= len(self.machine.tokens)
 
 
 @settings(max_examples=200, deadline=None)
-@given(block=blocks, seed=st.integers(0, 10_000))
-def test_every_run_ends_and_no_join_goes_on_more_often_than_its_fork_came_apart(block: Block, seed: int) -> None:
-    drawing = Drawing(block)
+@given(block=blocks, seed=st.integers(0, 10_000), keep=keeps)
+def test_every_run_ends_and_no_join_goes_on_more_often_than_its_fork_came_apart(
+    block: Block, seed: int, keep: bool | None
+) -> None:
+    drawing = Drawing(block, keep)
     story = Story(drawing.plan(), seed)
     for meet, (fork, _) in drawing.joins.items():
         assert story.ran[meet] <= story.ran[fork]
@@ -216,9 +230,9 @@ def only(block: Block, *joins: JoinSpec) -> bool:
 
 
 @settings(max_examples=200, deadline=None)
-@given(block=blocks.filter(lambda block: only(block, *COMPLETE)), seed=st.integers(0, 10_000))
-def test_where_no_token_quits_every_fork_meets_exactly_once(block: Block, seed: int) -> None:
-    drawing = Drawing(block)
+@given(block=blocks.filter(lambda block: only(block, *COMPLETE)), seed=st.integers(0, 10_000), keep=keeps)
+def test_where_no_token_quits_every_fork_meets_exactly_once(block: Block, seed: int, keep: bool | None) -> None:
+    drawing = Drawing(block, keep)
     story = Story(drawing.plan(), seed)
     assert story.end is not None
     assert story.end.failure is None
@@ -228,9 +242,9 @@ def test_where_no_token_quits_every_fork_meets_exactly_once(block: Block, seed: 
 
 
 @settings(max_examples=100, deadline=None)
-@given(block=blocks, seed=st.integers(0, 10_000))
-def test_the_same_story_gives_the_same_decisions(block: Block, seed: int) -> None:
-    plan = Drawing(block).plan()
+@given(block=blocks, seed=st.integers(0, 10_000), keep=keeps)
+def test_the_same_story_gives_the_same_decisions(block: Block, seed: int, keep: bool | None) -> None:
+    plan = Drawing(block, keep).plan()
     once, again = Story(plan, seed), Story(plan, seed)
     assert once.ran == again.ran
     assert once.end is not None

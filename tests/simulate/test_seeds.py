@@ -13,24 +13,26 @@ import pytest
 from perdure.testing.simulate import Bug
 from perdure.testing.simulate.__main__ import main
 from perdure.testing.simulate.focus import FOCUS
+from perdure.testing.simulate.mixing import MIXES
 from perdure.testing.simulate.scenario import simulate
 
 # The first seed is drawn anew each time; PERDURE_SIMULATE_FROM runs those of a failure again.
 FIRST = int(os.environ.get("PERDURE_SIMULATE_FROM") or secrets.randbelow(2**31))
-SEEDS = int(os.environ.get("PERDURE_SIMULATE_SEEDS") or 500)
+SEEDS = int(os.environ.get("PERDURE_SIMULATE_SEEDS") or 400)
 TAIL = 60
 
 BY_SCENARIO = sorted(set(Bug) - {Bug.UNLOCKED_OWNERS})  # That one is shown in test_database.py.
 
 
 @pytest.mark.timeout(600)
-def test_new_seeds_go_well() -> None:
+@pytest.mark.parametrize(("name", "seeds"), [("usual", SEEDS), ("graphs", SEEDS // 4)])
+def test_new_seeds_go_well(name: str, seeds: int) -> None:
     print(f"PERDURE_SIMULATE_FROM={FIRST}")  # noqa: T201 - shown if it fails
-    for seed in range(FIRST, FIRST + SEEDS):
-        report = simulate(seed)
+    for seed in range(FIRST, FIRST + seeds):
+        report = simulate(seed, mix=MIXES[name])
         if report.problem:
             tail = "\n".join(report.trace[-TAIL:])
-            again = f"python -m perdure.testing.simulate --seeds 1 --from {seed} --tail 0"
+            again = f"python -m perdure.testing.simulate --seeds 1 --from {seed} --tail 0 --mix {name}"
             pytest.fail(f"{tail}\n\nseed {seed}: {report.problem}\n\nrun it again: {again}")
 
 

@@ -303,6 +303,20 @@ async def test_large_payloads_stand_apart_and_go_with_what_they_belong_to(path: 
             await store.archived("r-1")
 
 
+async def test_results_of_a_kilobyte_share_their_pages(path: Path) -> None:
+    async with opened(path) as store:
+        author = await Author.enroll(store)
+        await author.commit(insert(a_run()))
+        before = await store._reader.run(_size)
+        await author.commit(journal=[an_entry(seq=seq, value="x" * 1024) for seq in range(1, 101)])
+        assert await store._reader.run(_size) - before < 100 * 1024 * 1.5
+
+
+def _size(connection: sqlite3.Connection) -> int:
+    pages, size = (connection.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    return int(pages * size)
+
+
 async def test_tags_are_indexed_only_while_a_run_has_them(path: Path) -> None:
     async with opened(path) as store:
         author = await Author.enroll(store)

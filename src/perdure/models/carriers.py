@@ -12,7 +12,9 @@ import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+_DELIVERED_AT_ONCE_MAX: Final = 250  # Others have their turn in between.
 
 
 class Cargo(Protocol):
@@ -122,8 +124,13 @@ class Carriers:
 
     def _deliver(self) -> None:
         outcomes, self._outcomes = self._outcomes, deque()
-        for cargo, value, failure in outcomes:
-            self._ended(cargo, value, failure)
+        for _ in range(min(len(outcomes), _DELIVERED_AT_ONCE_MAX)):
+            self._ended(*outcomes.popleft())
+        if outcomes:
+            if not self._outcomes:
+                self._loop.call_soon(self._deliver)
+            outcomes.extend(self._outcomes)
+            self._outcomes = outcomes
 
     @staticmethod
     def _discard(cargo: Cargo) -> None:

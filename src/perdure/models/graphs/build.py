@@ -10,7 +10,7 @@ from perdure.errors import InvalidDefinition
 from perdure.models.graphs.expressions import Expression, ValueMap
 from perdure.models.graphs.kinds.base import Kind, Preparing, Work
 from perdure.models.graphs.merges import Merge
-from perdure.models.graphs.plan import Edge, Join, Node, Plan
+from perdure.models.graphs.plan import Edge, Exclusive, Join, Node, Plan
 from perdure.models.graphs.spec import GraphSpec, Limits
 from perdure.models.graphs.validate import Forks, Way, check_shape, tiers_of, ways_of
 
@@ -85,6 +85,10 @@ class _Building:
             output=output,
             timeout_s=spec.timeout,
             limits=spec.limits or Limits(),
+            exclusive=[
+                Exclusive(number=number, nodes=frozenset(part.nodes), keep=part.keep)
+                for number, part in enumerate(spec.exclusive)
+            ],
         )
 
     def _fail_if_wrong(self) -> None:

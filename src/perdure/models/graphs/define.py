@@ -28,7 +28,7 @@ from perdure.models.graphs.mermaid import mermaid
 from perdure.models.graphs.picture import picture_of
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.runner import interpret
-from perdure.models.graphs.spec import EdgeSpec, GraphSpec, JoinSpec, Limits, MergeSpec, RetrySpec
+from perdure.models.graphs.spec import EdgeSpec, ExclusiveSpec, GraphSpec, JoinSpec, Limits, MergeSpec, RetrySpec
 from perdure.models.graphs.svg import svg
 from perdure.models.graphs.tracing import TokensView, trace
 from perdure.models.graphs.words import Bound, Duration, NodeName, NodeRef, named, reference_of, seconds
@@ -212,6 +212,12 @@ class Graph(Workflow[..., O], Generic[I, O]):
             )
         )
 
+    def exclusive(self, nodes: NodeName | Iterable[NodeName], *, keep: bool = False) -> None:
+        """Have one token of a run at a time stand at any of these nodes; others wait for their turn, in the order in
+        which they come. A turn ends with the node, or, with `keep`, when the token goes to none of these nodes."""
+        names = [nodes] if isinstance(nodes, NodeRef | str) else nodes
+        self._open().exclusive.append(ExclusiveSpec(nodes=[named(one) for one in names], keep=keep))
+
     def output(self, mapping: Any) -> None:
         """Say what the run's output is: expressions, by name. Without it, it is what was written to `output`."""
         self._open().output = mapping
@@ -322,6 +328,7 @@ class Draft:
         self.types: dict[str, Any] = {}
         self.nodes: dict[str, Kind] = {}
         self.edges: list[EdgeSpec] = []
+        self.exclusive: list[ExclusiveSpec] = []
         self.output: Any = None
         self.objects: dict[str, Any] = {}
         self.checked: GraphSpec | None = None
@@ -333,6 +340,7 @@ class Draft:
         draft.timeout, draft.limits, draft.output = spec.timeout, spec.limits, spec.output
         draft.types = {"input": spec.input_schema, "output": spec.output_schema}
         draft.nodes, draft.edges, draft.objects = dict(nodes), spec.edges, dict(objects)
+        draft.exclusive = spec.exclusive
         return draft
 
     def spec(self) -> GraphSpec:
@@ -345,6 +353,7 @@ class Draft:
             output_schema=self._schema("output"),
             nodes=self.nodes,
             edges=self.edges,
+            exclusive=self.exclusive,
             output=self.output,
             timeout=self.timeout,
             limits=self.limits,

@@ -16,6 +16,7 @@ from perdure.models.graphs.plan import Edge, Join, Node, Plan, Tiers
 from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.spec import END, TERMINATE
 from perdure.models.graphs.tokens import NO_LAPS, Fork, Meeting, Token, items_of
+from perdure.models.graphs.turns import Turns
 
 TimerKey = tuple[int, str]
 
@@ -44,6 +45,7 @@ class Machine:
         self._tokens: dict[int, Token] = {}
         self._timed: dict[TimerKey, tuple[Fork, Meeting]] = {}
         self._run: dict[int, Token] = {}
+        self._turns = Turns(plan) if plan.exclusive else None
         self._decisions = Decisions([], [], [], [])
 
     @property
@@ -126,6 +128,8 @@ class Machine:
             self._ids += 1
             token.id = self._ids
             self._tokens[token.id] = token.fork.tokens[token.id] = token
+            if self._turns is not None:
+                self._let_run(self._turns.done(token))
         return token
 
     def _decided(self) -> Decisions:
@@ -248,7 +252,17 @@ class Machine:
 
     def _enter(self, token: Token, node: str) -> None:
         token.node = node
+        if self._turns is not None:
+            may_run, following = self._turns.move(token, node)
+            self._let_run(following)
+            if not may_run:
+                return
         self._run[token.id] = token
+
+    def _let_run(self, token: Token | None) -> None:
+        """It is a token's turn that has waited for it."""
+        if token is not None:
+            self._run[token.id] = token
 
     # Forks.
 
@@ -319,6 +333,8 @@ class Machine:
         del self._tokens[token.id]
         del token.fork.tokens[token.id]
         self._run.pop(token.id, None)
+        if self._turns is not None:
+            self._let_run(self._turns.leave(token))
         self._release(token.fork, token.index)
 
     def _release(self, fork: Fork, index: int) -> None:
@@ -544,6 +560,8 @@ class Machine:
         del self._tokens[token.id]
         if self._run.pop(token.id, None) is None:
             self._decisions.cancel.append(token.id)
+        if self._turns is not None:
+            self._let_run(self._turns.leave(token))
 
     def _standing(self, fork: Fork, index: int | None = None) -> list[Token]:
         """The tokens in a fork, or in one branch of it, however deep."""

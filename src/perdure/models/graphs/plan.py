@@ -63,6 +63,15 @@ class Node(Struct, frozen=True, kw_only=True, eq=False):
     place: str
 
 
+class Exclusive(Struct, frozen=True, kw_only=True, eq=False):
+    """Nodes of which one token at a time may stand at any: until its node has ended, or (`keep`) until it leaves them
+    all. `number` tells them apart."""
+
+    number: int
+    nodes: frozenset[str]
+    keep: bool
+
+
 class Plan(Struct, frozen=True, kw_only=True, eq=False):
     """A whole graph. `joins` are those of each node at which branches come apart, in the order of the definition."""
 
@@ -74,3 +83,4 @@ class Plan(Struct, frozen=True, kw_only=True, eq=False):
     output: ValueMap | None
     timeout_s: float | None
     limits: Limits
+    exclusive: Sequence[Exclusive]

@@ -22,6 +22,10 @@ from perdure.models.graphs.records import Pins
 from perdure.models.graphs.tokens import Token
 
 IN_A_ROW_MAX: Final = 100_000
+# Nodes that one activation begins; with more of them the process would stand still for too long. The others follow in
+# activations of their own, each of which takes a timer that is due at once: what is due now belongs to this one.
+BEGUN_AT_ONCE_MAX: Final = 1_000
+_AT_ONCE_S: Final = 1e-6
 
 
 async def interpret(plan: Plan, input: Any) -> Any:
@@ -42,6 +46,10 @@ class GraphRunner:
         self._busy: dict[int, asyncio.Future[Any]] = {}  # what runs for each token
         self._timers: dict[TimerKey, asyncio.TimerHandle] = {}
         self._next: deque[Callable[[], Decisions]] = deque()
+        self._waiting: deque[tuple[int, Token]] = deque()  # tokens, by the ids they had, whose nodes are to be begun
+        self._room = BEGUN_AT_ONCE_MAX
+        self._is_more_due = False
+        self._in_a_row = 0  # what was told since something was waited for
         self._pins = Pins(loop)
 
     async def run(self) -> Any:
@@ -55,8 +63,12 @@ class GraphRunner:
         self._next.append(news)
         if len(self._next) > 1:
             return
+        self._room = BEGUN_AT_ONCE_MAX
+        if news != self._more:
+            self._in_a_row = 0
         try:
-            for _ in range(IN_A_ROW_MAX):
+            while self._in_a_row < IN_A_ROW_MAX:
+                self._in_a_row += 1
                 decided = self._next[0]()
                 self._perform(decided)
                 self._next.popleft()
@@ -84,8 +96,26 @@ class GraphRunner:
             self._timers.pop(key).cancel()
         for key, seconds in decided.timers:
             self._timers[key] = self._loop.call_later(seconds, self._due, key)
-        for token in decided.run:
-            self._begin(token)
+        self._waiting.extend((token.id, token) for token in decided.run)
+        if not self._is_more_due:
+            self._begin_next()
+
+    def _begin_next(self) -> None:
+        tokens = self._machine.tokens
+        while self._waiting and self._room:
+            token_id, token = self._waiting.popleft()
+            if token_id in tokens:  # It may have been ended before its node began.
+                self._room -= 1
+                self._begin(token)
+        if not self._waiting:
+            self._room = BEGUN_AT_ONCE_MAX  # It is too many at once that are begun apart, not one after the other.
+        else:
+            self._is_more_due = True
+            self._loop.call_later(_AT_ONCE_S, self._tell, self._more)
+
+    def _more(self) -> Decisions:
+        self._is_more_due = False
+        return Decisions([], [], [], [])
 
     def _finish(self, decided: Decisions) -> None:
         failure = decided.failure

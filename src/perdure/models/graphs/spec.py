@@ -84,6 +84,15 @@ class EdgeSpec(Spec, frozen=True, kw_only=True, rename={"source": "from", "targe
         return [self.merge] if isinstance(self.merge, MergeSpec) else self.merge
 
 
+class ExclusiveSpec(Spec, frozen=True, kw_only=True):
+    """Nodes of which only one token of a run at a time stands at any; others wait for their turn, in the order in which
+    they come. A turn ends with the node, or, with `keep`, when the token goes to none of these nodes: it ends, comes
+    apart, or arrives at a join."""
+
+    nodes: Annotated[list[Name], Meta(min_length=1)]
+    keep: bool = False
+
+
 class Limits(Spec, frozen=True, kw_only=True):
     """Bounds of one run of a graph: a run that goes beyond one of them fails."""
 
@@ -113,6 +122,7 @@ class GraphSpec(Spec, frozen=True, kw_only=True):
     output_schema: dict[str, Any] | str | None = None
     nodes: dict[Name, Any]
     edges: list[EdgeSpec] = field(default_factory=list)
+    exclusive: list[ExclusiveSpec] = field(default_factory=list)
     output: Any = None
     timeout: Seconds | None = None
     limits: Limits | None = None

@@ -88,6 +88,12 @@ class Watched(Machine):
         self.begun.update((token.id, token.node) for token in decided.run)
         return decided
 
+    def standing(self) -> Counter[str]:
+        """How many tokens stand at each node: those whose node runs, and those that wait for their turn there."""
+        turns = self._turns
+        queued = () if turns is None else (one.node for one in self.tokens.values() if turns.is_waiting(one))
+        return Counter(self.begun.values()) + Counter(queued)
+
     def waiting(self) -> Iterator[JoinTokens]:
         """The joins at which somebody has arrived and that have not gone on."""
         forks: list[Fork] = [self._root]
@@ -131,7 +137,7 @@ def trace(
         live.close()
     machine = traced.machine or Watched(plan, None)
     has_ended = machine.ended or run.status in FINISHED
-    standing = Counter(machine.begun.values())
+    standing = machine.standing()
     cancelled = machine.cancellations
     if has_ended:
         cancelled, standing = cancelled + standing, Counter()

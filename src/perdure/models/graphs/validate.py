@@ -70,6 +70,7 @@ def check_shape(spec: GraphSpec, kinds: Mapping[str, Kind], ways: Sequence[Way])
         key = (way.source, way.target, edge.on_error, edge.priority, edge.when, edge.foreach, edge.spawn)
         if seen.setdefault(key, way) is not way:
             problems.append(f"{way.place(spec.graph)}: it is there twice")
+    problems += _wrong_turns(spec, kinds)
     if problems:
         return problems
     start = spec.start or next(iter(kinds))
@@ -112,6 +113,18 @@ def _wrong_with(way: Way, kinds: Mapping[str, Kind]) -> Iterator[str]:
     for name in edge.cancel:
         if name not in kinds and name != "*":
             yield f"cancel: there is no node {name!r}"
+
+
+def _wrong_turns(spec: GraphSpec, kinds: Mapping[str, Kind]) -> Iterator[str]:
+    seen: set[str] = set()
+    for number, part in enumerate(spec.exclusive):
+        place = f"graph {spec.graph!r}, exclusive[{number}]"
+        for name in part.nodes:
+            if name not in kinds:
+                yield f"{place}: there is no node {name!r}"
+            elif name in seen:
+                yield f"{place}: the node {name!r} is exclusive already, and can be so once"
+            seen.add(name)
 
 
 def _reached(start: str, ways: Sequence[Way]) -> set[str]:

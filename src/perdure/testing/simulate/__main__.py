@@ -8,7 +8,7 @@ import sys
 import time
 
 from perdure.testing.simulate.focus import FOCUS
-from perdure.testing.simulate.mixing import MIX
+from perdure.testing.simulate.mixing import MIXES
 from perdure.testing.simulate.scenario import simulate
 from perdure.testing.simulate.transactions import Bug
 
@@ -22,6 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=500, help="how many to run (default: 500)")
     parser.add_argument("--from", type=int, dest="first", help="the first one; drawn at random unless given")
     parser.add_argument("--bug", choices=[bug.value for bug in Bug], action="append", default=[], help="to be found")
+    parser.add_argument("--mix", choices=MIXES, default="usual", help="what scenarios are made of (default: usual)")
     parser.add_argument("--tail", type=int, default=_TAIL, help="how many lines of the trace to show (0: all)")
     given = parser.parse_args(arguments)
     first: int = secrets.randbelow(2**31) if given.first is None else given.first
@@ -29,11 +30,13 @@ def main(arguments: list[str] | None = None) -> int:
     say(f"seeds {first} to {first + given.seeds - 1}")
     began = told = time.monotonic()
     for done, seed in enumerate(range(first, first + given.seeds), start=1):
-        report = simulate(seed, bugs=bugs, mix=FOCUS[bugs[0]] if bugs else MIX)
+        report = simulate(seed, bugs=bugs, mix=FOCUS[bugs[0]] if bugs else MIXES[given.mix])
         if report.problem:
             say("\n".join(report.trace[-given.tail :]))
             say(f"\nseed {seed} after {done - 1} good ones: {report.problem}\n")
-            options = "".join(f" --bug {bug}" for bug in bugs)
+            options = "".join(f" --bug {bug}" for bug in bugs) or (
+                f" --mix {given.mix}" if given.mix != "usual" else ""
+            )
             say(f"run it again: python -m perdure.testing.simulate --seeds 1 --from {seed} --tail 0{options}")
             return 1
         if (now := time.monotonic()) - told >= _EVERY_S:

@@ -12,7 +12,8 @@ from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.events import options_of
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing.invariants import check_store
-from perdure.testing.simulate.workload import Job, News, Plan, Told, matches, outcome
+from perdure.testing.simulate.mixing import said_in
+from perdure.testing.simulate.workload import LOG, Job, News, Plan, Told, matches, outcome
 
 __all__ = ["Expected", "check_rest"]
 
@@ -26,11 +27,22 @@ class Expected:
         self.jobs: set[int] = set()
         self.news: set[int] = set()
         self.told: dict[str, int] = {}  # run id -> how often
+        self.graphs: dict[str, Any] = {}  # run id -> what its output must be, for `matches`
+        self.journeys: dict[str, tuple[list[Any], str]] = {}  # run id -> what it had to undo, and how it was to end
+        self.deadlines: set[str] = set()  # runs that were to end by it
+        self.letters: set[int] = set()  # those of which somebody was told that they were sent
 
 
 async def check_rest(database: MemoryDatabase, expected: Expected, now: int) -> None:
     """Raises InvariantViolated with all that is wrong."""
-    wrong = [*_runs(database, expected), *_events(database, expected), *_leftovers(database)]
+    wrong = [
+        *_runs(database, expected),
+        *_journeys(database, expected),
+        *_events(database, expected),
+        *_letters(database, expected),
+        *_said(database, expected),
+        *_leftovers(database),
+    ]
     store = MemoryStore(database)
     await store.open()
     try:
@@ -43,16 +55,59 @@ async def check_rest(database: MemoryDatabase, expected: Expected, now: int) -> 
 
 
 def _runs(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
-    for run_id, plan in expected.plans.items():
+    wanted_of = {run_id: outcome(plan) for run_id, plan in expected.plans.items()} | expected.graphs
+    for run_id, wanted in wanted_of.items():
         stored = database.runs.get(run_id)
         if stored is None:
             yield f"run {run_id!r} was never started"
         elif stored.run.status is Status.SUCCEEDED:
             found = json.loads(stored.outcome.output or "null")
-            if not matches(wanted := outcome(plan), found):
+            if not matches(wanted, found):
                 yield f"run {run_id!r} came to {found} instead of {wanted}"
         elif stored.run.status is not Status.CANCELLED or run_id not in expected.victims:
             yield f"run {run_id!r} is {stored.run.status}, with {stored.outcome.failure}"
+
+
+def _journeys(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
+    for run_id in expected.deadlines:
+        stored = database.runs[run_id]
+        if stored.run.status is not Status.FAILED and run_id not in expected.victims:
+            yield f"run {run_id!r} is {stored.run.status}, and was to fail by its deadline"
+    for run_id, (stations, end) in expected.journeys.items():
+        run = database.runs[run_id].run
+        entries = list(database.journal.get(run_id, {}).values())
+        done = sum(entry.kind == "compensate" for entry in entries)
+        undone = [
+            json.loads(entry.value or "null") for entry in entries if (entry.kind, entry.name) == ("step", "undo")
+        ]
+        if run.status is Status.SUCCEEDED:
+            if end != "arrives" or undone:
+                yield f"run {run_id!r} has arrived, after it undid {undone}"
+        elif run.status is Status.CANCELLED and not done and run_id in expected.victims:
+            continue
+        elif run.status is not Status.ROLLED_BACK or (end == "arrives" and run_id not in expected.victims):
+            yield f"run {run_id!r} is {run.status}"
+        elif undone != [number for number, *_ in reversed(stations[:done])]:
+            yield f"run {run_id!r} undid {undone}, of {done} of {stations}"
+
+
+def _letters(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
+    """What was sent to a run that never read it is a dead letter, once."""
+    found = Counter(json.loads(letter.value)["number"] for letter in database.tables.letters.values())
+    if doubled := sorted(number for number, times in found.items() if times > 1):
+        yield f"letters {doubled} are there more than once"
+    if lost := sorted(expected.letters - found.keys()):
+        yield f"letters {lost} were lost"
+
+
+def _said(database: MemoryDatabase, expected: Expected) -> Iterator[str]:
+    for run_id, plan in expected.plans.items():
+        items = [json.loads(item.value) for item in database.streams.items.get(run_id, {}).get(LOG, [])]
+        for label, times in said_in(plan):
+            found = [number for one, number in items if one == label]
+            is_whole = run_id not in expected.victims
+            if found != list(range(times if is_whole else len(found))):
+                yield f"run {run_id!r} said {found} of {times} items"
 
 
 def _events(database: MemoryDatabase, expected: Expected) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from perdure.testing.simulate.mixing import Mix
 from perdure.testing.simulate.network import Weather
@@ -10,8 +10,17 @@ from perdure.testing.simulate.transactions import Bug
 
 __all__ = ["FOCUS"]
 
+_NOTHING_ELSE: Final[dict[str, Any]] = {
+    "graphs": (0, 0),
+    "travellers": (0, 0),
+    "deadlines": (0, 0),
+    "letters": (0, 0),
+    "hops": 0.0,
+}
+
 # Waits and broadcasts that meet.
 _MEETING = Mix(
+    **_NOTHING_ELSE,
     engines=(3, 4),
     runs=(8, 10),
     tasks=(1, 3),
@@ -24,6 +33,7 @@ _MEETING = Mix(
 
 # Engines that wake up about when others take over from them, in the middle of long rows of steps.
 _TAKEOVER = Mix(
+    **_NOTHING_ELSE,
     engines=(2, 2),
     runs=(8, 10),
     tasks=(8, 10),
@@ -39,6 +49,7 @@ _TAKEOVER = Mix(
 
 # Many who send at once to runs of one engine, some of them slowly.
 _MAIL = Mix(
+    **_NOTHING_ELSE,
     engines=(3, 4),
     starters=1,
     runs=(8, 10),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct, field
 
+from perdure.testing.simulate.graphs import DRAWN, Drawn
 from perdure.testing.simulate.network import Weather
 from perdure.testing.simulate.workload import Plan, Task
 
-__all__ = ["CROWDED_S", "HEARING", "MIX", "Mix", "Planner", "lanes_in", "news_in", "targets_in"]
+__all__ = ["CROWDED_S", "HEARING", "MIX", "MIXES", "Mix", "Planner", "lanes_in", "news_in", "said_in", "targets_in"]
 
 HEARING: Final = ("hear", "hear_in_time", "meet")  # tasks that need a word to their run
 CROWDED_S: Final = 5.0  # how far apart crowded moments are
@@ -43,8 +44,16 @@ class Mix(Struct, frozen=True, kw_only=True):
             "started": 1,
             "await": 2,
             "both": 2,
+            "say": 2,
+            "ask": 1,
         }
     )
+    # Beside those with plans.
+    graphs: tuple[int, int] = (0, 3)
+    travellers: tuple[int, int] = (0, 2)
+    deadlines: tuple[int, int] = (0, 1)
+    letters: tuple[int, int] = (0, 3)
+    hops: float = 0.2  # the chance that a plan begins with some
     weather: Callable[[Random], Weather] = lambda lot: Weather(
         slow=lot.choice((0, 0.02, 0.1)),
         slow_s=lot.choice((0.05, 0.5, 4.0)),
@@ -58,6 +67,12 @@ class Mix(Struct, frozen=True, kw_only=True):
 
 MIX = Mix()
 
+MIXES: Final[dict[str, Mix]] = {
+    "usual": MIX,
+    # Many graphs, and engines that come and go.
+    "graphs": Mix(runs=(1, 3), graphs=(4, 10), travellers=(0, 0), letters=(0, 0), pauses=(0, 3), kills=(0, 4)),
+}
+
 
 class Planner:
     """Draws plans."""
@@ -70,13 +85,27 @@ class Planner:
     def plan(self, targets: list[str], depth: int = 0) -> Plan:
         """A plan whose tasks may wait for the ends of these runs."""
         length = self.lot.randint(*self.mix.tasks) if depth == 0 else self.lot.randint(1, 2)
-        return [self._task(targets, depth) for _ in range(length)]
+        tasks = [self._task(targets, depth) for _ in range(length)]
+        if depth == 0 and self.mix.hops and self.lot.random() < self.mix.hops:
+            tasks.insert(0, ["hop", self.lot.randint(1, 3)])
+        return tasks
+
+    def graph(self) -> Drawn:
+        return self.lot.choice(DRAWN)(self.lot, self._seconds)
+
+    def journey(self) -> tuple[list[Any], str]:
+        """Stations, and how it ends."""
+        lot = self.lot
+        stations = [[lot.randint(1, 99), lot.choice((0, 0, 1, 2)), self._seconds(2)] for _ in range(lot.randint(1, 4))]
+        return stations, lot.choice(("fails", "waits", "arrives"))
 
     def _task(self, targets: list[str], depth: int) -> Task:
         lot = self.lot
         kind = lot.choices(list(self.mix.weights), list(self.mix.weights.values()))[0]
         if kind in HEARING and depth:
             kind = "take"
+        if kind == "ask" and depth:
+            kind = "work"
         if (kind == "await" and not targets) or (kind in ("child", "started", "both") and depth > 1):
             kind = "work"
         match kind:
@@ -88,6 +117,10 @@ class Planner:
                 return ["hear_in_time", self._seconds(20)]
             case "take" | "meet":
                 return [kind, lot.randint(0, 1)]
+            case "say":
+                return [kind, lot.randrange(10**9), lot.randint(1, 5)]
+            case "ask":
+                return [kind, lot.randint(1, 99)]
             case "child" | "started":
                 return [kind, lot.choice(("clerk", "baker")), self.plan([], depth + 1)]
             case "await":
@@ -111,6 +144,12 @@ def _tasks(plan: Plan) -> list[Task]:
             if isinstance(part, list):
                 found += _tasks(part)
     return found
+
+
+def said_in(plan: Plan) -> list[tuple[int, int]]:
+    """What a run of this plan says itself: labels, and how many items of each."""
+    own = [part for task in plan if task[0] == "both" for part in task[1:]]
+    return [(task[1], task[2]) for task in plan if task[0] == "say"] + [said for part in own for said in said_in(part)]
 
 
 def targets_in(plan: Plan) -> list[str]:

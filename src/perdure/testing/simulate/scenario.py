@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from random import Random
 from typing import Any, TypeVar
@@ -12,14 +13,26 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 
 from perdure.engine import Engine
-from perdure.errors import EngineStopped, InvariantViolated, RunFinished, RunOwnedElsewhere, StoreError
+from perdure.errors import (
+    EngineStopped,
+    InvariantViolated,
+    RunFinished,
+    RunNotFound,
+    RunOwnedElsewhere,
+    StoreError,
+    TaskClosed,
+)
+from perdure.kernel.status import FINISHED
+from perdure.models.functions.define import Workflow
+from perdure.tasking import TaskView
 from perdure.testing.simulate.checks import Expected, check_rest
+from perdure.testing.simulate.graphs import Drawn
 from perdure.testing.simulate.loop import Stuck, process_name
 from perdure.testing.simulate.mixing import CROWDED_S, HEARING, MIX, Mix, Planner, lanes_in, news_in, targets_in
 from perdure.testing.simulate.network import FINE
 from perdure.testing.simulate.simulation import Member, Simulation
 from perdure.testing.simulate.transactions import Bug
-from perdure.testing.simulate.workload import WORKFLOWS, Job, Ledger, News, Plan, Told
+from perdure.testing.simulate.workload import GRAPHS, WORKFLOWS, Job, Ledger, Letter, News, Told, traveller
 
 __all__ = ["Report", "simulate"]
 
@@ -74,7 +87,8 @@ class _Scenario:
         simulation, lot = self.simulation, self.lot
         for index in range(lot.randint(*self.mix.engines)):
             names = ["clerk", "baker"] if index == 0 or lot.random() < 0.5 else ["clerk"]
-            simulation.member("abcdefgh"[index], [WORKFLOWS[name] for name in names])
+            others = [traveller, *GRAPHS.values()] if "baker" in names else []
+            simulation.member("abcdefgh"[index], [*(WORKFLOWS[name] for name in names), *others])
         members = list(simulation.members.values())
         await asyncio.gather(*[self._tasked(member.open()) for member in members])
         tasks = [self._tasked(client) for client in self._clients()]
@@ -136,12 +150,18 @@ class _Scenario:
             kind = lot.choice(("clerk", "baker"))
             before = [started[target] for target in targets_in(plan)]
             started[run_id] = asyncio.Event()
-            clients.append(self._start(run_id, kind, plan, before, started[run_id]))
+            clients.append(self._start(run_id, WORKFLOWS[kind], (plan,), before, started[run_id]))
             told = sum(task[0] in HEARING for task in plan)
             if told:
                 self.expected.told[run_id] = told
                 clients.append(self._tell(run_id, told, started[run_id]))
-        for lane in lanes_in(list(self.expected.plans.values())):
+            if any(task[0] == "ask" for task in plan):
+                clients.append(self._answer(run_id, started[run_id]))
+        drawn = [self.planner.graph() for _ in range(lot.randint(*self.mix.graphs))]
+        clients += self._others(drawn)
+        clients += self._write(list(started))
+        lanes = [lane for one in drawn for lane in one.lanes]
+        for lane in [*lanes_in(list(self.expected.plans.values())), *lanes]:
             number = next(self._numbers)
             self.expected.jobs.add(number)
             clients.append(self._broadcast(Job(number=number, lane=lane), f"job {number}"))
@@ -150,16 +170,72 @@ class _Scenario:
             clients.append(self._broadcast(News(number=number), f"news {number}"))
         return clients
 
+    def _others(self, drawn: list[Drawn]) -> list[Any]:
+        """Runs of graphs, some that undo what they did, and some that do not end by themselves."""
+        lot, clients = self.lot, list[Any]()
+        for index, one in enumerate(drawn):
+            run_id, started = f"g{index}", asyncio.Event()
+            self.expected.graphs[run_id] = one.expected
+            clients.append(self._start(run_id, GRAPHS[one.name], (one.input,), [], started))
+            if one.told:
+                self.expected.told[run_id] = one.told
+                clients.append(self._tell(run_id, one.told, started))
+            if lot.random() < 0.15:
+                self.expected.victims.add(run_id)
+                clients.append(self._cancel(run_id, started))
+        for index in range(lot.randint(*self.mix.travellers)):
+            run_id, started = f"t{index}", asyncio.Event()
+            stations, end = self.expected.journeys[run_id] = self.planner.journey()
+            clients.append(self._start(run_id, traveller, (stations, end), [], started))
+            if end == "waits" or lot.random() < 0.15:
+                self.expected.victims.add(run_id)
+                clients.append(self._cancel(run_id, started))
+        for index in range(lot.randint(*self.mix.deadlines)):
+            run_id = f"d{index}"
+            self.expected.deadlines.add(run_id)
+            due = datetime.fromtimestamp(self.simulation.clock.now() / 1e6 + lot.random() * 2 * self.mix.within_s, UTC)
+            clients.append(self._start(run_id, WORKFLOWS["clerk"], ([["nap", 100_000]],), [], asyncio.Event(), due))
+        return clients
+
+    def _write(self, run_ids: list[str]) -> list[Any]:
+        """Letters to runs that never read them."""
+        count = self.lot.randint(*self.mix.letters)
+        return [self._letter(number, self.lot.choice(run_ids)) for number in range(count)]
+
+    async def _letter(self, number: int, run_id: str) -> None:
+        await self._moment()
+        # A run that has ended takes no letters, and one that nobody has started yet neither.
+        with suppress(RunFinished, RunNotFound):
+            await self._insist(partial(_send, Letter(number=number), run_id, f"letter {number}"))
+            self.expected.letters.add(number)
+
+    async def _answer(self, run_id: str, started: asyncio.Event) -> None:
+        """Answer what a run asks for, until it has ended."""
+        await started.wait()
+        while True:
+            await asyncio.sleep(0.5 + self.lot.random())
+            for one in await self._insist(lambda engine: engine.tasks(run=run_id, status="open")):
+                with suppress(TaskClosed):
+                    await self._insist(partial(_answer, one))
+            run = await self._insist(lambda engine: engine.get(run_id))
+            if run is not None and run.status in FINISHED:
+                return
+
     async def _start(
-        self, run_id: str, kind: str, plan: Plan, before: list[asyncio.Event], started: asyncio.Event
+        self,
+        run_id: str,
+        workflow: Workflow[..., Any],
+        args: tuple[Any, ...],
+        before: list[asyncio.Event],
+        started: asyncio.Event,
+        deadline: datetime | None = None,
     ) -> None:
         await self._moment(0.5)
         for other in before:
             await other.wait()
-        workflow = WORKFLOWS[kind]
         starters = list(self.simulation.members.values())[: self.mix.starters]
         await self._insist(
-            lambda engine: engine.start(workflow(plan), id=run_id),
+            lambda engine: engine.start(workflow(*args), id=run_id, deadline=deadline),
             lambda one: one in starters and workflow in one.workflows,
         )
         started.set()
@@ -177,8 +253,11 @@ class _Scenario:
         await self._moment()
         await self._insist(partial(_send, event, None, key))
 
-    async def _cancel(self, run_id: str) -> None:
-        await self._moment()
+    async def _cancel(self, run_id: str, started: asyncio.Event | None = None) -> None:
+        """Cancel a run, whether it is there by then or not; or, with `started`, soon after it is."""
+        if started is not None:
+            await started.wait()
+        await self._moment(1.0 if started is None else 0.1)
         await self._insist(lambda engine: engine.cancel(run_id))
 
     async def _moment(self, part: float = 1.0) -> None:
@@ -237,3 +316,7 @@ class _Scenario:
 
 async def _send(event: Any, to: str | None, key: str, engine: Engine) -> object:
     return await engine.send(event, to=to, key=key)
+
+
+async def _answer(task: TaskView, engine: Engine) -> None:
+    await engine.answer(task.id, 2 * task.payload)

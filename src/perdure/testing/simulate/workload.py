@@ -2,7 +2,7 @@
 
 A plan is a list of tasks, plain JSON: ["work", n, failures, seconds], ["nap", seconds], ["hear"], ["hear_in_time",
 seconds], ["take", lane], ["meet", lane], ["news"], ["child", workflow, plan], ["started", workflow, plan], ["await",
-run id], ["both", plan, plan].
+run id], ["both", plan, plan], ["say", label, items], ["ask", number]; and, at the beginning of one, ["hop", times].
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from perdure import (
     Retry,
     RunCall,
     TimeReached,
+    Workflow,
+    compensate,
+    continue_as,
     current_step,
     first,
     receive,
@@ -26,15 +29,22 @@ from perdure import (
     sleep,
     start,
     step,
+    stream,
     timer,
     workflow,
 )
+from perdure import task as assigned
 
 __all__ = [
+    "ANY",
+    "DESK",
+    "GRAPHS",
+    "LOG",
     "WORKFLOWS",
     "Failing",
     "Job",
     "Ledger",
+    "Letter",
     "News",
     "Plan",
     "Task",
@@ -43,12 +53,19 @@ __all__ = [
     "clerk",
     "matches",
     "outcome",
+    "started",
+    "traveller",
+    "undo",
+    "work",
 ]
 
 Task = list[Any]
 Plan = list[Task]
 
 ANY = {"any": True}  # in an expected result: whatever it is
+LOG = "log"  # the stream to which plans say something
+DESK = "desk"  # the queue of the tasks that they ask for
+GRAPHS: dict[str, Workflow[..., Any]] = {}  # see graphs.py
 
 
 class Told(Event, event_name="simulate.told"):
@@ -70,6 +87,12 @@ class News(Event, event_name="simulate.news", consume_on_read=False, delivery="a
     number: int
 
 
+class Letter(Event, event_name="simulate.letter", on_target_terminated="dead_letter"):
+    """Sent to one run, which never reads it."""
+
+    number: int
+
+
 class Failing(Exception):
     """What a flaky step raises."""
 
@@ -81,7 +104,8 @@ class Ledger:
         self.started = started
 
 
-def _start() -> int:
+def started() -> int:
+    """A step has started; which attempt it is."""
     this = current_step()
     resource(Ledger).started(this.run_id, this.position, this.attempt)
     return this.attempt
@@ -89,11 +113,18 @@ def _start() -> int:
 
 @step(retry=Retry(attempts=4, jitter=0))
 async def work(number: int, failures: int, seconds: float) -> int:
-    attempt = _start()
+    attempt = started()
     await asyncio.sleep(seconds)
     if attempt <= failures:
         raise Failing(number)
     return number * number
+
+
+@step(retry=Retry(attempts=4, jitter=0))
+async def undo(number: int, failures: int) -> int:
+    if started() <= failures:
+        raise Failing(number)
+    return number
 
 
 async def _do(task: Task) -> Any:
@@ -125,6 +156,16 @@ async def _do(task: Task) -> Any:
             return ended.status
         case ["both", one, other]:
             return list(await asyncio.gather(_do_all(one), _do_all(other)))
+        case ["say", label, items]:
+            for number in range(items):
+                await stream(LOG).append([label, number])
+                if number % 2:
+                    await sleep(0.1)
+            return "said"
+        case ["ask", number]:
+            return await assigned(queue=DESK, payload=number)
+        case ["hop", _]:
+            return "hopped"
         case _:
             raise Failing(task)
 
@@ -133,14 +174,36 @@ async def _do_all(plan: Plan) -> list[Any]:
     return [await _do(task) for task in plan]
 
 
+async def _hop(this: Workflow[[list[Any]], Any], plan: Plan) -> None:
+    """Go on as another call, so many times; what is to be read is read after the last one."""
+    if plan and plan[0][0] == "hop" and plan[0][1]:
+        await work(plan[0][1], 0, 0.1)
+        await continue_as(this([["hop", plan[0][1] - 1], *plan[1:]]))
+
+
 @workflow(name="simulate.clerk")
 async def clerk(plan: list[Any]) -> list[Any]:
+    await _hop(clerk, plan)
     return await _do_all(plan)
 
 
 @workflow(name="simulate.baker")
 async def baker(plan: list[Any]) -> list[Any]:
+    await _hop(baker, plan)
     return await _do_all(plan)
+
+
+@workflow(name="simulate.traveller")
+async def traveller(stations: list[Any], end: str) -> str:
+    """Does one thing after the other, and undoes all of them in the end, unless it arrives."""
+    for number, failures, seconds in stations:
+        await work(number, 0, seconds)
+        await compensate(undo(number, failures))
+    if end == "fails":
+        raise Failing("on purpose")
+    if end == "waits":
+        await sleep(100_000)
+    return "arrived"
 
 
 WORKFLOWS = {"clerk": clerk, "baker": baker}
@@ -172,6 +235,12 @@ def _outcome(task: Task, heard: Any) -> Any:
             return [next(heard), ANY]
         case ["child" | "started", _, plan]:
             return outcome(plan)
+        case ["say", _, _]:
+            return "said"
+        case ["ask", number]:
+            return 2 * number
+        case ["hop", _]:
+            return "hopped"
         case ["both", one, other]:
             return [outcome(one), outcome(other)]
         case _:
@@ -182,6 +251,8 @@ def matches(expected: Any, found: Any) -> bool:
     """Whether a result is as expected."""
     if expected is ANY:
         return True
+    if callable(expected):
+        return bool(expected(found))
     if isinstance(expected, list):
         return (
             isinstance(found, list)
