@@ -8,10 +8,10 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 import pytest
-from perdure.models.functions.carriers import Carriers
 
 from perdure import Engine, Retry, current_step, step, workflow
 from perdure.errors import RunFailed
+from perdure.models.carriers import Carriers
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
 
