@@ -49,6 +49,9 @@ ON_POSTGRES = {
     "test_recovery",
     "test_sending",
     "test_artifacts",
+    "test_cooperation_engine",
+    "test_meeting",
+    "test_functions",
     "test_tasks",
     "test_together",
 }
