@@ -40,6 +40,7 @@ ON_POSTGRES = {
     "test_continue_as",
     "test_mail_crashes",
     "test_control",
+    "test_diagnosing",
     "test_events",
     "test_behaviours",
     "test_graph_programs",
@@ -48,6 +49,9 @@ ON_POSTGRES = {
     "test_recovery",
     "test_sending",
     "test_artifacts",
+    "test_cooperation_engine",
+    "test_meeting",
+    "test_functions",
     "test_tasks",
     "test_together",
 }

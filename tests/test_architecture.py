@@ -30,8 +30,11 @@ ROWS = (
         "client",
         "connections",
         "controlling",
+        "diagnosing",
+        "emitting",
         "handles",
         "inspecting",
+        "joining",
         "keeping",
         "reading",
         "registry",
@@ -39,6 +42,7 @@ ROWS = (
         "sending",
         "starting",
         "tasking",
+        "upgrading",
         "views",
     ),
     ("models",),
@@ -51,7 +55,7 @@ HEIGHT = {room: -number for number, row in enumerate(ROWS) for room in row}
 
 # Beside the rows: the stores see only these; only the composition root sees the stores; testing sees everything.
 STORAGE_MAY_IMPORT = {"storage", "ports", "kernel", "errors"}
-MAY_IMPORT_STORAGE = {"storage", "client", "testing"}
+MAY_IMPORT_STORAGE = {"storage", "client", "upgrading", "testing"}
 
 # Three equal rooms. What they share stands beside them, directly below models/. Graphs are run as durable functions
 # are, so they stand on them (docs/decisions/0015-graphs-are-durable-functions.md), and never the other way round.

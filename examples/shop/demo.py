@@ -103,7 +103,8 @@ NEXT = """
 What to try next:
   read the workflow           examples/shop/shop.py
   kill one yourself           {python} examples/hello.py   (Ctrl-\\ while it sleeps, then start it again)
-  see what the runs did       sqlite3 {store} "select run_id, position, name, value from journal"
+  see what the runs did       {python} -m perdure runs list --store sqlite:///{store}
+  … or in the tables          sqlite3 {store} "select run_id, position, name, value from journal"
   see how fast it is          make bench
 """
 

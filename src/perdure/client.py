@@ -19,8 +19,11 @@ import msgspec
 
 from perdure.controlling import Controlling
 from perdure.coordinator.coordinator import Coordinator, Limits, Stats
+from perdure.coordinator.deciding import Deaf, Hearing
 from perdure.coordinator.post import PostOffice
 from perdure.coordinator.watch import Watch
+from perdure.diagnosing import Diagnosing
+from perdure.emitting import Emitting
 from perdure.errors import EngineStopped, Misuse, RunNotFound, StoreError
 from perdure.handles import RunHandle
 from perdure.inspecting import Inspecting
@@ -29,6 +32,9 @@ from perdure.kernel.effects import Drop, Effect, Finish
 from perdure.kernel.records import Engine as EngineRow
 from perdure.kernel.records import Outcome, Run
 from perdure.kernel.status import FINISHED
+from perdure.models.cooperation.book import Book
+from perdure.models.cooperation.drafting import Drafting
+from perdure.models.cooperation.rows import RowCodec
 from perdure.models.functions.checks import checked_text
 from perdure.models.functions.context import holds_writer
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
@@ -45,7 +51,7 @@ log = logging.getLogger("perdure")
 _ASK_AGAIN_S, _ASK_AGAIN_MAX_S = 0.01, 0.25
 
 
-class Client(Starting, Inspecting, Sending, Reading, Controlling, Keeping, Tasking):
+class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Controlling, Keeping, Tasking):
     """Talks to the engines that share a store. Use it as an async context manager; one per process will do.
 
     `store` is a URL ("sqlite:///shop.db", "postgresql://…") or a Store; `codec` must be the engines'.
@@ -125,8 +131,24 @@ class Client(Starting, Inspecting, Sending, Reading, Controlling, Keeping, Taski
             now=self._clock.now,
             workflows=self._workflows,
             posted=self._post.expect,
+            hearing=self._hearing,
             probe=self._probe,
         )
+
+        self._book = Book(self._store)
+        self._drafting = Drafting(
+            operations={},
+            book=self._book,
+            rows=RowCodec(self._codec),
+            codec=self._codec,
+            ids=self._ids,
+            now=self._clock.now,
+        )
+
+    @property
+    def _hearing(self) -> Hearing:
+        """What runs of operations know that are here: a client has none."""
+        return Deaf()
 
     async def _close_store(self) -> None:
         """After opening failed."""
@@ -193,7 +215,7 @@ class Client(Starting, Inspecting, Sending, Reading, Controlling, Keeping, Taski
             engine_id=self._ids(self._clock.now()),
             host=socket.gethostname(),
             pid=os.getpid(),
-            workflows=sorted(self._workflows),
+            workflows=self._workflows.names(),
             at=self._clock.now(),
         )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from perdure.coordinator.coordinator import Coordinator
-from perdure.errors import InvalidArguments, RunNotFound
+from perdure.errors import InvalidArguments, IsOperation, RunNotFound
 from perdure.handles import RunHandle
 from perdure.kernel import ops
 from perdure.kernel.records import Failure, Hold
@@ -64,24 +65,30 @@ class Controlling:
     ) -> bool:
         """End a run as cancelled: running steps are cancelled, late results dropped, its code sees nothing.
 
-        False if it has ended already or does not exist. Raises ConcurrentModification if it is not at
-        `expected_version`.
+        A run of an operation, and all below it, give up at their next step boundary, and roll back; `id` may also be
+        that of a root emission. False if it has ended already or does not exist. Raises ConcurrentModification if it is
+        not at `expected_version`.
         """
         self._check_open()
         checked_text(id, "a run's id")
         checked_remark(reason, actor)
         failure = Failure(type="perdure.errors:RunCancelled", message=reason or "cancelled")
-        done: bool = await self._coordinator.submit(
-            ops.Cancel(
-                run_id=id,
-                at=self._clock.now(),
-                actor=actor,
-                reason=reason,
-                failure=msgspec.json.encode(failure).decode(),
-                expected_version=expected_version,
+        done = False
+        with suppress(IsOperation):
+            done = await self._coordinator.submit(
+                ops.Cancel(
+                    run_id=id,
+                    at=self._clock.now(),
+                    actor=actor,
+                    reason=reason,
+                    failure=msgspec.json.encode(failure).decode(),
+                    expected_version=expected_version,
+                )
             )
-        )
-        return done
+        return done or await self.cancel_scope(id, reason=reason, actor=actor)
+
+    async def cancel_scope(self, id: str, *, reason: str = "", actor: str = "api") -> bool:
+        raise NotImplementedError
 
     async def retry(self, id: str, *, expected_version: int | None = None, actor: str = "api") -> RunHandle[Any]:
         """Run a failed run again: what it did before the entry whose failure ended it stays done.

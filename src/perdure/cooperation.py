@@ -1,5 +1,7 @@
 """Structured cooperation: operations that handle messages in steps, and roll back together."""
 
+from perdure.emitting import RootHandle
+from perdure.joining import emit
 from perdure.models.cooperation.context import Context, Deadline, Key
 from perdure.models.cooperation.define import (
     NextStep,
@@ -29,10 +31,12 @@ __all__ = [
     "OperationStep",
     "Pending",
     "Registry",
+    "RootHandle",
     "Scope",
     "Strategy",
     "TimeWindow",
     "Topic",
+    "emit",
     "go_on",
     "go_to",
     "ready",

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from perdure.client import Client
 from perdure.coordinator.coordinator import Limits
+from perdure.coordinator.deciding import Hearing
 from perdure.coordinator.recovery import Recovery, RecoveryReport
 from perdure.coordinator.sweep import Sweeper
 from perdure.coordinator.timers import Timer, Timers, pause
 from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, StoreError
+from perdure.joining import Cooperator
 from perdure.kernel import ops
-from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Finish, Proceed, Published, Rearm
+from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Finish, Look, Proceed, Published, Rearm
 from perdure.kernel.records import Run
 from perdure.kernel.status import FINISHED
+from perdure.models.cooperation.define import Operation
+from perdure.models.cooperation.host import OperationHost
+from perdure.models.cooperation.live import LiveOperation
 from perdure.models.functions.blocking import BlockWatch
+from perdure.models.functions.context import enter_operation
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.host import FunctionHost
@@ -33,6 +41,22 @@ from perdure.sending import PENDING_MAX, RETENTION
 log = logging.getLogger("perdure")
 
 _PURGE_EVERY_S = 60.0
+
+
+class _Hearing(Hearing):
+    """The engine's operations, which are there a little later than the coordinator that asks them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def is_ready(self, run_id: str, told: Sequence[ops.Tell]) -> bool:
+        return self._engine.operations.is_ready(run_id, told)
+
+    def heard(self, run_id: str) -> int:
+        return self._engine.operations.heard(run_id)
+
+    def is_undone(self, run_id: str) -> bool:
+        return self._engine.operations.is_undone(run_id)
 
 
 class Engine(Client):
@@ -51,7 +75,7 @@ class Engine(Client):
         self,
         store: str | Store,
         *,
-        workflows: Iterable[Workflow[Any, Any]] | None = None,
+        workflows: Iterable[Workflow[Any, Any] | Operation[Any]] | None = None,
         resources: Mapping[type[Any], Callable[[], Any]] | None = None,
         clock: Clock | None = None,
         codec: Codec | None = None,
@@ -84,7 +108,8 @@ class Engine(Client):
             probe=probe,
         )
         self._workflows = Registry(workflows)
-        self._resources = Resources(resources or {}, {Records: Records(lambda: self._store, self._codec)})
+        own = {Records: Records(lambda: self._store, self._codec), Cooperator: Cooperator(self)}
+        self._resources = Resources(resources or {}, own)
         self._live_runs_max = live_runs_max
         self._callbacks_max = callbacks_max
         self._steps_max = steps_max
@@ -97,6 +122,7 @@ class Engine(Client):
         self._block_watch: BlockWatch | None = None
         self._recovery: Recovery
         self._functions: FunctionHost
+        self.operations: OperationHost  # not for users
         self._sweeper: Sweeper
         self._timers: Timers
 
@@ -110,8 +136,11 @@ class Engine(Client):
             await self._store.open()
             await self._resources.acquire()
             await self._coordinator.start()
+            if operations := self._workflows.operations.values():
+                await self._book.register([(one.topic.name, one.name) for one in operations], self._clock.now())
         except BaseException:
             self._functions.close()
+            self.operations.close()
             await self._resources.release()
             await self._close_store()
             raise
@@ -171,6 +200,33 @@ class Engine(Client):
             threads_max=self._threads_max,
             processes_max=self._processes_max,
         )
+        self.operations = OperationHost(
+            store=self._store,
+            clock=self._clock,
+            codec=self._codec,
+            ids=self._ids,
+            timers=self._timers,
+            owe=self._coordinator.owe,
+            request=self._coordinator.request,
+            prove=self._coordinator.prove,
+            lookup=self._coordinator.loaded,
+            dropped=self._sweeper.left,
+            operations=self._workflows.operations,
+            book=self._book,
+            threads=self._functions.threads,
+            enter=partial(enter_operation, self._resources.get),
+            live_runs_max=self._live_runs_max,
+            payload_bytes_max=self._payload_bytes_max,
+            steps_max=self._steps_max,
+        )
+        self._drafting = self.operations.drafting
+
+    @property
+    def _hearing(self) -> Hearing:
+        return _Hearing(self)
+
+    def _expect(self, began: Iterable[LiveOperation]) -> None:
+        self.operations.expect(began)
 
     async def shutdown(self, grace: timedelta | float | None = None) -> None:
         """Start nothing new, let running steps end within the grace period, commit, release all runs. Idempotent."""
@@ -178,7 +234,8 @@ class Engine(Client):
             self._state = "stopping"
             await self._cancel_tasks()
             grace = self._grace_s if grace is None else grace
-            await self._functions.drain(grace.total_seconds() if isinstance(grace, timedelta) else grace)
+            grace_s = grace.total_seconds() if isinstance(grace, timedelta) else grace
+            await asyncio.gather(self._functions.drain(grace_s), self.operations.drain(grace_s))
             await self._sign_off()
         elif self._state == "broken":
             await super().shutdown()
@@ -190,6 +247,7 @@ class Engine(Client):
     def _let_go(self, error: BaseException) -> None:
         self._timers.close()
         self._functions.close()
+        self.operations.close()
         if self._block_watch is not None:
             self._block_watch.end()
         super()._let_go(error)
@@ -208,12 +266,13 @@ class Engine(Client):
     @property
     def is_between_steps(self) -> bool:
         """Nothing is queued, committed or loaded: only a running step, time or a caller can make something happen."""
-        return self._coordinator.idle and not self._functions.busy and not self._sweeper.busy
+        is_busy = self._functions.busy or self.operations.busy or self._sweeper.busy
+        return self._coordinator.idle and not is_busy
 
     @property
     def steps_running(self) -> int:
         """How many steps' bodies run now."""
-        return self._functions.steps_running
+        return self._functions.steps_running + self.operations.steps_running
 
     # Recovery.
 
@@ -252,7 +311,10 @@ class Engine(Client):
             except Exception:
                 log.exception("an effect could not be performed: %r", effect)
 
-    def _perform_one(self, effect: Begin | Deliver | Drop | Finish | Rearm | Published) -> None:
+    def _perform_one(self, effect: Begin | Deliver | Drop | Finish | Rearm | Published | Look) -> None:
+        if isinstance(effect, Look):
+            self.operations.perform(effect)
+            return
         if isinstance(effect, Published):
             self._wake_readers(effect.run_id)
             return
@@ -261,7 +323,12 @@ class Engine(Client):
             return
         if isinstance(effect, Begin) and effect.run.deadline is not None:
             self._arm_deadline(effect.run)
-        self._functions.perform(effect)
+        if isinstance(effect, (Begin, Finish)) and effect.run.model == "operation":
+            self.operations.perform(effect)
+        else:
+            self._functions.perform(effect)
+            if isinstance(effect, Drop):
+                self.operations.perform(effect)
         if isinstance(effect, Finish):
             if (timer := self._deadlines.pop(effect.run.id, None)) is not None:
                 timer.cancel()

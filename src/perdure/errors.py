@@ -24,6 +24,7 @@
     │   ├── TaskLost                         the worker does not have the task
     │   ├── RecordNotFound                   no record has this kind, name and version
     │   ├── QueueFull                        too many events of this name wait to be read, or items to be written
+    │   ├── IsOperation                      a run of an operation: it rolls back instead, with all below it
     │   ├── RunNotRetryable                  only a failed run can be retried
     │   ├── RunOwnedElsewhere                another live engine owns the run
     │   ├── InvalidTransition                a status change that the table does not allow
@@ -59,6 +60,7 @@
     │   ├── OutcomeUnknown                   the batch may or may not have landed
     │   ├── CommitRefused                    this batch can never be committed
     │   ├── CommitConflict                   rows of these runs were not as expected
+    │   ├── HandlersChanged                  who is expected to handle a message is not known any more
     │   ├── Fenced                           this engine was declared dead
     │   ├── StoreUnavailable                 gave up waiting for the store
     │   └── StoreBroken                      unusable: corrupt, read-only, not a database, too new
@@ -187,6 +189,10 @@ class QueueFull(Misuse):
     event: str
     pending: int
     stream: str
+
+
+class IsOperation(Misuse):
+    run_id: str
 
 
 class RunNotRetryable(Misuse):
@@ -367,16 +373,25 @@ class CommitRefused(StoreError): ...
 
 class CommitConflict(StoreError):
     """Rows of `run_ids` were not as the batch expected (another owner or version, or an id that is taken), or mail that
-    it answers is gone: somebody else has answered it."""
+    it answers is gone: somebody else has answered it; or the handlers are those of another version of their `book`."""
 
     run_ids: frozenset[str]
     mail_ids: frozenset[int]
+    book: int | None
 
-    def __init__(self, run_ids: frozenset[str], mail_ids: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, run_ids: frozenset[str], mail_ids: frozenset[int] = frozenset(), book: int | None = None
+    ) -> None:
         message = f"rows of {len(run_ids)} runs were not as expected: {sorted(run_ids)[:3]}"
         if mail_ids:
             message = f"{message}; mail {sorted(mail_ids)[:3]} was answered by somebody else"
-        super().__init__(message, run_ids=run_ids, mail_ids=mail_ids)
+        if book is not None:
+            message = f"{message}; the book of handlers is at version {book}"
+        super().__init__(message, run_ids=run_ids, mail_ids=mail_ids, book=book)
+
+
+class HandlersChanged(StoreError):
+    """Since it was found out who is to handle a message, a handler was registered or taken out: find out again."""
 
 
 class Fenced(StoreError): ...

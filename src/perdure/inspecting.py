@@ -13,7 +13,7 @@ from perdure.errors import InvalidArguments, Misuse, RunNotFound
 from perdure.kernel.records import Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.checks import checked_text
-from perdure.models.functions.context import from_datetime
+from perdure.models.functions.context import from_datetime, to_datetime
 from perdure.ports import Codec, RunFilter, Store
 from perdure.registry import Registry, named
 from perdure.views import (
@@ -27,6 +27,7 @@ from perdure.views import (
     engine_view,
     entry_view,
     from_cursor,
+    message_event_view,
     run_view,
     to_cursor,
 )
@@ -122,11 +123,16 @@ class Inspecting:
         ]
 
     async def history(self, id: str) -> History:
-        """What a run did, and every change of its status. Raises RunNotFound."""
+        """What a run did, and every change of its status. The journal of an operation's run are the events of its
+        lineage. Raises RunNotFound."""
         self._check_open()
         _, entries = await self._store.journal(checked_text(id, "a run's id"))
+        journal = [entry_view(entry, self._codec) for entry in entries]
+        if not journal:
+            rows = (await self._store.hierarchy(id)).events
+            journal = [message_event_view(row, self._codec) for row in rows if row.scope == id]
         return History(
-            journal=[entry_view(entry, self._codec) for entry in entries],
+            journal=journal,
             audit=[audit_view(audit) for audit in await self._store.audit(id)],
             archived=[entry_view(e, self._codec, attempt) for attempt, e in await self._store.archived(id)],
         )
@@ -150,9 +156,10 @@ class Inspecting:
         if stored is None:
             raise RunNotFound(id)
         run = stored.run
-        if run.model != "graph":
-            raise Misuse(f"run {id!r} is of a {run.model}: only those of graphs have tokens")
         found: Any = self._workflows.get((run.workflow, run.workflow_version)) if graph is None else graph
+        # Who starts a run by its name alone does not know that it is a graph's: the code does.
+        if run.model != "graph" and (found is None or found.model != "graph"):
+            raise Misuse(f"run {id!r} is of a {run.model}: only those of graphs have tokens")
         which = named(run.workflow, run.workflow_version)
         if found is None:
             raise Misuse(f"run {id!r} is of {which}, which is not known here; hand it in: tokens(id, graph=…)")
@@ -173,13 +180,13 @@ class Inspecting:
         return await done
 
     async def tree(self, id: str, *, runs_max: int = 10_000) -> RunTree:
-        """A run with its children and theirs, oldest first, without payloads. Raises RunNotFound, and Misuse if there
-        are more than `runs_max`."""
+        """A run with its children and theirs, oldest first, without payloads: as data, as text (`.text()`) or as a
+        Mermaid chart (`.mermaid()`). With the id of a root emission, all that follows from it. Raises RunNotFound, and
+        Misuse if there are more than `runs_max`."""
         self._check_open()
         loaded = (await self._store.load([checked_text(id, "a run's id")])).get(id)
-        if loaded is None:
-            raise RunNotFound(id)
-        root = RunTree(run=run_view(loaded.run), children=[])
+        view = run_view(loaded.run) if loaded is not None else await self._emission(id)
+        root = RunTree(run=view, children=[])
         level, count = [root], 1
         while level:
             below: list[RunTree] = []
@@ -193,6 +200,40 @@ class Inspecting:
                     below.append(child)
             level = below
         return root
+
+    async def _emission(self, id: str) -> RunView:
+        """A root emission, as if it were a run. Raises RunNotFound."""
+        found = await self._store.hierarchy(id)
+        emitted = next((row for row in found.events if row.scope == id and row.key == "EMITTED"), None)
+        if emitted is None:
+            raise RunNotFound(id)
+        message = next(message for message in found.messages if message.id == emitted.message_id)
+        statuses = {run.status for run in found.runs if run.parent_id == id}
+        for status in ("running", Status.ROLLBACK_FAILED, Status.ROLLED_BACK):
+            if status in statuses or (status == "running" and statuses - FINISHED):
+                break
+        else:
+            status = Status.SUCCEEDED
+        at = to_datetime(emitted.created_at)
+        return RunView(
+            id=id,
+            workflow=message.topic,
+            workflow_version="",
+            model="message",
+            status=status,
+            version=1,
+            attempt=1,
+            owner=None,
+            parent_id=None,
+            tags={},
+            hold=None,
+            deadline=None,
+            recoveries=0,
+            created_at=at,
+            started_at=at,
+            updated_at=at,
+            completed_at=None,
+        )
 
     async def _children(self, run_id: str) -> AsyncIterator[Run]:
         """Newest first, as all listings."""

@@ -5,7 +5,8 @@ A store raises the errors under StoreError, and means them:
 - StoreBusy: nothing was written; sending the very same batch again is right.
 - OutcomeUnknown: the batch may have landed; sending it again finds out (its number tells).
 - CommitRefused: this batch will never be accepted (a constraint, a value the database cannot hold).
-- CommitConflict(run_ids, mail_ids): these runs' rows were not as expected, this mail was gone; nothing was written.
+- CommitConflict(run_ids, mail_ids, book): these runs' rows were not as expected, this mail was gone, the book of
+  handlers has another version; nothing was written.
 - Fenced: this engine was marked dead, or its row is gone; nothing was written and nothing ever will be.
 - StoreBroken: the store cannot be used at all.
 """
@@ -21,6 +22,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct, field
 
 from perdure.kernel.batch import Batch, Committed
+from perdure.kernel.cooperation import HandlerBook, MessageEventRow, ScopeRows
 from perdure.kernel.records import (
     Audit,
     DeadLetter,
@@ -246,6 +248,10 @@ class Store(Protocol):
         archived take with them what was staged with them or after; of a run that hops, all is kept, as if staged before
         any entry. With the end of a run go chunks that no artifact has. An answer to a task that is not open, or that
         another worker has, is a CommitConflict.
+
+        If the batch's cooperation names a version of the book of handlers, and that is not the book's, it is a
+        CommitConflict. A handler that is seen for the first time changes the book. A second event with the same scope
+        and number, or with the same message and key, is a CommitRefused.
         """
 
     def insertion(self, batch: Batch) -> Insertion:
@@ -367,6 +373,26 @@ class Store(Protocol):
 
     async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
         """The newest versions of the records of a kind, by name, strictly after one."""
+
+    async def handlers(self) -> HandlerBook:
+        """All handlers that were ever registered or seen."""
+
+    async def register(self, handlers: Sequence[tuple[str, str]], *, at: int) -> HandlerBook:
+        """Have these operations (topic, name) expected to handle messages from now on; the book afterwards."""
+
+    async def unregister(self, topic: str, name: str, *, at: int) -> bool:
+        """Take a handler out of the book; whether it was in it."""
+
+    async def scopes(self, ids: Sequence[str]) -> ScopeRows:
+        """All that deciding about these runs of operations needs, in one read: the runs, those above and their
+        children; all events of their own lineages, and those with a key of the messages of all these runs; their
+        messages and all that they emitted; what they and their children returned. Unknown ids are absent."""
+
+    async def hierarchy(self, id: str) -> ScopeRows:
+        """All rows of a run of an operation and of all below it, or of all that belongs to a root emission."""
+
+    async def emitted(self, message_id: str) -> MessageEventRow | None:
+        """The event that says that a message was emitted."""
 
     async def post(self, mail: Mail) -> int:
         """Leave mail; its id. FIFO per sender. Mail with a slot that was used before is not left again: its id is 0."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from perdure.errors import Misuse
+from perdure.kernel.cooperation import MessageEventRow
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Failure, Hold, Run, StreamItem
+from perdure.models.cooperation.failures import Failure as Cause
 from perdure.models.functions.context import to_datetime
 from perdure.ports import Codec, StoredRun
 
@@ -81,10 +83,37 @@ class History(Struct, frozen=True, kw_only=True):
 
 
 class RunTree(Struct, frozen=True, kw_only=True):
-    """A run and its children, oldest first."""
+    """A run and its children, oldest first. The root of a hierarchy of operations may be a message (its model says so):
+    one that was emitted from outside."""
 
     run: RunView
     children: list[RunTree]
+
+    def text(self) -> str:
+        """The tree for people: a line for each run."""
+        return "\n".join(self._lines("", ""))
+
+    def _lines(self, first: str, rest: str) -> Iterator[str]:
+        run = self.run
+        hold = f", {run.hold.kind}: {run.hold.reason}" if run.hold is not None else ""
+        yield f"{first}{run.workflow} ({run.model}) {run.status}{hold}  {run.id}"
+        for number, child in enumerate(self.children, start=1):
+            is_last = number == len(self.children)
+            yield from child._lines(f"{rest}{'└─ ' if is_last else '├─ '}", f"{rest}{'   ' if is_last else '│  '}")
+
+    def mermaid(self) -> str:
+        """The tree as a Mermaid flowchart."""
+        lines = ["flowchart TD"]
+        self._draw(lines, {})
+        return "\n".join(lines)
+
+    def _draw(self, lines: list[str], names: dict[str, str]) -> str:
+        name = names[self.run.id] = f"n{len(names)}"
+        label = f"{self.run.workflow}<br/>{self.run.status}".replace('"', "#quot;")
+        lines.append(f'    {name}["{label}"]')
+        for child in self.children:
+            lines.append(f"    {name} --> {child._draw(lines, names)}")
+        return name
 
 
 class EngineView(Struct, frozen=True, kw_only=True):
@@ -141,6 +170,25 @@ def engine_view(engine: Engine) -> EngineView:
         pid=engine.pid,
         workflows=engine.workflows,
         started_at=to_datetime(engine.started_at),
+    )
+
+
+def message_event_view(row: MessageEventRow, codec: Codec) -> EntryView:
+    """An event of an operation's run."""
+    failure: Failure | None = None
+    if row.exception is not None:
+        told = msgspec.json.decode(codec.decode(row.exception), type=Cause)
+        failure = Failure(type=told.type, message=told.message)
+    return EntryView(
+        seq=row.seq,
+        position=row.step or "",
+        kind=row.type.lower(),
+        name=row.step or row.coroutine_name or "",
+        value=None,
+        failure=failure,
+        attempts=1,
+        started_at=to_datetime(row.created_at),
+        at=to_datetime(row.created_at),
     )
 
 

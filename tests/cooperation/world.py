@@ -51,22 +51,69 @@ from perdure.models.cooperation.requests import cancel, dismiss, roll_back
 from perdure.models.cooperation.rules import after, next_move, readable, reasons
 from perdure.models.cooperation.scope import Emission, Scope
 from perdure.models.cooperation.strategies import Handlers
+from perdure.testing.faults import CRASH_POINTS
 
 COMMITS_MAX = 5_000
 _decode = msgspec.json.Decoder(MessageEvent).decode
 SECOND = 1_000_000
 
 
-class World:
+class Seen:
+    """What tests see of a world."""
+
+    messages: list[Message]
+    events: list[MessageEvent]  # as they were read back, in the order of commits
+    runs: list[NewRun]
+    values: list[ReturnValue]
+    log: list[str]  # what was done and committed
+    trouble: list[str]  # what was done in steps that a crash or a failure took back
+    commits: int
+
+    def hierarchy(self) -> Hierarchy:
+        return Hierarchy(self.messages, self.events, self.runs, self.values)
+
+    def run_of(self, handler: str, number: int = 0) -> NewRun:
+        return [one for one in self.runs if one.handler == handler][number]
+
+    def rows_of(self, handler: str, number: int = 0) -> list[MessageEvent]:
+        return list(self.hierarchy().own(self.run_of(handler, number).lineage))
+
+    def state(self, handler: str, number: int = 0) -> State:
+        return state_of(self.rows_of(handler, number))
+
+    def states(self) -> dict[str, State]:
+        return {one.handler: state_of(self.hierarchy().own(one.lineage)) for one in self.runs}
+
+    def failure(self, handler: str, number: int = 0) -> Failure:
+        rows = self.rows_of(handler, number)
+        found = [row.exception for row in rows if row.type in (EventType.ROLLBACK_FAILED, EventType.ROLLING_BACK)]
+        assert found[-1] is not None
+        return found[-1]
+
+    def sequence(self) -> list[tuple[str, str | None, str | None]]:
+        """Type, step and operation of every row, in the order of commits."""
+        return [(str(row.type), row.step, row.coroutine_name) for row in self.events]
+
+
+class World(Seen):
     """`seed` draws the order of runs; without one the oldest run that can do something goes first.
 
     `crash_at` is the number of the commit at which everything in memory is lost: just before it, or just after it with
     `crash_after`. `stamp` says what time a commit is stamped with; `late` has news reach runs late.
     """
 
-    def __init__(
+    def __new__(cls, *operations: Operation[Any], on: str | None = None, **options: Any) -> World:
+        """With `on`, a world of which an engine is the heart, on such a store."""
+        if on is None:
+            return super().__new__(cls)
+        from tests.cooperation.engines import EngineWorld
+
+        return EngineWorld(*operations, on=on, **options)  # type: ignore[return-value]
+
+    def __init__(  # pyright: ignore[reportInconsistentConstructor]
         self,
         *operations: Operation[Any],
+        on: None = None,
         seed: int | None = None,
         crash_at: int | None = None,
         crash_after: bool = False,
@@ -174,28 +221,6 @@ class World:
         if one.lineage not in self._moves:
             self._moves[one.lineage] = next_move(self.plans[one.handler][1], self.view(one))
         return self._moves[one.lineage]
-
-    def run_of(self, handler: str, number: int = 0) -> NewRun:
-        return [one for one in self.runs if one.handler == handler][number]
-
-    def rows_of(self, handler: str, number: int = 0) -> list[MessageEvent]:
-        return list(self.hierarchy().own(self.run_of(handler, number).lineage))
-
-    def state(self, handler: str, number: int = 0) -> State:
-        return state_of(self.rows_of(handler, number))
-
-    def states(self) -> dict[str, State]:
-        return {one.handler: state_of(self.hierarchy().own(one.lineage)) for one in self.runs}
-
-    def failure(self, handler: str, number: int = 0) -> Failure:
-        rows = self.rows_of(handler, number)
-        found = [row.exception for row in rows if row.type in (EventType.ROLLBACK_FAILED, EventType.ROLLING_BACK)]
-        assert found[-1] is not None
-        return found[-1]
-
-    def sequence(self) -> list[tuple[str, str | None, str | None]]:
-        """Type, step and operation of every row, in the order of commits."""
-        return [(str(row.type), row.step, row.coroutine_name) for row in self.events]
 
     # -- how it goes on
 
@@ -347,10 +372,12 @@ def _call(function: Callable[..., Any], *args: Any) -> Any:
 
 Scenario = Callable[..., World]
 
+STORES = ("memory", "sqlite", "postgres")
+
 
 def everywhere(scenario: Scenario, check: Callable[[World], None], seeds: int = 12) -> World:
     """The scenario in the plain order, in orders drawn by lot with late news, and with a crash before and after every
-    commit: the check holds each time. Gives the world of the plain order."""
+    commit: the check holds each time. Then the same on engines. Gives the world of the plain order."""
     plain = scenario()
     check(plain)
     for seed in range(seeds):
@@ -359,4 +386,25 @@ def everywhere(scenario: Scenario, check: Callable[[World], None], seeds: int = 
         if commit > 1:  # The first is the emission itself: nobody has heard of it.
             check(scenario(crash_at=commit))
         check(scenario(seed=commit, crash_at=commit, crash_after=True))
+    on_engines(scenario, check)
     return plain
+
+
+def on_engines(scenario: Scenario, check: Callable[[World], None]) -> None:
+    """The scenario on an engine with each store, and with its process dying at every commit."""
+    batches = 0
+    for on in STORES:
+        world: Any = scenario(on=on)
+        world.end()
+        check(world)
+        batches = batches or world.batches
+    for commit in range(1, batches + 1):
+        # Each point has its turn at some commit of every scenario.
+        for point in (CRASH_POINTS[commit % 5], CRASH_POINTS[(commit + 2) % 5]):
+            world = scenario(on="memory", crash_at=commit, point=point)
+            try:
+                world.end()
+                check(world)
+            except Exception as error:
+                error.add_note(f"with an engine and a fault {point!r} at commit {commit} of {batches}")
+                raise

@@ -31,6 +31,24 @@ def test_the_demo_survives_its_kill(tmp_path: Path) -> None:
     assert "What to try next" in done.stdout
 
 
+def test_services_cooperate_and_undo_together(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "cooperation.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[2] == "lamp is yours: 40 paid"
+    assert lines[3:7] == ["order for piano", "piano reserved", "piano put back", "sorry, no piano"]
+    assert "  ValueError: 9000 is more than the card allows in charge[" in done.stdout
+    assert lines[-1].startswith("   └─ charge (operation) rolled_back")
+
+
 def test_hello_greets_once_however_often_it_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-u", str(EXAMPLES / "hello.py")]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as first:

@@ -11,7 +11,7 @@ import pytest
 
 from perdure import Engine, Retry, current_step, step, workflow
 from perdure.errors import RunFailed
-from perdure.models.functions.carriers import Carriers
+from perdure.models.carriers import Carriers
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
 

@@ -139,6 +139,11 @@ async def test_a_client_is_given_the_graph(source: StoreSource, make_store: Call
                 await client.tokens("f")
             with pytest.raises(RunNotFound):
                 await client.tokens("nobody")
+            await client.start("waiting", {"input": [1, 2]}, version="", id="by-name")
+            await env.engine.recover()
+            await env.quiet()
+            assert (await client.tokens("by-name", graph=graph)).nodes["nap"] == NodeTokens(standing=2)
+            assert (await env.engine.tokens("by-name")).nodes["nap"] == NodeTokens(standing=2)
 
 
 async def test_another_graph_of_the_same_name_does_not_fit(source: StoreSource) -> None:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from perdure.kernel.batch import Batch, RunWrite, is_brief_change
 from perdure.kernel.boxes import Box
+from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.decision import Decision
 from perdure.kernel.delivery import FromCommit
 from perdure.kernel.invariants import check_entry
@@ -37,6 +38,8 @@ class Assembly:
             self._add_events(decision)
         elif decision.proof:
             self.writes += 1
+        if decision.cooperation is not None:
+            self._add_cooperation(decision.cooperation)
         if run is None:
             return
         batch = self.batch
@@ -160,6 +163,12 @@ class Assembly:
         if self.batch.stock is None:
             self.batch.stock = Stock()
         self.batch.stock.add(stock)
+
+    def _add_cooperation(self, added: Cooperation) -> None:
+        self.writes += 1
+        if self.batch.cooperation is None:
+            self.batch.cooperation = Cooperation()
+        self.batch.cooperation.add(added)
 
     def _add_events(self, decision: Decision) -> None:
         batch = self.batch

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from perdure.coordinator.assembly import Assembly
-from perdure.coordinator.deciding import Decided, Deliberation, Posted, deliberate
+from perdure.coordinator.deciding import Deaf, Decided, Deliberation, Hearing, Posted, deliberate
 from perdure.coordinator.inbox import Inbox, Item
 from perdure.coordinator.lookup import Found, look_up
 from perdure.coordinator.memory import Memory
@@ -41,7 +41,20 @@ from perdure.kernel.boxes import Box
 from perdure.kernel.decide import Decision
 from perdure.kernel.delivery import Delivered, FromCommit, Queued
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Proceed
-from perdure.kernel.ops import Advance, Append, Op, Prove, SetHold, Spread, Wake
+from perdure.kernel.ops import (
+    Advance,
+    Append,
+    CancelScope,
+    Cooperate,
+    Emit,
+    Op,
+    Prove,
+    SetHold,
+    Settle,
+    Spread,
+    UndoScope,
+    Wake,
+)
 from perdure.kernel.records import Engine, Hold, Run
 from perdure.kernel.status import ACTIVE, Status
 from perdure.ports import LoadedRun, Probe, Store
@@ -50,6 +63,7 @@ log = logging.getLogger("perdure")
 
 T = TypeVar("T")
 
+_ONCE_ONLY = (CancelScope, Emit, Settle, UndoScope)
 _RECOLLECTED_AT_ONCE = 500
 _CONFLICTS_MAX = 100  # in a row, for one batch; with many engines on the same runs, some are nobody's fault
 _CONFLICTS_AT_ONCE = 3
@@ -81,7 +95,8 @@ class Coordinator:
     `enroll` registers the engine with the store and returns its row; it is called at start and whenever the engine was
     declared dead, when everything in memory is dropped first. `posted` is told where the answer to a request will be
     that was left for another engine. `lost_track` is told when there may be runs to go on with that only the store
-    knows of: after having been declared dead, and after a commit whose outcome was unknown.
+    knows of: after having been declared dead, and after a commit whose outcome was unknown. `hearing` tells
+    of runs of operations what they know.
     """
 
     def __init__(
@@ -96,6 +111,7 @@ class Coordinator:
         now: Callable[[], int],
         workflows: Container[tuple[str, str]],
         posted: Callable[[str, asyncio.Future[Any]], None],
+        hearing: Hearing | None = None,
         probe: Probe | None = None,
     ) -> None:
         self.stats = Stats()
@@ -108,6 +124,7 @@ class Coordinator:
         self._now = now
         self._workflows = workflows
         self._posted = posted
+        self._hearing = hearing or Deaf()
         self._probe = probe
         self._inbox = Inbox(
             outside_max=limits.inbox_max, batch_ops_max=limits.batch_ops_max, batch_bytes_max=limits.batch_bytes_max
@@ -223,6 +240,15 @@ class Coordinator:
         with suppress(EngineStopped):
             await self.insist([Prove(run_id="", at=self._now())])
 
+    def request(self, op: Op) -> asyncio.Future[Any]:
+        """Like owe, with a reply."""
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._worker is None:
+            reply.set_exception(self._stopped or EngineStopped("the engine was stopped"))
+        else:
+            self._put(Item(op, reply, False))
+        return reply
+
     def owe(self, op: Op) -> None:
         """An op that the engine itself owes: never refused, no reply."""
         if self._worker is not None:
@@ -287,10 +313,11 @@ class Coordinator:
     async def _settle(self, items: list[Item]) -> None:
         """Bring these ops to an end: committed and answered, or refused. Raises what stops the engine."""
         conflicts = 0
+        book: int | None = None
         while True:
             try:
                 found = await self._patiently(partial(look_up, self._store, self._memory.runs, items))
-                decided = self._decide(items, found)
+                decided = self._decide(items, found, book)
                 assembly = decided.assembly
                 if self._probe is not None:
                     await self._come_by(self._probe, "before_commit", items)
@@ -302,6 +329,7 @@ class Coordinator:
                     self.stats.largest_batch = max(self.stats.largest_batch, len(items))
             except CommitConflict as conflict:
                 conflicts += 1
+                book = conflict.book if conflict.book is not None else book
                 if conflicts > _CONFLICTS_MAX:
                     raise EngineBug(f"rows keep changing under the engine: {conflict}") from conflict
                 if conflicts > _CONFLICTS_AT_ONCE:
@@ -327,7 +355,7 @@ class Coordinator:
                     self._lost_track()
                 return self._conclude(assembly, decided.decided, committed)
 
-    def _decide(self, items: list[Item], found: Found) -> Deliberation:
+    def _decide(self, items: list[Item], found: Found, book: int | None) -> Deliberation:
         deliberation = deliberate(
             items,
             found,
@@ -336,6 +364,8 @@ class Coordinator:
             engine=self._engine,
             number=self._number + 1,
             now=self._now(),
+            hearing=self._hearing,
+            book=book,
         )
         self.stats.ops += len(items)
         for op in deliberation.owed:
@@ -381,14 +411,16 @@ class Coordinator:
             return
         (item,) = items
         op = item.op
-        log.error("the store refused an op for run %s: %s", op.run_id, refusal)
+        # Who asks for the same twice at the same time is told, and knows what that means.
+        level = logging.INFO if isinstance(op, _ONCE_ONLY) else logging.ERROR
+        log.log(level, "the store refused an op for run %s: %s", op.run_id, refusal)
         if item.mail:
             await self._settle([Item(Prove(run_id="", at=op.at, error=str(refusal)), item.reply, False, item.mail)])
             return
         item.refuse(refusal)
         if item.outside:
             self._inbox.leave()
-        if isinstance(op, Advance):
+        if isinstance(op, (Advance, Cooperate)):
             # The run cannot go on from here, and trying again would only fail again: it waits for a person.
             self._forget({op.run_id})
             hold = Hold(
@@ -405,7 +437,7 @@ class Coordinator:
         """Leave out what these runs did: they begin again from the store, where none of it has happened."""
         kept: list[Item] = []
         for item in items:
-            if type(item.op) in (Advance, Append) and item.op.run_id in run_ids:
+            if type(item.op) in (Advance, Append, Cooperate) and item.op.run_id in run_ids:
                 item.answer(False)
                 if item.outside:
                     self._inbox.leave()
@@ -550,5 +582,7 @@ def _verb(op: Op) -> str:
     return type(op).__name__.lower()
 
 
-def _entry(op: Advance) -> str:
+def _entry(op: Advance | Cooperate) -> str:
+    if isinstance(op, Cooperate):
+        return ", ".join(f"{row.seq} ({row.type} {row.step or ''})" for row in op.added.events)
     return ", ".join(f"{entry.seq} ({entry.kind} {entry.name})" for entry in op.entries) or "its end"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,7 +14,14 @@ from perdure.coordinator.assembly import Assembly
 from perdure.coordinator.inbox import Item
 from perdure.coordinator.lookup import Found
 from perdure.coordinator.memory import Memory
-from perdure.errors import DeadLetterNotFound, EngineBug, PerdureError, RunFinished, RunOwnedElsewhere
+from perdure.errors import (
+    DeadLetterNotFound,
+    EngineBug,
+    HandlersChanged,
+    PerdureError,
+    RunFinished,
+    RunOwnedElsewhere,
+)
 from perdure.kernel import boxes
 from perdure.kernel.batch import Batch
 from perdure.kernel.boxes import EMPTY
@@ -21,13 +29,36 @@ from perdure.kernel.decide import Decision, born_of, decide, goes_on
 from perdure.kernel.decision import NO_SCENE, Scene, Stored
 from perdure.kernel.effects import Proceed
 from perdure.kernel.invariants import check_decision, check_run
-from perdure.kernel.ops import Advance, Answer, Expire, Forget, Op, Send, SetHold, Start, Wake
+from perdure.kernel.ops import Advance, Answer, Cooperate, Emit, Expire, Forget, Op, Send, SetHold, Start, Tell, Wake
 from perdure.kernel.records import Engine, Hold, Run
-from perdure.kernel.status import FINISHED
+from perdure.kernel.status import FINISHED, Status
 
 log = logging.getLogger("perdure")
 
 _WAKING = (Wake, Expire)  # whoever owns the run wakes it by itself
+
+
+class Hearing(Protocol):
+    """What runs of operations that are in memory have heard. These have none in memory."""
+
+    def is_ready(self, run_id: str, told: Sequence[Tell]) -> bool:
+        """Whether a waiting run can go on that is told this."""
+        del run_id, told
+        return True
+
+    def heard(self, run_id: str) -> int:
+        """How often a run has got word so far."""
+        del run_id
+        return 0
+
+    def is_undone(self, run_id: str) -> bool:
+        """Whether a run knows that what it does is to be undone."""
+        del run_id
+        return False
+
+
+class Deaf(Hearing):
+    """Nobody is here."""
 
 
 class Posted(Struct, frozen=True):
@@ -56,13 +87,20 @@ def deliberate(
     engine: Engine,
     number: int,
     now: int,
+    hearing: Hearing,
+    book: int | None = None,
 ) -> Deliberation:
-    """Decide ops one after the other, each on what those before it came to. `found` is what was looked up for them."""
+    """Decide ops one after the other, each on what those before it came to. `found` is what was looked up for them.
+
+    `hearing` tells of runs of operations what they know. `book` is the version of the book of
+    handlers, if it has been found that some of the ops do not know it.
+    """
     assembly = Assembly(Batch(engine_id=engine.id, epoch=engine.epoch, number=number, at=now))
     decided: list[Decided] = []
     owed: list[Op] = []
     runs = memory.runs
     posts: deque[Item] = deque()
+    told: dict[str, list[Tell]] = {}
     waiting = iter(items)
     while (item := posts.popleft() if posts else next(waiting, None)) is not None:
         op = item.op
@@ -94,7 +132,14 @@ def deliberate(
             elif isinstance(op, Start):
                 scene = NO_SCENE
             else:
+                if book is not None and isinstance(op, (Cooperate, Emit)) and op.added.book not in (None, book):
+                    raise HandlersChanged("a handler was registered or taken out meanwhile", run_id=op.run_id)
                 op, scene = _scene(op, run, found, assembly, memory, workflows, engine.id)
+                if isinstance(op, Cooperate):
+                    op, scene = _heard(op, scene, told.get(op.run_id, ()), hearing)
+                elif isinstance(op, Tell):
+                    told.setdefault(op.run_id, []).append(op)
+                    scene = replace(scene, is_ready=hearing.is_ready(op.run_id, told[op.run_id]))
             decision = decide(run, op, engine.id, scene)
             check_decision(decision)
         except RunOwnedElsewhere as elsewhere:
@@ -165,6 +210,17 @@ def _scene(
         stored = found.runs[op.run_id].waits, found.runs[op.run_id].events
     task = found.tasks.get(op.task_id) if isinstance(op, Answer) else None
     return op, Scene(box, has_code, children, stored, task)
+
+
+def _heard(op: Cooperate, scene: Scene, told: Sequence[Tell], hearing: Hearing) -> tuple[Cooperate, Scene]:
+    """What a run wants to write that has got word since it decided that: it does not rest, nor is it done for good if
+    it is to be undone."""
+    if op.status is Status.SUSPENDED and (told or hearing.heard(op.run_id) != op.heard):
+        op = replace(op, status=Status.RUNNING)
+    elif op.status is Status.SUCCEEDED:
+        is_undone = hearing.is_undone(op.run_id) or any(tell.kind == "undo" for tell in told)
+        scene = replace(scene, is_undone=is_undone)
+    return op, scene
 
 
 def _born(op: Start, memory: Memory, assembly: Assembly) -> Start:

@@ -7,7 +7,21 @@ from collections.abc import Container, Sequence
 from msgspec import Struct, field
 
 from perdure.coordinator.inbox import Item
-from perdure.kernel.ops import Advance, Answer, Cancel, Expire, Forget, Send, Start, Wake
+from perdure.kernel.ops import (
+    Advance,
+    Answer,
+    Cancel,
+    CancelScope,
+    Cooperate,
+    Expire,
+    Forget,
+    Send,
+    Settle,
+    Start,
+    Tell,
+    UndoScope,
+    Wake,
+)
 from perdure.kernel.stock import Task
 from perdure.ports import LoadedRun, Store
 
@@ -39,6 +53,11 @@ async def look_up(store: Store, loaded: Container[str], items: Sequence[Item]) -
         if isinstance(op, Advance):
             if op.cancels:
                 ending += op.cancels
+        elif isinstance(op, (Cooperate, CancelScope, UndoScope)):
+            for tell in op.tells:
+                _look_for(tell, loaded, missing, ending)
+        elif isinstance(op, (Tell, Settle)):
+            _look_for(op, loaded, missing, ending)
         elif isinstance(op, (Cancel, Expire)):
             ending.append(op.run_id)
         elif isinstance(op, Answer):
@@ -69,3 +88,10 @@ async def look_up(store: Store, loaded: Container[str], items: Sequence[Item]) -
                 found.runs[child.run.id] = child
             ending.append(child.run.id)
     return found
+
+
+def _look_for(op: Tell | Settle, loaded: Container[str], missing: set[str], ending: list[str]) -> None:
+    """Who is told something, and whom that one tells in turn."""
+    missing.update(one for one in (op.run_id, op.parent_id) if one and one not in loaded)
+    if isinstance(op, Tell) and op.kind != "news":
+        ending.append(op.run_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.records import Audit, Entry, Event, Mail, Outcome, PublishedValue, Run, StreamItem, Wait
 from perdure.kernel.stock import Stock
 
@@ -49,7 +50,7 @@ def is_brief_change(before: Run, after: Run) -> bool:
 
 class Batch(Struct, kw_only=True):
     """One transaction of one engine. Its store applies, in this order: the fence and the batch number, runs, archive,
-    hops, journal, waits (cleared, dropped, put), events, audit, mail, what was published, streams, stock.
+    hops, journal, waits (cleared, dropped, put), events, audit, mail, what was published, streams, stock, cooperation.
 
     What is staged at a position goes with the waits that are dropped there; all that is staged for a run goes with the
     waits that are cleared, and when it hops.
@@ -82,6 +83,7 @@ class Batch(Struct, kw_only=True):
     published: dict[tuple[str, str], PublishedValue] = field(default_factory=dict)  # run id, key -> the newest
     stream_items: list[StreamItem] = field(default_factory=list)
     stock: Stock | None = None  # artifacts and tasks
+    cooperation: Cooperation | None = None  # messages and what happens to them
     audit: list[Audit] = field(default_factory=list)
     mail: list[Mail] = field(default_factory=list)
     mail_done: dict[int, str] = field(default_factory=dict)  # id -> the answer, for the slot if it has one

@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from perdure.errors import ConcurrentModification, Misuse, RunFinished, RunNotRetryable
-from perdure.kernel import boxes, delivery, ops, publishing, stocking
+from perdure.kernel import boxes, cooperating, delivery, ops, publishing, stocking
 from perdure.kernel.boxes import EMPTY, Box
 from perdure.kernel.decision import (
     NO_SCENE,
@@ -60,6 +60,7 @@ def _start(run: Run | None, op: ops.Start, me: str, _scene: Scene) -> Decision:
         claim=1 if op.admit else 0,
         parent_id=op.parent_id,
         bond=op.bond,
+        origin=op.origin,
         tags=op.tags,
         deadline=op.deadline,
         created_at=op.at,
@@ -291,6 +292,7 @@ def _cancel(run: Run | None, op: ops.Cancel, me: str, scene: Scene) -> Decision:
     if run is None or run.status in FINISHED or run.status in _UNDOING:
         return NOTHING
     run = mine_or_free(run, op, me)
+    cooperating.check_no_operation(run)
     return stocking.ended(_end(run, Status.CANCELLED, op, Outcome(failure=op.failure), "cancelled", me, scene), scene)
 
 
@@ -462,6 +464,12 @@ _RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
     ops.Due: delivery.due,
     ops.Wake: delivery.wake,
     ops.Prove: delivery.prove,
+    ops.Emit: cooperating.emit,
+    ops.Cooperate: cooperating.cooperate,
+    ops.Tell: cooperating.tell,
+    ops.Settle: cooperating.settle,
+    ops.CancelScope: cooperating.cancel_scope,
+    ops.UndoScope: cooperating.undo_scope,
 }
 
 __all__ = ["NOTHING", "Decision", "Started", "born_of", "decide", "goes_on"]

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from perdure.errors import RunNotFound, RunOwnedElsewhere
 from perdure.kernel import ops
 from perdure.kernel.boxes import EMPTY, Box
+from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.effects import Deliver, Effect
 from perdure.kernel.records import Audit, Entry, Event, Failure, Outcome, PublishedValue, Run, StreamItem, Wait
 from perdure.kernel.status import FINISHED, Status, check_transition
@@ -23,13 +24,17 @@ Stored = tuple[tuple[Wait, ...], tuple[Event, ...]]
 class Scene(Struct, frozen=True, gc=False):
     """What a rule may have to know beside the run: its box, whether this engine has its workflow, and, where the run is
     to be ended from outside, its unfinished children that are not detached. `stored` are its waits and events as they
-    are stored, if there may be more of them than the box knows; `task` is the one that is to be answered."""
+    are stored, if there may be more of them than the box knows; `task` is the one that is to be answered. `is_ready`
+    says whether a run of an operation that waits may go on with what it is told, `is_undone` that what it does is to be
+    undone."""
 
     box: Box = EMPTY
     has_code: bool = True
     children: tuple[str, ...] = ()
     stored: Stored | None = None
     task: Task | None = None
+    is_ready: bool = True
+    is_undone: bool = False
 
 
 NO_SCENE = Scene()
@@ -60,6 +65,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     published: tuple[PublishedValue, ...] = ()
     stream_items: tuple[StreamItem, ...] = ()
     stock: Stock | None = None
+    cooperation: Cooperation | None = None
     archive_from: int | None = None
     hops: bool = False  # its history is cleared, and what was sent to it is kept
     audit: tuple[Audit, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from perdure.kernel.ops import Tell
 from perdure.kernel.records import Event, Outcome, Run
 
 
@@ -57,4 +58,11 @@ class Published(Struct, frozen=True, gc=False):
     run_id: str
 
 
-Effect = Begin | Proceed | Deliver | Drop | Finish | Rearm | Published
+class Look(Struct, frozen=True, gc=False):
+    """This run of an operation has got word."""
+
+    run_id: str
+    tell: Tell
+
+
+Effect = Begin | Proceed | Deliver | Drop | Finish | Rearm | Published | Look

@@ -16,7 +16,16 @@ from perdure.kernel.delivery import Delivered, Queued, TargetFinished, TargetNot
 from perdure.kernel.records import Mail, Run
 
 _Deliverable = (
-    ops.Send | ops.Answer | ops.Wake | ops.Cancel | ops.Expire | ops.Retry | ops.Update | ops.SetHold | ops.Resume
+    ops.Send
+    | ops.Answer
+    | ops.Wake
+    | ops.Cancel
+    | ops.Expire
+    | ops.Retry
+    | ops.Update
+    | ops.SetHold
+    | ops.Resume
+    | ops.Tell
 )
 _REPLIES: Final[dict[str, type]] = {
     kind.__name__: kind for kind in (bool, int, str, Run, Delivered, Queued, TargetFinished, TargetNotFound)

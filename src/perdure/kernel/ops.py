@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import UNSET, Struct, UnsetType, field
 
+from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.records import Entry, Event, Hold, Outcome, PublishedValue, StreamItem, Wait
 from perdure.kernel.status import Status
 from perdure.kernel.stock import Chunk, Stock
@@ -39,6 +40,7 @@ class Start(Op, frozen=True, kw_only=True, gc=False):
     deadline: int | None = None
     parent_id: str | None = None
     bond: str = ""
+    origin: str = ""  # of an operation's run: its message and its lineage
     fresh: bool = False
     admit: bool = True
     admitted_at: int | None = None
@@ -263,3 +265,95 @@ class Resume(Op, frozen=True, kw_only=True, gc=False):
 
     take: bool = True
     expected_version: int | None = None
+
+
+class Emit(Op, frozen=True, kw_only=True, gc=False):
+    """Emit a message from outside, with a run for every handler that is expected. It concerns no run that is there."""
+
+    added: Cooperation
+    starts: tuple[Start, ...] = ()
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.added.payload_bytes
+
+
+class Tell(Op, frozen=True, kw_only=True, gc=False):
+    """Word for a run of an operation, of what is in its rows already or comes with this very commit.
+
+    - "news": of a child, which `about` has for the model
+    - "ask": the run is to give up; so are those below it
+    - "undo": what it did is to be undone, if it is done, and otherwise it is to give up
+
+    Where the run was never taken, an "ask" or an "undo" may bring `refusal`, the rows of one that never begins, with
+    the `failure` it ends with and the `answer` that its parent (`parent_id`) is told then.
+    """
+
+    kind: str  # news | ask | undo
+    about: str = ""
+    refusal: Cooperation | None = None
+    failure: str = ""
+    answer: str = ""
+    parent_id: str = ""
+
+    @property
+    def payload_bytes(self) -> int:
+        return len(self.about) + len(self.answer) + (0 if self.refusal is None else self.refusal.payload_bytes)
+
+
+class Settle(Op, frozen=True, kw_only=True, gc=False):
+    """Have a run of an operation that nobody has taken end without its code: as `status`, with these rows. Its parent
+    (`parent_id`) is told the `answer`. If somebody has taken it, or it is not in the status that it `was` in, nothing
+    happens, and its parent is told `otherwise`, if that is given."""
+
+    status: Status
+    was: Status = Status.CREATED
+    added: Cooperation
+    outcome: Outcome
+    answer: str
+    otherwise: str = ""
+    parent_id: str = ""
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.added.payload_bytes
+
+
+class CancelScope(Op, frozen=True, kw_only=True, gc=False):
+    """Ask all runs of a lineage to give up: `run_id` is its last id, a run's or a root emission's. `tells` are for the
+    root runs. Replies False, changing nothing, if the run has ended."""
+
+    added: Cooperation
+    tells: tuple[Tell, ...] = ()
+
+
+class UndoScope(Op, frozen=True, kw_only=True, gc=False):
+    """Have a run of an operation that has succeeded undone, with all below it, or (without a run) all root runs of an
+    emission: these are told. Replies False, changing nothing, unless the run has succeeded."""
+
+    added: Cooperation
+    tells: tuple[Tell, ...] = ()
+
+
+class Cooperate(Op, frozen=True, kw_only=True, gc=False):
+    """A live run of an operation went on: these rows are added, these runs begin, these others are told, and the run
+    has this status now. It is dropped unless `claim` is still the run's.
+
+    `heard` is how often it had got word when this was decided. If that is more by now, it does not rest, whatever it
+    wanted: a crash would leave nobody to wake it."""
+
+    claim: int
+    cause: str
+    status: Status
+    added: Cooperation
+    heard: int = 0
+    starts: tuple[Start, ...] = ()
+    tells: tuple[Tell | Settle, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    waits_dropped: tuple[str, ...] = ()
+    outcome: Outcome | None = None
+    has_waited: bool = False  # in its life: then there may be waits to clear at its end
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.added.payload_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perdure.errors import Misuse
@@ -9,7 +10,7 @@ from perdure.errors import Misuse
 if TYPE_CHECKING:
     from perdure.ports import Store
 
-__all__ = ["open_store"]
+__all__ = ["open_store", "schema_of"]
 
 _FORMS = "use memory://, sqlite:///relative.db, sqlite:////absolute/path.db or postgresql://user@host/database"
 
@@ -35,6 +36,24 @@ def open_store(url: str) -> Store:
     if scheme in ("postgresql", "postgres"):
         return _postgres(url)
     raise Misuse(f"no store has the scheme {scheme!r}; {_FORMS}", url=_without_password(url))
+
+
+async def schema_of(url: str) -> tuple[int | None, int]:
+    """The version of the schema of the store that a URL names (0: there is none in it yet, None: there is nothing), and
+    the one that this Perdure writes. Makes and changes nothing. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew."""
+    open_store(url)  # Which sees to it that the URL is one.
+    scheme, _, rest = url.partition("://")
+    if scheme == "sqlite":
+        from perdure.storage.sqlite.connection import schema_version
+        from perdure.storage.sqlite.schema import SCHEMA_VERSION
+
+        return schema_version(Path(_sqlite_path(url, rest))), SCHEMA_VERSION
+    if scheme in ("postgresql", "postgres"):
+        from perdure.storage.postgres.rights import schema_version as postgres_version
+        from perdure.storage.postgres.schema import SCHEMA_VERSION as POSTGRES_VERSION
+
+        return await postgres_version(url), POSTGRES_VERSION
+    return None, 0
 
 
 def _sqlite_path(url: str, rest: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct, field
@@ -13,6 +14,7 @@ from msgspec.structs import astuple, replace
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced, Misuse, RunNotFound, StoreBroken
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
+from perdure.kernel.cooperation import HandlerBook, MessageEventRow, ScopeRows
 from perdure.kernel.mail import knock
 from perdure.kernel.matching import Settlement
 from perdure.kernel.records import (
@@ -45,6 +47,7 @@ from perdure.ports import (
     TaskFilter,
     Transacts,
 )
+from perdure.storage.memory_cooperation import CooperationTables
 from perdure.storage.memory_events import EventTables
 from perdure.storage.memory_stock import StockTables
 from perdure.storage.memory_streams import StreamTables
@@ -64,6 +67,7 @@ class MemoryDatabase(Struct, eq=False):
     tables: EventTables = field(default_factory=EventTables)
     streams: StreamTables = field(default_factory=StreamTables)
     stock: StockTables = field(default_factory=StockTables)
+    cooperation: CooperationTables = field(default_factory=CooperationTables)
     audit: dict[str, dict[int, Audit]] = field(default_factory=dict)
     mail: dict[int, Mail] = field(default_factory=dict)
     replies: dict[str, tuple[str, int]] = field(default_factory=dict)  # by slot; and when they were given
@@ -356,6 +360,33 @@ class MemoryStore:
         with database.lock:
             return database.stock.list_records(kind, after, limit)
 
+    async def handlers(self) -> HandlerBook:
+        return self._database().cooperation.book()
+
+    async def register(self, handlers: Sequence[tuple[str, str]], *, at: int) -> HandlerBook:
+        database = self._database()
+        check_storable(*(text for pair in handlers for text in pair))
+        with database.lock:
+            return database.cooperation.register(handlers, at)
+
+    async def unregister(self, topic: str, name: str, *, at: int) -> bool:
+        database = self._database()
+        with database.lock:
+            return database.cooperation.unregister(topic, name, at)
+
+    async def scopes(self, ids: Sequence[str]) -> ScopeRows:
+        database = self._database()
+        with database.lock:
+            return database.cooperation.scopes(ids, partial(_operation, database))
+
+    async def hierarchy(self, id: str) -> ScopeRows:
+        database = self._database()
+        with database.lock:
+            return database.cooperation.hierarchy(id, partial(_operation, database))
+
+    async def emitted(self, message_id: str) -> MessageEventRow | None:
+        return self._database().cooperation.keys.get(message_id, {}).get("EMITTED")
+
     async def post(self, mail: Mail) -> int:
         database = self._database()
         check_storable(*astuple(mail))
@@ -440,6 +471,8 @@ def check_rows(database: MemoryDatabase, batch: Batch) -> None:
     if batch.stock is not None:
         for brought in (*batch.stock.artifacts, *batch.stock.tasks, *batch.stock.answers):
             check_storable(*astuple(brought))
+    if batch.cooperation is not None:
+        check_storable(*database.cooperation.check(batch.cooperation))
     check_storable(*batch.mail_done.values())
     aside = {(run_id, first) for run_id, first, _ in batch.archive}
     # What is asked of each new row, not of all that is there: a run may have many thousands.
@@ -490,6 +523,8 @@ def write_batch(
     for run_id, write in runs.items():
         database.runs[run_id] = _written(database.runs.get(run_id), write)
         (database.active.add if write.run.status in ACTIVE else database.active.discard)(run_id)
+        if write.expected_version is None and write.run.model == "operation" and write.run.parent_id is not None:
+            database.cooperation.children.setdefault(write.run.parent_id, []).append(run_id)
     for run_id, first, attempt in batch.archive:
         for seq in _from(database, run_id, first):
             database.archive.setdefault(run_id, {})[attempt, seq] = database.journal[run_id].pop(seq)
@@ -517,6 +552,8 @@ def write_batch(
         _post(database, mail)
     database.streams.apply(batch)
     database.stock.apply(batch)
+    if batch.cooperation is not None:
+        database.cooperation.apply(batch.cooperation, batch.at)
     found.taken = [(run_id, database.tables.waits_of(run_id), database.tables.of(run_id)) for run_id in taken_in(batch)]
     return found
 
@@ -564,6 +601,11 @@ def _in_order(rows: Mapping[int, T]) -> list[T]:
 
 def _loaded(database: MemoryDatabase, run: Run) -> LoadedRun:
     return LoadedRun(run=run, waits=database.tables.waits_of(run.id), events=database.tables.of(run.id))
+
+
+def _operation(database: MemoryDatabase, run_id: str) -> Run | None:
+    stored = database.runs.get(run_id)
+    return None if stored is None or stored.run.model != "operation" else stored.run
 
 
 def _is_for(database: MemoryDatabase, mail: Mail, engine_id: str) -> bool:

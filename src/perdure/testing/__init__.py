@@ -13,6 +13,7 @@ from perdure.testing.environment import Environment
 from perdure.testing.faults import CRASH_POINTS, Fault, FaultyStore, Point
 from perdure.testing.invariants import check_store
 from perdure.testing.proxy import StoreProxy
+from perdure.testing.readiness import assert_readiness_agrees
 from perdure.testing.yield_points import YieldPoints
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "VirtualClock",
     "YieldPoints",
     "assert_exactly_once",
+    "assert_readiness_agrees",
     "check_store",
     "fresh_urls",
     "run_with_crashes",

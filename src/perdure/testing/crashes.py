@@ -10,6 +10,7 @@ from uuid import uuid4
 from msgspec import Struct
 
 from perdure.errors import Misuse
+from perdure.models.cooperation.define import Operation
 from perdure.models.functions.define import Workflow
 from perdure.testing.environment import Environment, StoreSource
 from perdure.testing.faults import CRASH_POINTS, Fault, Point
@@ -29,7 +30,7 @@ class CrashReport(Struct, Generic[T], frozen=True, kw_only=True):
 async def run_with_crashes(
     scenario: Callable[[Environment], Awaitable[T]],
     *,
-    workflows: Iterable[Workflow[Any, Any]] | None = None,
+    workflows: Iterable[Workflow[Any, Any] | Operation[Any]] | None = None,
     store: Callable[[], StoreSource] = lambda: None,
     points: Sequence[Point] = CRASH_POINTS,
     commits_max: int = 100,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from perdure.engine import Engine
 from perdure.errors import Misuse
 from perdure.kernel.records import Staged
+from perdure.models.cooperation.define import Operation
 from perdure.models.functions.define import Workflow
 from perdure.ports import StepPlace, Store
 from perdure.storage import open_store
@@ -72,7 +73,7 @@ class Environment:
 
     def __init__(
         self,
-        workflows: Iterable[Workflow[Any, Any]] | None = None,
+        workflows: Iterable[Workflow[Any, Any] | Operation[Any]] | None = None,
         store: StoreSource = None,
         *,
         clock: VirtualClock | None = None,

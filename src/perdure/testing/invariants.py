@@ -120,7 +120,8 @@ def _problems_of_audit(run: Run, audit: list[Audit]) -> Iterator[str]:
 def _problems_of_waits(run: Run, waits: tuple[Wait, ...], entries: list[Entry]) -> Iterator[str]:
     if run.status in FINISHED and waits:
         yield f"has finished, but waits for {[wait.name for wait in waits]}"
-    if run.status is Status.SUSPENDED and all(wait.kind == "beat" for wait in waits):
+    is_operation = run.model == "operation"  # Which waits for its children, as its own rows tell.
+    if run.status is Status.SUSPENDED and not is_operation and all(wait.kind == "beat" for wait in waits):
         yield "is suspended, but waits for nothing"
     done = {entry.position for entry in entries}
     for wait in waits:

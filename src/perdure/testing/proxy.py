@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from perdure.kernel.batch import Batch, Committed
+from perdure.kernel.cooperation import HandlerBook, MessageEventRow, ScopeRows
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
 from perdure.kernel.stock import Artifact, Record, Task
 from perdure.ports import (
@@ -184,6 +185,24 @@ class StoreProxy:
 
     async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
         return await self._through(self.inner.records(kind, after=after, limit=limit))
+
+    async def handlers(self) -> HandlerBook:
+        return await self._through(self.inner.handlers())
+
+    async def register(self, handlers: Sequence[tuple[str, str]], *, at: int) -> HandlerBook:
+        return await self._through(self.inner.register(handlers, at=at))
+
+    async def unregister(self, topic: str, name: str, *, at: int) -> bool:
+        return await self._through(self.inner.unregister(topic, name, at=at))
+
+    async def scopes(self, ids: Sequence[str]) -> ScopeRows:
+        return await self._through(self.inner.scopes(ids))
+
+    async def hierarchy(self, id: str) -> ScopeRows:
+        return await self._through(self.inner.hierarchy(id))
+
+    async def emitted(self, message_id: str) -> MessageEventRow | None:
+        return await self._through(self.inner.emitted(message_id))
 
     async def post(self, mail: Mail) -> int:
         return await self._through(self.inner.post(mail))

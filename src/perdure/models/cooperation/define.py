@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import sys
 import weakref
@@ -303,6 +304,15 @@ class Operation(Generic[M]):
         if name in self._names():
             raise InvalidDefinition(f"operation {self.name!r} has two steps {name!r}; the second is at {where}")
         return name
+
+    version = ""  # What is expected to handle a message is known by its name alone.
+    model = "operation"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes when its steps do."""
+        names = "/".join(f"{node.kind}:{node.name}" for node in self.plan.nodes)
+        return hashlib.sha256(names.encode()).hexdigest()[:16]
 
     def check_open(self) -> None:
         if "plan" in self.__dict__:

@@ -1,7 +1,7 @@
 """The rows of structured cooperation: messages, their events, return values; and lineages: who is whose child.
 
 `message_event` is the journal of operation runs. Rows of one lineage are numbered 1, 2, 3, … by their one writer: the
-number is their order, and time is only shown.
+number is their order, and time is only shown. A cancellation, which anybody may write, and which there is one of, is 0.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def check_rows(events: Iterable[MessageEvent]) -> None:
     places: set[tuple[Lineage, int]] = set()
     keys: set[tuple[str, ...]] = set()
     for row in events:
-        if not row.cooperation_lineage or row.seq < 1:
+        if not row.cooperation_lineage or (row.seq < 1) != (row.type is EventType.CANCELLATION_REQUESTED):
             raise InvariantViolated(f"a message event has no lineage or no number: {row}")
         place = (row.cooperation_lineage, row.seq)
         if place in places:

@@ -5,8 +5,10 @@ Types are texts and are never made classes again, since a child's code may not b
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import traceback
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -21,6 +23,10 @@ ROLLBACK_REQUESTED = "RollbackRequested"
 DEADLINE_MISSED = "DeadlineMissed"
 ROLLBACK_FAILED = "RollbackFailed"
 DISMISSED = "Dismissed"
+
+_MODELS = Path(__file__).parent.parent
+_OURS = {str(_MODELS / "carriers.py"), str(_MODELS / "cooperation" / "executing.py")}
+_THREAD = concurrent.futures.thread.__file__
 
 _FRAMES_MAX = 100
 _CAUSES_MAX = 8
@@ -70,16 +76,22 @@ def to_failure(error: BaseException, source: str, depth: int = 0) -> Failure:
         cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if cause is not None:
             causes.append(to_failure(cause, source, depth + 1))
-    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES_MAX:]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
     return Failure(
         type=f"{type(error).__module__}:{type(error).__qualname__}".removeprefix("builtins:"),
         message=_text(error),
         source=source,
         stack_trace=tuple(
-            Frame(file_name=frame.filename, line_number=frame.lineno or 0, function_name=frame.name) for frame in frames
+            Frame(file_name=frame.filename, line_number=frame.lineno or 0, function_name=frame.name)
+            for frame in frames[-_FRAMES_MAX:]
         ),
         causes=tuple(causes),
     )
+
+
+def _is_ours(file_name: str) -> bool:
+    """Whether a frame tells only that a step was called."""
+    return file_name in _OURS or file_name == _THREAD
 
 
 def source_of(handler: str | None, run_id: str | None) -> str:

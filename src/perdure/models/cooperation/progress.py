@@ -4,15 +4,22 @@ done. A pure fold, the same live and after a crash."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
 from perdure.errors import PerdureError
 from perdure.models.cooperation.context import EMPTY, Context
 from perdure.models.cooperation.define import Plan
-from perdure.models.cooperation.events import EventType, MessageEvent
+from perdure.models.cooperation.events import EventType, MessageEvent, State, is_dismissal
 from perdure.models.cooperation.failures import Failure
+
+_ENDS: Final = {
+    EventType.SEEN: State.ACTIVE,
+    EventType.COMMITTED: State.COMMITTED,
+    EventType.ROLLED_BACK: State.ROLLED_BACK,
+    EventType.ROLLBACK_FAILED: State.ROLLBACK_FAILED,
+}
 
 
 class Mismatch(PerdureError):
@@ -67,6 +74,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     done: int = 0  # phases
     recorded: tuple[Failure, ...] = ()  # what could not be undone and was passed over
     next_seq: int = 1
+    state: State = State.CREATED
 
     @property
     def phase(self) -> Phase:
@@ -76,56 +84,106 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 def fold(plan: Plan, events: Sequence[MessageEvent]) -> Progress:
     """Raises Mismatch."""
-    instances: list[Instance] = []
-    emitted: list[str] = []
-    told: list[str] = []
-    window: Window | None = None
-    context = EMPTY
-    rollback: MessageEvent | None = None
-    done = 0
-    recorded: list[Failure] = []
+    folding = Folding(plan)
     for row in events:
-        match row.type:
-            case EventType.EMITTED:
-                emitted.append(row.message_id)
-                continue
-            case EventType.ROLLBACK_EMITTED:
-                told.append(row.message_id)
-                continue
-            case EventType.ROLLING_BACK:
-                rollback = row
-                window = None
-                emitted, told = [], []
-            case EventType.SUSPENDED:
-                call = row.child_failure_handler_iteration
-                if rollback is None:
-                    instances.append(_instance(plan, row, instances, tuple(emitted)))
-                else:
-                    done += call is None
-                    if row.exception is not None:
-                        recorded.append(row.exception)
-                window = Window(
-                    emitted=tuple(emitted),
-                    told=tuple(told),
-                    calls=0 if call is None else call + 1,
-                    since=row.created_at,
-                    step=row.step or "",
-                )
-                emitted, told = [], []
-            case _:
-                pass
+        folding.add(row)
+    return folding.progress()
+
+
+class Folding:
+    """A fold that rows are added to as they come: a run of many steps need not be folded anew for each of them."""
+
+    __slots__ = (
+        "_context", "_done", "_emitted", "_instances", "_last_seq", "_plan", "_progress", "_recorded", "_rollback",
+        "_state", "_told", "_window",
+    )  # fmt: skip
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._instances: list[Instance] = []
+        self._emitted: list[str] = []
+        self._told: list[str] = []
+        self._window: Window | None = None
+        self._context = EMPTY
+        self._rollback: MessageEvent | None = None
+        self._done = 0
+        self._recorded: list[Failure] = []
+        self._last_seq = 0
+        self._state = State.CREATED
+        self._progress: Progress | None = None
+
+    def copy(self) -> Folding:
+        """To see where rows would lead that are not written yet."""
+        other = Folding(self._plan)
+        other._instances = list(self._instances)
+        other._emitted = list(self._emitted)
+        other._told = list(self._told)
+        other._window = self._window
+        other._context = self._context
+        other._rollback = self._rollback
+        other._done = self._done
+        other._recorded = list(self._recorded)
+        other._last_seq = self._last_seq
+        other._state = self._state
+        other._progress = self._progress
+        return other
+
+    def add(self, row: MessageEvent) -> None:
+        """The next row of the lineage. Raises Mismatch."""
+        self._progress = None
+        self._last_seq = max(self._last_seq, row.seq)
+        kind = row.type
+        if kind is EventType.EMITTED:
+            self._emitted.append(row.message_id)
+            return
+        if kind is EventType.ROLLBACK_EMITTED:
+            self._told.append(row.message_id)
+            return
+        if kind is EventType.SUSPENDED:
+            self._suspended(row)
+        elif kind is EventType.ROLLING_BACK:
+            self._rollback = row
+            self._window = None
+            self._emitted, self._told = [], []
+            self._state = State.ROLLING_BACK
+        elif kind in _ENDS:
+            self._state = _ENDS[kind]
+        elif is_dismissal(row):
+            self._state = State.DISMISSED
         if row.context is not None:
-            context = row.context
-    return Progress(
-        instances=tuple(instances),
-        window=window,
-        context=context,
-        rollback=rollback,
-        phases=phases_of(plan, instances) if rollback is not None else (),
-        done=done,
-        recorded=tuple(recorded),
-        next_seq=max((row.seq for row in events), default=0) + 1,
-    )
+            self._context = row.context
+
+    def _suspended(self, row: MessageEvent) -> None:
+        call = row.child_failure_handler_iteration
+        if self._rollback is None:
+            self._instances.append(_instance(self._plan, row, self._instances, tuple(self._emitted)))
+        else:
+            self._done += call is None
+            if row.exception is not None:
+                self._recorded.append(row.exception)
+        self._window = Window(
+            emitted=tuple(self._emitted),
+            told=tuple(self._told),
+            calls=0 if call is None else call + 1,
+            since=row.created_at,
+            step=row.step or "",
+        )
+        self._emitted, self._told = [], []
+
+    def progress(self) -> Progress:
+        if self._progress is None:
+            self._progress = Progress(
+                instances=tuple(self._instances),
+                window=self._window,
+                context=self._context,
+                rollback=self._rollback,
+                phases=phases_of(self._plan, self._instances) if self._rollback is not None else (),
+                done=self._done,
+                recorded=tuple(self._recorded),
+                next_seq=self._last_seq + 1,
+                state=self._state,
+            )
+        return self._progress
 
 
 def _instance(plan: Plan, row: MessageEvent, before: Sequence[Instance], emitted: tuple[str, ...]) -> Instance:
@@ -148,14 +206,16 @@ def _instance(plan: Plan, row: MessageEvent, before: Sequence[Instance], emitted
 
 def iteration_of(plan: Plan, before: Sequence[Instance], index: int) -> int:
     """How often in a row a step has run before. The finally between two of its runs does not break the row."""
-    executed = [one for one in before if one.call is None]
-    if executed and plan.nodes[executed[-1].index].kind == "finally" and plan.nodes[index].kind != "finally":
-        executed.pop()
-    if executed and executed[-1].index == index:
-        return executed[-1].iteration + 1
-    if plan.nodes[index].kind == "finally" and executed:
-        return executed[-1].iteration
-    return 0
+    executed = (one for one in reversed(before) if one.call is None)
+    is_finally = plan.nodes[index].kind == "finally"
+    last = next(executed, None)
+    if last is not None and not is_finally and plan.nodes[last.index].kind == "finally":
+        last = next(executed, None)
+    if last is None:
+        return 0
+    if last.index == index:
+        return last.iteration + 1
+    return last.iteration if is_finally else 0
 
 
 def following(plan: Plan, instances: Sequence[Instance]) -> int:
@@ -168,7 +228,7 @@ def following(plan: Plan, instances: Sequence[Instance]) -> int:
     if node.cleanup is not None:
         return last.index + 1
     if node.kind == "finally":
-        own = [one for one in instances if one.index == last.index - 1][-1]
+        own = next(one for one in reversed(instances) if one.index == last.index - 1)
         return last.index + 1 if own.next_step is None else own.next_step
     return last.index + 1 if last.next_step is None else last.next_step
 

@@ -39,7 +39,7 @@ def cancel(
         return ()
     failure = Failure(type=CANCELLATION_REQUESTED, message=reason, source=source)
     row = MessageEvent(
-        seq=_next_seq(own),
+        seq=0,  # It is not the run's writer who writes it.
         message_id=message_id,
         type=EventType.CANCELLATION_REQUESTED,
         cooperation_lineage=lineage,
@@ -131,7 +131,7 @@ def dismiss(run: OperationRun) -> tuple[MessageEvent, ...]:
     if state_of(run.events) is not State.CREATED:
         return ()
     failure = Failure(type=DISMISSED, message="its emitter went on without it", source=run.source)
-    return (_own(run, 1, EventType.CANCELLATION_REQUESTED, exception=failure),)
+    return (_own(run, 1, EventType.CANCELLATION_REQUESTED, exception=failure, seq=0),)
 
 
 def join(plan: Plan, emitter: OperationRun, message_id: str, handler: str, run_id: str) -> NewRun | None:

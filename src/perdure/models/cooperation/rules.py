@@ -25,7 +25,6 @@ from perdure.models.cooperation.events import (
     MessageEvent,
     ReturnValue,
     State,
-    state_of,
 )
 from perdure.models.cooperation.failures import (
     CHILD_ROLLED_BACK,
@@ -63,19 +62,21 @@ from perdure.models.cooperation.progress import Mismatch, Progress, Window, fold
 from perdure.models.cooperation.strategies import Pending, Strategy
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NOTHING = Writes()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What comes next
 
 
-def next_move(plan: Plan, run: OperationRun) -> Move:
-    """What the run does next. The same for the same rows, whenever and wherever it is asked."""
+def next_move(plan: Plan, run: OperationRun, progress: Progress | None = None) -> Move:
+    """What the run does next. The same for the same rows, whenever and wherever it is asked. `progress` is what its
+    rows come to, where that is known."""
     try:
-        progress = fold(plan, run.events)
+        progress = progress or fold(plan, run.events)
     except Mismatch as error:
         return Block(reason=str(error))
-    match state_of(run.events):
+    match progress.state:
         case State.CREATED:
             return _begin(plan, run, progress)
         case State.ACTIVE:
@@ -114,7 +115,7 @@ def refusal(run: OperationRun, failure: Failure) -> tuple[MessageEvent, ...]:
 
 
 def _happy(plan: Plan, run: OperationRun, progress: Progress) -> Move:
-    found = tuple(plan.strategy.heeds(reasons(run, progress.context, rolling_back=False)))
+    found = _heeded(plan, run, progress.context, rolling_back=False)
     last = progress.instances[-1] if progress.instances else None
     window = progress.window
     if last is not None and window is not None:
@@ -154,7 +155,7 @@ def _happy(plan: Plan, run: OperationRun, progress: Progress) -> Move:
 
 
 def _rolling_back(plan: Plan, run: OperationRun, progress: Progress) -> Move:
-    found = tuple(plan.strategy.heeds(reasons(run, progress.context, rolling_back=True)))
+    found = _heeded(plan, run, progress.context, rolling_back=True)
     window = progress.window
     if window is not None:
         waiting = _waiting(plan.strategy, run, window, giving_up=bool(found), rolling_back=True)
@@ -279,6 +280,8 @@ def _waiting(
     strategy: Strategy, run: OperationRun, window: Window, *, giving_up: bool, rolling_back: bool
 ) -> Wait | Dismiss | None:
     """What the run still has to wait for; None if it can go on."""
+    if not window.emitted and not window.told:
+        return None
     missing, busy = _open(run, window)
     deadline = _deadline(run, rolling_back=rolling_back)
     if busy:
@@ -324,6 +327,8 @@ def _open(run: OperationRun, window: Window) -> tuple[list[Child], list[Child]]:
 def _failed(run: OperationRun, window: Window) -> list[tuple[Failure, bool]]:
     """The failures of the window's children, in the order of emission, and whether something was left undone."""
     found: list[tuple[Failure, bool]] = []
+    if not window.emitted and not window.told:
+        return found
     for child in run.children:
         left_undone = child.state is State.ROLLBACK_FAILED and child.message_id in window.messages
         if left_undone or (child.state is State.ROLLED_BACK and child.message_id in window.emitted):
@@ -332,8 +337,16 @@ def _failed(run: OperationRun, window: Window) -> list[tuple[Failure, bool]]:
     return found
 
 
+def _heeded(plan: Plan, run: OperationRun, context: Context, *, rolling_back: bool) -> tuple[Failure, ...]:
+    """Those reasons to give up that count."""
+    found = reasons(run, context, rolling_back=rolling_back)
+    return tuple(plan.strategy.heeds(found)) if found else ()
+
+
 def reasons(run: OperationRun, context: Context, *, rolling_back: bool) -> tuple[Failure, ...]:
     """Why the run is to give up. On the way back only a deadline counts."""
+    if not context.values and run.told is None and not run.asks:
+        return ()
     deadline = context.get(ROLLBACK_DEADLINE if rolling_back else HAPPY_DEADLINE)
     missed = () if deadline is None or run.now < deadline.at else (_missed(deadline, run, rolling_back),)
     if rolling_back:
@@ -376,9 +389,16 @@ def _first(*times: int | None) -> int | None:
 # What came of it
 
 
-def after(plan: Plan, run: OperationRun, move: Invoke | Handle | Undo, outcome: Outcome, emitting: Emitting) -> Writes:
+def after(
+    plan: Plan,
+    run: OperationRun,
+    move: Invoke | Handle | Undo,
+    outcome: Outcome,
+    emitting: Emitting,
+    progress: Progress | None = None,
+) -> Writes:
     """What is written once the code that a move named has returned or raised."""
-    progress = fold(plan, run.events)
+    progress = progress or fold(plan, run.events)
     if isinstance(outcome, Returned):
         refused = _refused(plan, run, move, outcome)
         if refused is not None:
@@ -397,12 +417,14 @@ def after(plan: Plan, run: OperationRun, move: Invoke | Handle | Undo, outcome: 
             if not rolling_back:
                 target = plan.target(outcome.said, move.index)
                 next_step = progress.instances[-1].next_step if outcome.said is None else target
-    emitted = emit(
-        outcome.emissions,
-        strategy=plan.strategy,
-        emitting=emitting,
-        origin=Origin(run=run, step=text, seq=progress.next_seq, rolling_back=rolling_back),
-    )
+    emitted = _NOTHING
+    if outcome.emissions:
+        emitted = emit(
+            outcome.emissions,
+            strategy=plan.strategy,
+            emitting=emitting,
+            origin=Origin(run=run, step=text, seq=progress.next_seq, rolling_back=rolling_back),
+        )
     own = sum(row.cooperation_lineage == run.lineage for row in emitted.rows)
     suspended = _row(
         run,

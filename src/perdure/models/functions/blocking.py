@@ -15,7 +15,7 @@ import traceback
 from types import FrameType
 from typing import Final
 
-from perdure.models.functions.carriers import Carriers
+from perdure.models.carriers import Carriers
 
 log = logging.getLogger("perdure")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -227,6 +227,43 @@ in_step: ContextVar[Describable] = ContextVar("perdure_step")
 
 # In all that a step sets off which holds the store's only writer: its name, until it has ended.
 holds_writer: ContextVar[Callable[[], str]] = ContextVar("perdure_holds_writer", default=str)
+
+
+class _InOperation:
+    """A step of an operation: it has the engine's resources, and nothing that belongs to a function's step."""
+
+    __slots__ = ("_name", "_position", "_resources", "_run_id")
+
+    def __init__(self, resources: Callable[[type[Any]], Any], run_id: str, position: str, name: str) -> None:
+        self._resources = resources
+        self._run_id = run_id
+        self._position = position
+        self._name = name
+
+    def describe(self) -> CurrentStep:
+        return CurrentStep(
+            run_id=self._run_id,
+            position=self._position,
+            name=self._name,
+            attempt=1,
+            resources=self._resources,
+            beat=self._refuse,
+            details=None,
+            append=self._refuse,
+            flush=self._refuse,
+            stage=self._refuse,
+            stage_file=self._refuse,
+        )
+
+    def _refuse(self, *_: Any) -> Any:
+        raise Misuse(f"{self._name!r} is a step of an operation: heartbeats, streams and artifacts belong to functions")
+
+
+def enter_operation(
+    resources: Callable[[type[Any]], Any], context: Context, run_id: str, position: str, name: str
+) -> None:
+    """Have code that runs in a context know that it is a step of an operation."""
+    context.run(in_step.set, _InOperation(resources, run_id, position, name))
 
 
 def current_step() -> CurrentStep:

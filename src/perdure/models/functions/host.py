@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -112,6 +113,11 @@ class FunctionHost(Answering):
             prove=prove,
             transactions=Transactions(store, codec, me, prove, self._step_broken),
         )
+
+    @property
+    def threads(self) -> ThreadPoolExecutor:
+        """Where plain functions run."""
+        return self._steps.threads
 
     @property
     def steps_running(self) -> int:

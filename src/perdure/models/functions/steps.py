@@ -24,7 +24,7 @@ from msgspec.json import decode as from_json
 
 from perdure.errors import Misuse, StepFailed, StepTimedOut, UnstorableValue
 from perdure.kernel.records import Attempt, Failure, StreamItem, Wait
-from perdure.models.functions.carriers import Carriers
+from perdure.models.carriers import Carriers
 from perdure.models.functions.context import in_step
 from perdure.models.functions.define import Step, StepCall
 from perdure.models.functions.failures import brief, receive

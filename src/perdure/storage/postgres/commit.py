@@ -14,8 +14,9 @@ from perdure.kernel.mail import knock
 from perdure.kernel.records import Audit
 from perdure.kernel.status import FINISHED
 from perdure.storage.postgres.connection import Connection
+from perdure.storage.postgres.cooperation import cooperation_of
 from perdure.storage.postgres.events import match, prepared
-from perdure.storage.postgres.faults import CONFLICT, LETTERS_GONE, NEEDS_MATCHING, is_lost, sqlstate
+from perdure.storage.postgres.faults import BOOK_CHANGED, CONFLICT, LETTERS_GONE, NEEDS_MATCHING, is_lost, sqlstate
 from perdure.storage.postgres.queries import QUERIES
 from perdure.storage.postgres.reading import load_now
 from perdure.storage.postgres.rows import (
@@ -52,6 +53,8 @@ async def commit(connection: Connection, batch: Batch) -> Committed:
     except asyncpg.PostgresError as error:
         if sqlstate(error) == LETTERS_GONE:
             raise CommitConflict(frozenset()) from error
+        if sqlstate(error) == BOOK_CHANGED:
+            raise CommitConflict(frozenset(), book=int(vars(error).get("detail") or 0)) from error
         if sqlstate(error) != CONFLICT:
             raise
     raise await _conflict(connection, batch)
@@ -81,6 +84,9 @@ async def _commit_at_once(connection: Connection, batch: Batch) -> Committed:
     if has_stock(batch):
         query = QUERIES["commit_with_stock"]
         variables |= stock_of(batch)
+    if batch.cooperation is not None:
+        query = QUERIES["commit_with_all" if has_stock(batch) else "commit_with_cooperation"]
+        variables |= cooperation_of(batch)
     try:
         state: int = await connection.fetchval(query.sql, *query.arguments(variables))
     except Exception as error:
@@ -109,6 +115,9 @@ async def _commit_matched(connection: Connection, batch: Batch) -> Committed:
         if has_stock(batch):
             query = QUERIES["finish_stock"]
             await connection.fetchval(query.sql, *query.arguments(variables | stock_of(batch)))
+        if batch.cooperation is not None:
+            query = QUERIES["finish_cooperation"]
+            await connection.fetchval(query.sql, *query.arguments(cooperation_of(batch)))
         if taken := taken_in(batch):
             settled.taken = [(one.run.id, one.waits, one.events) for one in await load_now(connection, taken)]
     except Exception as error:

@@ -13,6 +13,7 @@ from perdure.errors import CommitRefused, StoreBroken, StoreBusy, StoreError
 CONFLICT: Final = "PD001"
 NEEDS_MATCHING: Final = "PD002"
 LETTERS_GONE: Final = "PD003"
+BOOK_CHANGED: Final = "PD004"
 LOCKED: Final = "55P03"
 _READ_ONLY: Final = "25006"
 

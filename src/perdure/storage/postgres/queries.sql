@@ -122,6 +122,23 @@ select write_stock_v1({commit_call}, {stock})
 -- The last part of a batch that needed matching.
 select write_stock_v1(0, {stock})
 
+-- name: cooperation
+-- What a batch adds to messages and their events.
+row(
+    :cooperation_at::bigint, :book::bigint, :messages::message_v1[], :message_events::message_event_v1[],
+    :return_values::return_value_v1[], :seen::handler_v1[]
+)::cooperation_v1
+
+-- name: commit_with_cooperation
+select write_cooperation_v1({commit_call}, {cooperation})
+
+-- name: commit_with_all
+select write_cooperation_v1(write_stock_v1({commit_call}, {stock}), {cooperation})
+
+-- name: finish_cooperation
+-- The last part of a batch that needed matching.
+select write_cooperation_v1(0, {cooperation})
+
 -- name: prepare
 select state, base from prepare_v1(
     :engine, :epoch, :number, :at, :numbered, :names_sent, :names_awaited, :spread, :changed, :guards, :keys, :targets,

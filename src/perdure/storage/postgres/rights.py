@@ -10,7 +10,7 @@ import asyncpg
 from perdure.storage.postgres.address import parse
 from perdure.storage.postgres.connection import connect
 from perdure.storage.postgres.faults import store_fault
-from perdure.storage.postgres.schema import migrate
+from perdure.storage.postgres.schema import inspect, migrate
 
 _GRANTS: Final = Path(__file__).with_name("grants.sql").read_text("utf-8")
 
@@ -35,6 +35,20 @@ async def upgrade(url: str, *, runtime_role: str | None = None) -> None:
             if runtime_role is not None:
                 async with connection.transaction():
                     await connection.execute(grants(runtime_role, address.schema))
+        finally:
+            await connection.close()
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
+        raise store_fault(error, address.name) from error
+
+
+async def schema_version(url: str) -> int | None:
+    """The version of what is there, 0 for an empty schema, None for none at all; changes nothing. Raises Misuse,
+    StoreBusy, StoreBroken, SchemaTooNew."""
+    address = parse(url)
+    try:
+        connection = await connect(address.direct, "look")
+        try:
+            return await inspect(connection, address.schema)
         finally:
             await connection.close()
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:

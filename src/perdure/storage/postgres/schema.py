@@ -29,7 +29,7 @@ async def migrate(connection: Connection, schema: str) -> None:
     Safe with other processes: whoever gets the lock second finds the work done. A crash leaves whole migrations.
     Raises SchemaTooNew, and StoreBroken if somebody else's tables are there, or if this user may not do it.
     """
-    version = await _inspect(connection, schema)
+    version = await inspect(connection, schema)
     if version == SCHEMA_VERSION:
         return
     try:
@@ -50,7 +50,7 @@ async def _apply(connection: Connection, schema: str) -> None:
         async with connection.transaction():
             await connection.execute(f'set local search_path to "{schema}"')
             await connection.execute("select pg_advisory_xact_lock(hashtextextended('perdure:' || $1, 0))", schema)
-            version = await _inspect(connection, schema)
+            version = await inspect(connection, schema)
             if version is None:
                 await connection.execute(f'create schema "{schema}"')
             if (version or 0) < number:
@@ -59,7 +59,7 @@ async def _apply(connection: Connection, schema: str) -> None:
                 await connection.execute("insert into perdure_schema (version) values ($1)", number)
 
 
-async def _inspect(connection: Connection, schema: str) -> int | None:
+async def inspect(connection: Connection, schema: str) -> int | None:
     """The version of what is there; 0 for an empty schema, None for none at all."""
     if not await connection.fetchval("select exists (select 1 from pg_namespace where nspname = $1)", schema):
         return None

@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 
 from perdure.errors import CommitRefused, Misuse, RunNotFound, StoreBroken, StoreBusy, StoreError, UnstorableValue
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
+from perdure.kernel.cooperation import HandlerBook, MessageEventRow, ScopeRows
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
 from perdure.kernel.status import ACTIVE, FINISHED, Status
 from perdure.kernel.stock import Artifact, Record, Task
@@ -34,7 +35,7 @@ from perdure.ports import (
     TaskFilter,
     Transacts,
 )
-from perdure.storage.postgres import stock
+from perdure.storage.postgres import cooperation, stock
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.commit import commit
 from perdure.storage.postgres.connection import Lane, Lanes, check_session, connect
@@ -359,6 +360,33 @@ class PostgresStore:
     async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
         rows = await self._read_stock("records", kind=kind, after=after, limit=max(0, limit))
         return [stock.stored_record_of(row) for row in rows]
+
+    async def handlers(self) -> HandlerBook:
+        return cooperation.book_of(await self._cooperate("handlers"))
+
+    async def register(self, handlers: Sequence[tuple[str, str]], *, at: int) -> HandlerBook:
+        await self._cooperate("register", handlers=[*handlers], at=at)
+        return await self.handlers()
+
+    async def unregister(self, topic: str, name: str, *, at: int) -> bool:
+        return bool(await self._cooperate("unregister", topic=topic, name=name, at=at))
+
+    async def scopes(self, ids: Sequence[str]) -> ScopeRows:
+        async with self._snapshot() as connection:
+            return await cooperation.scopes(connection, ids)
+
+    async def hierarchy(self, id: str) -> ScopeRows:
+        async with self._snapshot() as connection:
+            return await cooperation.hierarchy(connection, id)
+
+    async def emitted(self, message_id: str) -> MessageEventRow | None:
+        rows = await self._cooperate("emitted", message_id=message_id)
+        return cooperation.event_of(rows[0]) if rows else None
+
+    async def _cooperate(self, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
+        self._check_open()
+        async with self._lanes.use() as connection:
+            return await cooperation.fetch(connection, query, **variables)
 
     async def post(self, mail: Mail) -> int:
         """If the connection breaks, mail with a slot may be posted again; other mail may then be there twice."""

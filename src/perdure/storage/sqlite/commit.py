@@ -13,6 +13,8 @@ from perdure.errors import CommitConflict, Fenced, StoreBusy
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
 from perdure.kernel.mail import knock
 from perdure.kernel.records import Mail
+from perdure.storage.sqlite.cooperation import BookChanged
+from perdure.storage.sqlite.cooperation import write as write_cooperation
 from perdure.storage.sqlite.events import LettersGone, is_matched, match
 from perdure.storage.sqlite.queries import (
     CLEAR_STAGED,
@@ -141,12 +143,16 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
                 write_streams(connection, batch)
             if batch.stock is not None or batch.archive or batch.hops:
                 write_stock(connection, batch)
+            if batch.cooperation is not None:
+                write_cooperation(connection, batch)
             if taken := taken_in(batch):
                 loaded = load_now(connection, taken)
                 found.taken = [(one.run.id, one.waits, one.events) for one in loaded]
             return found
     except (LettersGone, TaskTaken):
         raise CommitConflict(frozenset()) from None
+    except BookChanged as changed:
+        raise CommitConflict(frozenset(), book=changed.version) from None
     except _RunConflict:
         raise _conflict(connection, batch) from None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.errors import StoreBroken
+from perdure.storage.sqlite.faults import store_fault
 from perdure.storage.sqlite.schema import SCHEMA_VERSION, inspect, migrate
 
 BUSY_TIMEOUT_S: Final = 5.0
@@ -46,6 +47,22 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     connection = _connect(path)
     connection.execute("pragma query_only = on")
     return connection
+
+
+def schema_version(path: Path) -> int | None:
+    """The version of the schema in a file, 0 if it has none, None if there is no file. Changes nothing in it. Raises
+    StoreBroken, SchemaTooNew, StoreBusy."""
+    if not path.exists():
+        return None
+    _check_place(path)
+    try:
+        connection = _connect(path)
+        try:
+            return inspect(connection, path)
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise store_fault(error, path) from error
 
 
 def connect_steps(path: Path) -> sqlite3.Connection:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from perdure.errors import CommitRefused, EngineBug, Misuse, RunNotFound, StoreBroken, UnstorableValue
 from perdure.kernel.batch import Batch, Committed
+from perdure.kernel.cooperation import HandlerBook, MessageEventRow, ScopeRows
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
 from perdure.kernel.stock import Artifact, Record, Task
 from perdure.ports import (
@@ -28,7 +29,7 @@ from perdure.ports import (
     TaskFilter,
     Transacts,
 )
-from perdure.storage.sqlite import fleet, reading, stock
+from perdure.storage.sqlite import cooperation, fleet, reading, stock
 from perdure.storage.sqlite.commit import commit, plan
 from perdure.storage.sqlite.connection import connect_reader, connect_steps, connect_writer
 from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
@@ -272,6 +273,24 @@ class SqliteStore:
 
     async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
         return await self._read(partial(stock.records, kind=kind, after=after, limit=limit))
+
+    async def handlers(self) -> HandlerBook:
+        return await self._read(cooperation.handlers)
+
+    async def register(self, handlers: Sequence[tuple[str, str]], *, at: int) -> HandlerBook:
+        return await self._write(partial(cooperation.register, handlers=handlers, at=at))
+
+    async def unregister(self, topic: str, name: str, *, at: int) -> bool:
+        return await self._write(partial(cooperation.unregister, topic=topic, name=name, at=at))
+
+    async def scopes(self, ids: Sequence[str]) -> ScopeRows:
+        return await self._read(partial(cooperation.scopes, ids=[*ids])) if ids else ScopeRows()
+
+    async def hierarchy(self, id: str) -> ScopeRows:
+        return await self._read(partial(cooperation.hierarchy, id=id))
+
+    async def emitted(self, message_id: str) -> MessageEventRow | None:
+        return await self._read(partial(cooperation.emitted, message_id=message_id))
 
     async def post(self, mail: Mail) -> int:
         return await self._write(partial(fleet.post, mail=mail))

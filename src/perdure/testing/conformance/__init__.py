@@ -14,6 +14,7 @@ The tests are coroutines: any plugin that runs `async def` tests will do.
 from perdure.testing.conformance.artifacts import ArtifactRules
 from perdure.testing.conformance.claims import ClaimRules
 from perdure.testing.conformance.commits import CommitRules
+from perdure.testing.conformance.cooperation import CooperationRules
 from perdure.testing.conformance.engines import EngineRules
 from perdure.testing.conformance.events import EventRules
 from perdure.testing.conformance.fleet import FleetRules
@@ -42,5 +43,6 @@ class StoreConformance(
     StagingRules,
     ArtifactRules,
     TaskRules,
+    CooperationRules,
 ):
     """All rules of the port."""

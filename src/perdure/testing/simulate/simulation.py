@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from perdure.engine import Engine
 from perdure.errors import EngineStopped, StoreError
+from perdure.models.cooperation.define import Operation
 from perdure.models.functions.define import Workflow
 from perdure.testing.simulate.database import SimulatedDatabase
 from perdure.testing.simulate.loop import SimulatedClock, SimulatedLoop, Stuck, process_name
@@ -77,7 +78,7 @@ class Simulation:
                 member.kill()
             self.loop.run_out()
 
-    def member(self, name: str, workflows: Iterable[Workflow[Any, Any]], **options: Any) -> Member:
+    def member(self, name: str, workflows: Iterable[Workflow[Any, Any] | Operation[Any]], **options: Any) -> Member:
         """A new engine of the fleet, not open yet."""
         member = self.members[name] = Member(self, name, list(workflows), {**self.options, **options})
         return member
@@ -96,7 +97,11 @@ class Member:
     """One engine of the fleet, in one life after the other. Calls run in its process, and end with it."""
 
     def __init__(
-        self, simulation: Simulation, name: str, workflows: list[Workflow[Any, Any]], options: dict[str, Any]
+        self,
+        simulation: Simulation,
+        name: str,
+        workflows: list[Workflow[Any, Any] | Operation[Any]],
+        options: dict[str, Any],
     ) -> None:
         self.name = name
         self.workflows = workflows

@@ -1,0 +1,228 @@
+"""`perdure doctor`: is everything as it should be, and if not, what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from msgspec import Struct
+
+from perdure.cli.desk import Desk
+from perdure.cli.failures import Code, refused
+from perdure.cli.settings import file_of, not_in_memory, shown
+from perdure.cli.texts import ago, size, span
+from perdure.cli.verbs import verb
+
+if TYPE_CHECKING:
+    from perdure.client import Client
+
+_ACTIVE_MAX = 10_000
+_NAMED = 3
+_CLOCK_OFF = timedelta(seconds=2)
+_ROOM_MIN_BYTES, _ROOM_SCARCE_BYTES = 100 * 1024**2, 1024**3
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """What one look found. `state` is ok, warning or problem."""
+
+    check: str
+    state: str
+    found: str
+    todo: str = ""
+
+
+def add_to(app: typer.Typer) -> None:
+    @verb(app, "doctor")
+    async def doctor(desk: Desk) -> int:
+        """Look whether the store and its engines are well, and say what to do where not. Exits with 1 for problems."""
+        findings, code = await examine(desk)
+        if desk.as_json:
+            desk.document({"store": shown(desk.settings.store), "findings": findings})
+            return code
+        if desk.is_terminal:
+            desk.say(shown(desk.settings.store))
+        desk.table(("state", "what", "found"), [(one.state, one.check, one.found) for one in findings], empty="")
+        for one in findings:
+            if one.todo:
+                desk.say(f"{one.check}: {one.todo}")
+        return code
+
+
+async def examine(desk: Desk) -> tuple[list[Finding], int]:
+    """All findings, and the exit code."""
+    url = desk.settings.store
+    not_in_memory(url)
+    findings = [_disk(url)]
+    try:
+        findings.append(await _schema(url))
+        if findings[-1].state == "ok":
+            async with desk.client() as client:
+                looks: list[Callable[[Client], Awaitable[Finding]]] = [
+                    _engines, _stranded, _held, _overdue, _dead_letters, _clock,
+                ]  # fmt: skip
+                findings += [await look(client) for look in looks]
+    except Exception as error:
+        refusal = refused(error)
+        if refusal is None or refusal.code != Code.STORE:
+            raise
+        findings.append(Finding(check="store", state="problem", found=refusal.what, todo=refusal.todo or "see above"))
+        return findings, Code.STORE
+    is_well = all(one.state != "problem" for one in findings)
+    return findings, Code.DONE if is_well else Code.FAILED
+
+
+async def _schema(url: str) -> Finding:
+    from perdure.upgrading import look
+
+    schema = await look(url)
+    if schema.is_current:
+        return Finding(check="store", state="ok", found=f"can be reached; schema version {schema.known}")
+    if not schema.found:
+        return Finding(
+            check="store",
+            state="problem",
+            found="there is none yet",
+            todo="see that it is the right one; perdure migrate, or perdure worker, makes it",
+        )
+    return Finding(
+        check="store",
+        state="problem",
+        found=f"has schema version {schema.found}, and this Perdure needs {schema.known}",
+        todo="stop older engines, then: perdure migrate",
+    )
+
+
+def _disk(url: str) -> Finding:
+    file = file_of(url)
+    if file is None:
+        return Finding(check="disk", state="ok", found="is the database server's; not to be seen from here")
+    folder = file.resolve().parent
+    if not folder.is_dir():
+        todo = "make it, or name another store"
+        return Finding(check="disk", state="problem", found=f"there is no folder {folder}", todo=todo)
+    free = shutil.disk_usage(folder).free
+    used = sum(path.stat().st_size for name in ("", "-wal") if (path := Path(f"{file}{name}")).exists())
+    found = f"{size(free)} free, {size(used)} used by the store"
+    state = "problem" if free < _ROOM_MIN_BYTES else "warning" if free < _ROOM_SCARCE_BYTES else "ok"
+    todo = f"free some space on the disk of {folder}: without it nothing can be written" if state != "ok" else ""
+    return Finding(check="disk", state=state, found=found, todo=todo)
+
+
+async def _engines(client: Client) -> Finding:
+    from perdure.kernel.status import ACTIVE
+
+    me = (socket.gethostname(), os.getpid())
+    alive = [one for one in await client.engines() if (one.host, one.pid) != me]
+    working = [one for one in alive if one.workflows]
+    if working:
+        return Finding(check="engines", state="ok", found=f"{len(working)} alive, {len(alive) - len(working)} clients")
+    has_work = bool((await client.runs(status=sorted(ACTIVE), limit=1)).runs)
+    return Finding(
+        check="engines",
+        state="problem" if has_work else "warning",
+        found="none is alive" + (", and there are runs that have not ended" if has_work else ""),
+        todo="start one: perdure worker MODULE",
+    )
+
+
+async def _stranded(client: Client) -> Finding:
+    from perdure.kernel.status import ACTIVE
+
+    seen, found, cursor = 0, list[str](), None
+    reasons: set[str] = set()
+    while seen < _ACTIVE_MAX:
+        page = await client.runs(status=sorted(ACTIVE), limit=1000, cursor=cursor)
+        seen += len(page.runs)
+        for run in page.runs:
+            if run.stranded is not None:
+                found.append(run.id)
+                reasons.add(run.stranded)
+        if (cursor := page.cursor) is None:
+            break
+    whole = "" if cursor is None else f" of the newest {seen} that have not ended"
+    if not found:
+        return Finding(check="stranded runs", state="ok", found=f"none{whole}")
+    return Finding(
+        check="stranded runs",
+        state="problem",
+        found=f"{_some(found)}{whole}: {'; '.join(sorted(reasons)[:_NAMED])}",
+        todo="start an engine that has their code in that version, or cancel them: perdure runs cancel ID",
+    )
+
+
+async def _held(client: Client) -> Finding:
+    found: dict[str, list[str]] = {}
+    for kind in ("blocked", "poison", "paused"):
+        page = await client.runs(hold=kind, limit=1000)
+        if page.runs:
+            found[kind] = [run.id for run in page.runs]
+    if not found:
+        return Finding(check="held runs", state="ok", found="none")
+    advice = {
+        "blocked": "blocked: deploy code that fits their journal, and they go on by themselves",
+        "poison": "poison: they kept killing their process; look at their history, then perdure runs resume ID",
+        "paused": "paused: perdure runs resume ID",
+    }
+    return Finding(
+        check="held runs",
+        state="warning" if set(found) == {"paused"} else "problem",
+        found="; ".join(f"{kind} {_some(ids)}" for kind, ids in found.items()),
+        todo="; ".join(advice[kind] for kind in found),
+    )
+
+
+async def _overdue(client: Client) -> Finding:
+    late = await client.overdue(limit=1000)
+    if not late:
+        return Finding(check="overdue timers", state="ok", found="none")
+    return Finding(
+        check="overdue timers",
+        state="problem",
+        found=f"{_some([one.run_id for one in late])}, the first due {ago(late[0].due_at)}",
+        todo="no living engine takes them: start one with their code (perdure worker MODULE), or see what keeps the"
+        " ones there are",
+    )
+
+
+async def _dead_letters(client: Client) -> Finding:
+    letters = await client.dead_letters(limit=1000)
+    if not letters:
+        return Finding(check="dead letters", state="ok", found="none")
+    names = sorted({letter.name for letter in letters})
+    many = "1000 or more" if len(letters) == 1000 else str(len(letters))
+    return Finding(
+        check="dead letters",
+        state="warning",
+        found=f"{many}, of {', '.join(names[:_NAMED])}",
+        todo="look at them (perdure dead-letters list), then replay or remove them",
+    )
+
+
+async def _clock(client: Client) -> Finding:
+    """The store's times are those of whoever wrote them. None of them can be later than now."""
+    now = datetime.now(UTC)
+    written = [run.updated_at for run in (await client.runs(limit=20)).runs]
+    written += [engine.started_at for engine in await client.engines()]
+    ahead = max(written) - now
+    if ahead < _CLOCK_OFF:
+        return Finding(check="clock", state="ok", found=f"{now:%Y-%m-%d %H:%M:%SZ}, not behind what was written")
+    return Finding(
+        check="clock",
+        state="problem",
+        found=f"is {span(ahead)} behind what another machine, or this one before, has written",
+        todo="set the clocks of all machines by NTP: timers come at the wrong time otherwise",
+    )
+
+
+def _some(ids: list[str]) -> str:
+    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+    return f"{len(ids)} ({', '.join(ids[:_NAMED])}{more})"
+
+
+__all__ = ["Finding", "add_to", "examine"]

@@ -1,0 +1,39 @@
+"""`perdure engines`: who is there."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import typer
+
+from perdure.cli.desk import Desk
+from perdure.cli.texts import ago, tame
+from perdure.cli.verbs import verb
+
+
+def add_to(app: typer.Typer) -> None:
+    @verb(app, "engines")
+    async def engines(desk: Desk) -> None:
+        """List the engines that are alive, and what they can run. Clients have nothing that they can run."""
+        me = (socket.gethostname(), os.getpid())
+        async with desk.client() as client:
+            found = [one for one in await client.engines() if (one.host, one.pid) != me]
+        if desk.as_json:
+            desk.document({"engines": found})
+            return
+        rows = [
+            (
+                one.id,
+                "engine" if one.workflows else "client",
+                one.host,
+                one.pid,
+                ago(one.started_at) if desk.is_terminal else one.started_at,
+                ", ".join(tame(f"{name} {version}".rstrip()) for name, version in one.workflows),
+            )
+            for one in found
+        ]
+        desk.table(("id", "kind", "host", "pid", "started", "workflows"), rows, empty="no engine is alive")
+
+
+__all__ = ["add_to"]

@@ -1,0 +1,97 @@
+"""Values as text for people. What is stored comes from anybody, so nothing of it may steer the terminal."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+# Control characters of ASCII and of Latin 1, marks that turn the direction of writing, and half characters.
+_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_STEERING_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def tame(text: str) -> str:
+    """One line, with everything in it visible."""
+    return _STEERING.sub(_escaped, text)
+
+
+def tame_lines(text: str) -> str:
+    """The same for a text of several lines."""
+    return "\n".join(tame(line) for line in text.splitlines())
+
+
+def to_json(value: object, *, indent: bool = False) -> str:
+    """JSON that a terminal can show as it is."""
+    data = msgspec.json.encode(value)
+    if indent:
+        data = msgspec.json.format(data, indent=2)
+    return _STEERING_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode())
+
+
+def brief(value: object, width: int = 60) -> str:
+    """A value on one line, cut where it gets long."""
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else to_json(value)
+    text = tame(text)
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def cell(value: Any) -> str:
+    """A value as it stands in a table or on a line."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return moment(value)
+    if isinstance(value, str):
+        return tame(value)
+    return to_json(value)
+
+
+def moment(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def ago(at: datetime | None, now: datetime | None = None) -> str:
+    """How long ago something was, or how soon it will be, as one says it."""
+    if at is None:
+        return ""
+    passed = (now or datetime.now(UTC)) - at
+    if abs(passed) < timedelta(seconds=1):
+        return "just now"
+    return f"in {span(-passed)}" if passed < timedelta(0) else f"{span(passed)} ago"
+
+
+def span(length: timedelta) -> str:
+    """The two greatest units of a span of time at most."""
+    seconds = length.total_seconds()
+    if seconds < 10:
+        return f"{seconds:.1f}s" if seconds >= 1 else f"{seconds * 1000:.0f}ms"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h {whole % 3600 // 60}m"
+    return f"{whole // 86_400}d {whole % 86_400 // 3600}h"
+
+
+def size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    named = {9: "\\t", 10: "\\n", 13: "\\r"}
+    return named.get(code) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
+
+
+__all__ = ["ago", "brief", "cell", "moment", "size", "span", "tame", "tame_lines", "to_json"]

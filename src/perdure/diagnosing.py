@@ -1,0 +1,82 @@
+"""The engine's and the client's verbs for finding out why something does not go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from perdure.errors import Misuse, RunNotFound
+from perdure.models.functions.checks import checked_text
+from perdure.models.functions.context import to_datetime
+from perdure.ports import Clock, Offer, Store
+
+
+class WaitView(Struct, frozen=True, kw_only=True):
+    """Something that a run waits for: a time (`timer`), the next attempt of a step (`retry`), a step that runs and has
+    sent a heartbeat (`beat`), an `event`, or the end of a `run`. Those at one position are an OR."""
+
+    position: str
+    kind: str
+    name: str
+    where: Mapping[str, Any]
+    target: str | None
+    due_at: datetime | None
+    attempts: int
+    since: datetime | None
+
+
+class OverdueView(Struct, frozen=True, kw_only=True):
+    """A run that nobody has, and that should have gone on, or been ended by its `deadline`, at this time."""
+
+    run_id: str
+    due_at: datetime
+    deadline: bool
+
+
+class Diagnosing:
+    """What whoever has these parts can find out."""
+
+    _store: Store
+    _clock: Clock
+
+    def _check_open(self, *, to_start: bool = False) -> None:
+        raise NotImplementedError
+
+    async def waits(self, id: str) -> list[WaitView]:
+        """What a run waits for; nothing while its code or a step runs. Raises RunNotFound."""
+        self._check_open()
+        found = (await self._store.journals([checked_text(id, "a run's id")])).get(id)
+        if found is None:
+            raise RunNotFound(id)
+        return [
+            WaitView(
+                position=wait.position,
+                kind=wait.kind,
+                name=wait.name,
+                where={name: msgspec.json.decode(value) for name, value in wait.where},
+                target=wait.target,
+                due_at=to_datetime(wait.due_at) if wait.due_at else None,
+                attempts=wait.attempts,
+                since=to_datetime(wait.since) if wait.since else None,
+            )
+            for wait in found.waits
+        ]
+
+    async def overdue(self, *, by: timedelta = timedelta(seconds=5), limit: int = 100) -> list[OverdueView]:
+        """Runs of workflows that some engine has had, that nobody has, and whose time came more than `by` ago; the
+        earliest first. Engines that are alive and have their code would have taken them."""
+        self._check_open()
+        if not 1 <= limit <= 1000:
+            raise Misuse(f"limit is between 1 and 1000, not {limit}")
+        pairs = {pair for engine in await self._store.engines() for pair in engine.workflows}
+        offers = [Offer(name, version, "") for name, version in sorted(pairs)]
+        before = self._clock.now() - by // timedelta(microseconds=1)
+        found = await self._store.ripe(offers=offers, before=before, limit=limit) if offers else []
+        return [OverdueView(run_id=one.run_id, due_at=to_datetime(one.due_at), deadline=one.deadline) for one in found]
+
+
+__all__ = ["Diagnosing", "OverdueView", "WaitView"]

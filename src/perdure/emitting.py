@@ -1,0 +1,358 @@
+"""The engine's and the client's verbs for structured cooperation: emit, follow, cancel and undo hierarchies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.coordinator.coordinator import Coordinator
+from perdure.errors import CommitRefused, HandlersChanged, Misuse, RunExists, RunNotFound, UnstorableValue
+from perdure.kernel import ops
+from perdure.kernel.cooperation import Cooperation, MessageEventRow
+from perdure.kernel.records import Outcome, Run
+from perdure.kernel.status import Status
+from perdure.models.cooperation.book import Book
+from perdure.models.cooperation.context import EMPTY, Context
+from perdure.models.cooperation.define import Topic
+from perdure.models.cooperation.drafting import Drafting
+from perdure.models.cooperation.events import (
+    EventType,
+    Lineage,
+    MessageEvent,
+    ReturnValue,
+    State,
+    failure_in,
+    parent,
+)
+from perdure.models.cooperation.failures import Failure, child_failure, gave_up
+from perdure.models.cooperation.live import LiveOperation, News
+from perdure.models.cooperation.moves import NewRun, OperationRun, Writes
+from perdure.models.cooperation.requests import cancel, complete, complete_rollback, fail, roll_back
+from perdure.models.cooperation.rows import RowCodec, StoredScopes, outcome_failure
+from perdure.models.cooperation.scope import Emission
+from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
+from perdure.ports import Clock, Codec, Ids, Store
+
+M = TypeVar("M")
+
+
+class Source(Protocol):
+    """Where a handle gets its answers from: an engine or a client."""
+
+    async def outcome(self, run_id: str) -> tuple[Run, Outcome]: ...
+
+    async def scopes(self, id: str) -> StoredScopes: ...
+
+    async def cancel_scope(self, id: str, *, reason: str = "", actor: str = "api") -> bool: ...
+
+    async def roll_back(self, id: str, *, reason: str = "", actor: str = "api") -> bool: ...
+
+
+class RootHandle:
+    """A message that was emitted from outside, and all that follows from it. `id` is the first id of the lineage of
+    every run below it."""
+
+    def __init__(self, source: Source, id: str, message_id: str, run_ids: tuple[str, ...]) -> None:
+        self.id = id
+        self.message_id = message_id
+        self.run_ids = run_ids  # of those who handle the message itself
+        self._source = source
+
+    async def finished(self) -> None:
+        """Wait until all who handle the message are done, and all that they emitted. Raises ScopeFailed if one of them
+        has failed: then all that it did is undone, or its failure says what is not."""
+        ended = [await self._source.outcome(run_id) for run_id in self.run_ids]
+        failed = [run for run, _ in ended if run.status in (Status.ROLLED_BACK, Status.ROLLBACK_FAILED)]
+        if failed:
+            raise (await self._failure([run.id for run in failed])).error()
+
+    async def _failure(self, run_ids: list[str]) -> Failure:
+        hierarchy = (await self._source.scopes(self.id)).hierarchy()
+        found: list[tuple[Failure, bool]] = []
+        for lineage, rows in hierarchy.rows.items():
+            if len(lineage) == 2 and lineage[-1] in run_ids:
+                failure = failure_in(rows) or Failure(type="unknown", message="it gave no reason")
+                found.append((failure, any(row.type == "ROLLBACK_FAILED" for row in rows)))
+        return found[0][0] if len(found) == 1 else child_failure("emit", "outside", found)
+
+    async def cancel(self, reason: str = "") -> bool:
+        """As Engine.cancel."""
+        return await self._source.cancel_scope(self.id, reason=reason)
+
+    async def roll_back(self, reason: str = "") -> bool:
+        """As Engine.roll_back."""
+        return await self._source.roll_back(self.id, reason=reason)
+
+    def __repr__(self) -> str:
+        return f"<root {self.id!r}>"
+
+
+class Emitting:
+    """What whoever has these parts can do with hierarchies."""
+
+    _coordinator: Coordinator
+    _store: Store
+    _clock: Clock
+    _codec: Codec
+    _ids: Ids
+    _book: Book
+    _drafting: Drafting
+
+    def _check_open(self, *, to_start: bool = False) -> None:
+        raise NotImplementedError
+
+    async def outcome(self, run_id: str) -> tuple[Run, Outcome]:
+        raise NotImplementedError
+
+    def _expect(self, began: Iterable[LiveOperation]) -> None:
+        """These runs are about to be committed, and to be begun here: not by a client."""
+        del began
+
+    async def emit(
+        self,
+        topic: Topic[M],
+        message: M,
+        *,
+        id: str | None = None,
+        context: Context = EMPTY,
+        tags: Mapping[str, str] | None = None,
+        actor: str = "api",
+    ) -> RootHandle:
+        """Emit a message as the root of a hierarchy; its handle once it is durable, with a run for every handler that
+        is registered for the topic.
+
+        With an `id`, the message's, this is idempotent: a second time gives the same hierarchy; on another topic it
+        raises RunExists. Raises InvalidArguments, UnstorableValue.
+        """
+        self._check_open(to_start=True)
+        if actor != "api":
+            checked_remark("", actor)
+        payload = topic.write(message)
+        if id is not None and (known := await self._store.emitted(checked_text(id, "a message's id"))) is not None:
+            return await self._root(known, topic)
+        now = self._clock.now()
+        emission = Emission(
+            message_id=self._ids(now) if id is None else id,
+            topic=topic.name,
+            payload=payload,
+            context=context,
+            root=self._ids(now),
+        )
+        await self._book.load()
+        kept = checked_tags(tags)
+        while True:
+            draft = self._drafting.emitted(emission)
+            now = self._clock.now()
+            op = ops.Emit(
+                run_id="",
+                at=now,
+                actor=actor,
+                added=self._drafting.added(draft, now),
+                starts=self._drafting.starts(draft, kept, now),
+            )
+            self._expect(draft.began)
+            try:
+                await self._coordinator.submit(op)
+            except HandlersChanged:
+                await self._book.load(again=True)
+            except CommitRefused:
+                if id is None or (known := await self._store.emitted(id)) is None:
+                    raise
+                return await self._root(known, topic)
+            else:
+                run_ids = tuple(run.id for run in draft.runs)
+                return RootHandle(self, emission.root or "", emission.message_id, run_ids)
+
+    async def _root(self, known: MessageEventRow, topic: Topic[Any]) -> RootHandle:
+        found = await self._store.hierarchy(known.scope)
+        message = next(one for one in found.messages if one.id == known.message_id)
+        if message.topic != topic.name:
+            raise RunExists(
+                f"message {known.message_id!r} was emitted on topic {message.topic!r}, not on {topic.name!r}",
+                run_id=known.message_id,
+            )
+        run_ids = tuple(run.id for run in found.runs if run.parent_id == known.scope)
+        return RootHandle(self, known.scope, known.message_id, run_ids)
+
+    async def scopes(self, id: str) -> StoredScopes:
+        """All rows of a hierarchy, or of the part of it below a run."""
+        self._check_open()
+        return RowCodec(self._codec).read(await self._store.hierarchy(checked_text(id, "an id")))
+
+    # Giving up and undoing.
+
+    async def cancel_scope(self, id: str, *, reason: str = "", actor: str = "api") -> bool:
+        """Have a hierarchy (by the id of its root), or the part of it from a run on, give up: each run of it that has
+        not ended rolls back at its next step boundary. False if it has ended, or was cancelled before."""
+        self._check_open()
+        found = RowCodec(self._codec).read(await self._store.scopes([checked_text(id, "an id")]))
+        if id not in found.runs:
+            found = await self.scopes(id)
+        lineage, message_id = _place(found, id)
+        if not lineage:
+            return False
+        hierarchy = found.hierarchy()
+        rows = cancel(lineage, hierarchy.own(lineage), message_id, reason=reason or "cancelled", source=actor)
+        if not rows:
+            return False
+        now = self._clock.now()
+        told = [run for run in found.runs.values() if run.id == id or parent(run.lineage) == (id,)]
+        tells = [self._asking(found, run, rows[0], now) for run in told]
+        op = ops.CancelScope(run_id=id, at=now, actor=actor, added=self._stamped(rows, now), tells=tuple(tells))
+        return await self._submitted(op)
+
+    def _asking(self, found: StoredScopes, run: NewRun, row: MessageEvent, now: int) -> ops.Tell:
+        """Have a run give up; if nobody has taken it, it never begins."""
+        if found.statuses[run.id] != Status.CREATED or row.exception is None:
+            return ops.Tell(run_id=run.id, at=now, kind="ask")
+        rows = [*found.events, row]
+        origin = next(one for one in rows if one.type is EventType.EMITTED and one.message_id == run.message_id)
+        own = tuple(one for one in rows if one.cooperation_lineage == run.lineage)
+        view = OperationRun(lineage=run.lineage, handler=run.handler, origin=origin, events=own, now=now)
+        failure = gave_up((row.exception,), view.source)
+        return ops.Tell(
+            run_id=run.id,
+            at=now,
+            kind="ask",
+            refusal=self._drafting.refused(view, failure, now),
+            failure=outcome_failure(failure),
+            answer=self._drafting.write_news(News(run.id, State.ROLLED_BACK, failure)),
+            parent_id=run.lineage[-2],
+        )
+
+    async def roll_back(self, id: str, *, reason: str = "", actor: str = "api") -> bool:
+        """Undo a hierarchy that has ended, or (with a run's id) the part of it from that run on: everything that was
+        committed in it is rolled back, the newest first.
+
+        False, and nothing is done, if a run above or below has not ended, or if there is nothing to undo.
+        """
+        self._check_open(to_start=True)
+        checked_remark(reason, actor)
+        lineage, _ = _place(await self.scopes(id), id)
+        if not lineage:
+            return False
+        found = await self.scopes(lineage[0])
+        runs = [run.lineage for run in found.runs.values()]
+        rows = roll_back(lineage, found.events, runs, reason=reason or "asked for", source=actor)
+        if not rows:
+            return False
+        now = self._clock.now()
+        below = [run for run in found.runs.values() if parent(run.lineage) == (id,)]
+        tells = [ops.Tell(run_id=run.id, at=now, actor=actor, kind="undo") for run in below]
+        op = ops.UndoScope(run_id=id, at=now, actor=actor, added=self._stamped(rows, now), tells=tuple(tells))
+        return await self._submitted(op)
+
+    def _stamped(self, rows: Sequence[MessageEvent], now: int) -> Cooperation:
+        codec = RowCodec(self._codec)
+        return Cooperation(events=[codec.event(replace(row, id=self._ids(now), created_at=now)) for row in rows])
+
+    async def _submitted(self, op: ops.Op) -> bool:
+        try:
+            done: bool = await self._coordinator.submit(op)
+        except CommitRefused:
+            return False  # Somebody else has asked for the same at the same time.
+        return done
+
+    # Handlers, and those who do their work without an engine.
+
+    async def register_handler(self, topic: Topic[Any] | str, name: str) -> None:
+        """Have messages of a topic wait for a handler of this name, from now on, that no engine has: a person, another
+        system. See `complete_handler`. Engines register their operations by themselves."""
+        self._check_open()
+        pair = (topic if isinstance(topic, str) else topic.name, checked_text(name, "a handler's name"))
+        await self._book.register([pair], self._clock.now())
+
+    async def retire_handler(self, topic: Topic[Any] | str, name: str) -> bool:
+        """No longer expect a handler: messages that are emitted from now on do not wait for it. Those that wait already
+        go on waiting. False if it was not expected. An engine that has it registers it again when it is opened."""
+        self._check_open()
+        name = checked_text(name, "a handler's name")
+        topic_name = topic if isinstance(topic, str) else topic.name
+        done = await self._store.unregister(topic_name, name, at=self._clock.now())
+        await self._book.load(again=True)
+        return done
+
+    async def complete_handler(self, id: str, values: Mapping[str, Any] | None = None, *, actor: str = "api") -> None:
+        """Say that what the run of a handler was to do is done, by somebody outside, with the values that it returns.
+
+        Raises RunNotFound, RunFinished; Misuse if its handler has taken it, or if its emitter rolls back.
+        """
+        view = await self._view(id)
+        returned = tuple(
+            ReturnValue(lineage=view.lineage, handler=view.handler, variable=name, value=_json(value, name))
+            for name, value in (values or {}).items()
+        )
+        writes = complete(view, returned)
+        news = News(id, State.COMMITTED, None, returned)
+        await self._settle(view, writes, Status.SUCCEEDED, news, actor)
+
+    async def fail_handler(self, id: str, reason: str, *, type: str = "Refused", actor: str = "api") -> None:
+        """Say that what the run of a handler was to do cannot be done, and that nothing of it is left. Raises as
+        `complete_handler`."""
+        view = await self._view(id)
+        failure = Failure(type=type, message=reason, source=view.source)
+        news = News(id, State.ROLLED_BACK, failure)
+        await self._settle(view, fail(view, failure), Status.ROLLED_BACK, news, actor)
+
+    async def complete_rollback(self, id: str, *, actor: str = "api") -> None:
+        """Say that what somebody outside did for a handler is undone, as its emitter asked for. Raises RunNotFound,
+        Misuse."""
+        view = await self._view(id)
+        news = News(id, State.ROLLED_BACK, None if view.told is None else view.told.exception)
+        await self._settle(view, complete_rollback(view), Status.ROLLED_BACK, news, actor, Status.ROLLING_BACK)
+
+    async def _view(self, id: str) -> OperationRun:
+        self._check_open()
+        found = RowCodec(self._codec).read(await self._store.scopes([checked_text(id, "a run's id")]))
+        if id not in found.runs:
+            raise RunNotFound(id)
+        return found.hierarchy().view(found.runs[id], self._clock.now())
+
+    async def _settle(
+        self,
+        view: OperationRun,
+        writes: Writes,
+        status: Status,
+        news: News,
+        actor: str,
+        was: Status = Status.CREATED,
+    ) -> None:
+        now = self._clock.now()
+        codec = RowCodec(self._codec)
+        added = self._stamped(writes.rows, now)
+        added.values += [codec.value(value) for value in writes.values]
+        failure = None if news.failure is None else outcome_failure(news.failure)
+        op = ops.Settle(
+            run_id=view.lineage[-1],
+            at=now,
+            actor=actor,
+            status=status,
+            was=was,
+            added=added,
+            outcome=Outcome(output=self._codec.encode("null") if failure is None else None, failure=failure),
+            answer=self._drafting.write_news(news),
+            parent_id=view.lineage[-2] if len(view.lineage) > 2 else "",
+        )
+        if not await self._submitted(op):
+            raise Misuse(f"run {op.run_id!r} was taken meanwhile by its handler", run_id=op.run_id)
+
+
+def _place(found: StoredScopes, id: str) -> tuple[Lineage, str]:
+    """The lineage that an id stands for, and its message; an empty one if there is none."""
+    if id in found.runs:
+        return found.runs[id].lineage, found.runs[id].message_id
+    emitted = [row for row in found.events if row.cooperation_lineage == (id,)]
+    return ((id,), emitted[0].message_id) if emitted else ((), "")
+
+
+def _json(value: Any, name: str) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UnstorableValue(f"the value {name!r} cannot be stored: {error}") from error
+
+
+__all__ = ["Emitting", "RootHandle"]

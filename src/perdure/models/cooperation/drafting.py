@@ -1,0 +1,366 @@
+"""What a run is about to write: its moves that need no code one after the other, as one commit; what code came to; and
+emissions, with a run for every handler that is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.errors import PerdureError
+from perdure.kernel import ops
+from perdure.kernel.cooperation import Cooperation, origin_of
+from perdure.kernel.records import Outcome
+from perdure.kernel.status import Status
+from perdure.models.cooperation.book import Book
+from perdure.models.cooperation.define import Operation
+from perdure.models.cooperation.emitting import Emitting, emit
+from perdure.models.cooperation.events import EventType, Message, MessageEvent, State
+from perdure.models.cooperation.failures import DISMISSED, Failure, parent_said_so
+from perdure.models.cooperation.live import Code, Draft, LiveOperation, News, wakes_of
+from perdure.models.cooperation.moves import (
+    BeginRollback,
+    Block,
+    Child,
+    Dismiss,
+    Finish,
+    Handle,
+    Invoke,
+    Move,
+    NewRun,
+    Note,
+    Nothing,
+    OperationRun,
+    Refuse,
+    Take,
+    TellChildren,
+    Undo,
+    Wait,
+    Writes,
+)
+from perdure.models.cooperation.moves import Outcome as StepOutcome
+from perdure.models.cooperation.progress import Mismatch
+from perdure.models.cooperation.requests import dismiss
+from perdure.models.cooperation.rows import RowCodec, outcome_failure
+from perdure.models.cooperation.rules import after, next_move, refusal
+from perdure.models.cooperation.scope import Emission
+from perdure.ports import Codec, Ids
+
+_decode_news: Final = msgspec.json.Decoder(News).decode
+
+_UUID_CHARS: Final = 36
+_IDS_IN_A_ROW: Final = 16**3
+
+_STATUSES: Final = {
+    State.COMMITTED: Status.SUCCEEDED,
+    State.ROLLED_BACK: Status.ROLLED_BACK,
+    State.ROLLBACK_FAILED: Status.ROLLBACK_FAILED,
+}
+
+
+class Blocked(PerdureError):
+    """The code does not fit the rows."""
+
+    reason: str
+
+
+class Drafting:
+    """Applies the rules. Nothing is remembered here."""
+
+    def __init__(
+        self,
+        *,
+        operations: Mapping[str, Operation[Any]],
+        book: Book,
+        rows: RowCodec,
+        codec: Codec,
+        ids: Ids,
+        now: Callable[[], int],
+    ) -> None:
+        self._operations = operations
+        self._book = book
+        self._rows = rows
+        self._codec = codec
+        self._ids = ids
+        self._now = now
+
+    # What comes next.
+
+    def go_on(self, live: LiveOperation, draft: Draft) -> Draft:
+        """All that comes next and needs no code; then the code, or what is waited for. Raises Blocked."""
+        if draft.messages:
+            live.wakes |= wakes_of(draft.messages)
+        try:
+            draft.folding = folding = live.folded().copy()
+            own: list[MessageEvent] = []
+            seen = 0
+            while True:
+                now = self._now()
+                for row in draft.own(live.lineage, seen):
+                    folding.add(row)
+                    own.append(row)
+                seen = len(draft.rows)
+                move = next_move(live.plan, live.view(now, own, draft.children), folding.progress())
+                if self._is_over(live, draft, move, now):
+                    for row in draft.own(live.lineage, seen):
+                        folding.add(row)
+                    return draft
+        except Mismatch as error:
+            raise Blocked(f"the code does not fit the rows: {error}", reason=str(error)) from error
+
+    def _is_over(self, live: LiveOperation, draft: Draft, move: Move, now: int) -> bool:
+        """Take in one move; whether it is the last of this commit."""
+        self._add(draft, move.rows, now)
+        match move:
+            case Take():
+                draft.status = Status.RUNNING
+                self._see(draft, live.operation)
+            case Refuse():
+                self._finish(live, draft, State.ROLLED_BACK, move.failure)
+                return True
+            case BeginRollback():
+                draft.status = Status.ROLLING_BACK
+            case Note():
+                pass
+            case TellChildren():
+                draft.tells += self._undoing(live, draft, move, now)
+            case Finish():
+                self._finish(live, draft, move.state, move.failure)
+                return True
+            case Dismiss():
+                draft.tells += [self._dismissal(live, draft, child, now) for child in move.children]
+                self._suspend(draft, None)
+                return True
+            case Wait():
+                self._suspend(draft, move.until)
+                return True
+            case Invoke() | Handle() | Undo():
+                if draft.status is not Status.ROLLING_BACK:
+                    draft.status = Status.RUNNING
+                draft.code = move
+                return True
+            case Block():
+                raise Blocked(f"the code does not fit the rows: {move.reason}", reason=move.reason)
+            case Nothing():
+                return True
+            case _:
+                raise AssertionError(move)
+        return False
+
+    def _add(self, draft: Draft, rows: tuple[MessageEvent, ...], now: int) -> None:
+        for row in rows:
+            draft.rows.append(replace(row, id=self._row_id(draft, now), created_at=now))
+
+    def _row_id(self, draft: Draft, now: int) -> str:
+        """Rows that are written together have ids that follow each other: to make one from nothing takes far longer."""
+        number = len(draft.rows) % _IDS_IN_A_ROW
+        if number == 0 or len(draft.rows[-1].id) != _UUID_CHARS:
+            return self._ids(now)
+        return f"{draft.rows[-1].id[:-3]}{number:03x}"
+
+    @staticmethod
+    def _suspend(draft: Draft, until: int | None) -> None:
+        if draft.status is not Status.ROLLING_BACK:
+            draft.status = Status.SUSPENDED
+        draft.until = until
+
+    def _finish(self, live: LiveOperation, draft: Draft, state: State, failure: Failure | None) -> None:
+        draft.state = state
+        draft.failure = failure
+        draft.status = _STATUSES[state]
+        if len(live.lineage) > 2:
+            own = tuple(value for value in (*live.values, *draft.values) if value.lineage == live.lineage)
+            values = own if state is State.COMMITTED else ()
+            about = self.write_news(News(live.id, state, failure, values))
+            draft.tells.append(ops.Tell(run_id=live.lineage[-2], at=self._now(), kind="news", about=about))
+
+    # What code came to.
+
+    def land(self, live: LiveOperation, code: Code, outcome: StepOutcome, draft: Draft) -> Draft:
+        """What code came to, and all that comes next and needs none. Raises Blocked."""
+        now = self._now()
+        emitting = Emitting(handlers=self._book.topics, ids=self._fresh_ids())
+        writes = after(live.plan, live.view(now), code, outcome, emitting, live.progress)
+        self._take_in(draft, writes, now, live)
+        if any(row.type is EventType.ROLLING_BACK for row in writes.rows):
+            draft.status = Status.ROLLING_BACK
+        failed = next((row for row in writes.rows if row.type is EventType.ROLLBACK_FAILED), None)
+        if failed is not None:
+            draft.folding = None
+            self._finish(live, draft, State.ROLLBACK_FAILED, failed.exception)
+            return draft
+        return self.go_on(live, draft)
+
+    def emitted(self, emission: Emission) -> Draft:
+        """A message from outside."""
+        draft = Draft(Status.CREATED)
+        emitting = Emitting(handlers=self._book.topics, ids=self._fresh_ids())
+        self._take_in(draft, emit((emission,), emitting=emitting), self._now(), None)
+        return draft
+
+    def _fresh_ids(self) -> Iterator[str]:
+        while True:
+            yield self._ids(self._now())
+
+    def _take_in(self, draft: Draft, writes: Writes, now: int, live: LiveOperation | None) -> None:
+        self._add(draft, writes.rows, now)
+        draft.values += writes.values
+        if not writes.messages:
+            return
+        draft.messages += [replace(message, created_at=now) for message in writes.messages]
+        origins = {row.message_id: row for row in draft.rows if row.type is EventType.EMITTED}
+        messages = {message.id: message for message in writes.messages}
+        for run in writes.runs:
+            draft.runs.append(run)
+            origin = origins[run.message_id]
+            state = self._begun(draft, run, origin, messages[run.message_id], now)
+            if live is not None and origin.cooperation_lineage == live.lineage:
+                child = Child(message_id=run.message_id, handler=run.handler, lineage=run.lineage, state=state)
+                draft.children.append(child)
+
+    def _begun(self, draft: Draft, run: NewRun, origin: MessageEvent, message: Message, now: int) -> State:
+        """Take a new run at once, if its code is here: SEEN is written with EMITTED."""
+        operation = self._operations.get(run.handler)
+        if operation is None or operation.topic.name != message.topic:
+            return State.CREATED
+        seen = MessageEvent(
+            id=self._row_id(draft, now),
+            seq=1,
+            message_id=run.message_id,
+            type=EventType.SEEN,
+            coroutine_name=run.handler,
+            coroutine_identifier=run.id,
+            cooperation_lineage=run.lineage,
+            created_at=now,
+            context=origin.context,
+        )
+        try:
+            began = LiveOperation(
+                operation=operation, lineage=run.lineage, claim=1, origin=origin, payload=message.payload, events=[seen]
+            )
+        except PerdureError:
+            return State.CREATED  # It does not fit this operation's type: that shows when it is read.
+        draft.rows.append(seen)
+        draft.began.append(began)
+        self._see(draft, operation)
+        return State.ACTIVE
+
+    def _see(self, draft: Draft, operation: Operation[Any]) -> None:
+        if not self._book.is_seen(operation.topic.name, operation.name):
+            draft.seen.append((operation.topic.name, operation.name))
+
+    # Word to others.
+
+    def _undoing(self, live: LiveOperation, draft: Draft, move: TellChildren, now: int) -> list[ops.Tell]:
+        """Have the children of a step instance undone, or never begin."""
+        told = {row.message_id: row for row in draft.rows if row.type is EventType.ROLLBACK_EMITTED}
+        found: list[ops.Tell] = []
+        for child in (*live.children.values(), *draft.children):
+            if child.message_id not in move.messages or child.state in (
+                State.ROLLED_BACK,
+                State.ROLLBACK_FAILED,
+                State.DISMISSED,
+            ):
+                continue
+            found.append(self.undoing(child, self._view_of(live, draft, child, told[child.message_id], now), now))
+        return found
+
+    def undoing(self, child: Child, view: OperationRun, now: int) -> ops.Tell:
+        """Word for a run that what it did is to be undone; if it has not begun, the rows of one that never does."""
+        run_id, parent_id = child.lineage[-1], child.lineage[-2]
+        if child.state is not State.CREATED:
+            return ops.Tell(run_id=run_id, at=now, kind="undo", parent_id=parent_id)
+        told = view.told
+        failure = parent_said_so(None if told is None else told.exception, view.source)
+        if told is not None and told.coroutine_name is None and told.exception is not None:
+            failure = told.exception
+        return ops.Tell(
+            run_id=run_id,
+            at=now,
+            kind="undo",
+            refusal=self.refused(view, failure, now),
+            failure=outcome_failure(failure),
+            answer=self.write_news(News(run_id, State.ROLLED_BACK, failure)),
+            parent_id=parent_id,
+        )
+
+    def refused(self, view: OperationRun, failure: Failure, now: int) -> Cooperation:
+        rows = refusal(view, failure)
+        stamped = [replace(row, id=self._ids(now), created_at=now) for row in rows]
+        return Cooperation(events=[self._rows.event(row) for row in stamped])
+
+    @staticmethod
+    def _view_of(live: LiveOperation, draft: Draft, child: Child, told: MessageEvent | None, now: int) -> OperationRun:
+        """A child that has not begun, as the rules see it."""
+        rows = (*live.events, *draft.rows)
+        origin = next(row for row in rows if row.type is EventType.EMITTED and row.message_id == child.message_id)
+        return OperationRun(lineage=child.lineage, handler=child.handler, origin=origin, told=told, now=now)
+
+    def _dismissal(self, live: LiveOperation, draft: Draft, child: Child, now: int) -> ops.Settle:
+        rows = dismiss(self._view_of(live, draft, child, None, now))
+        stamped = [replace(row, id=self._ids(now), created_at=now) for row in rows]
+        failure = rows[0].exception or Failure(type=DISMISSED, message="")
+        return ops.Settle(
+            run_id=child.lineage[-1],
+            at=now,
+            status=Status.CANCELLED,
+            added=Cooperation(events=[self._rows.event(row) for row in stamped]),
+            outcome=Outcome(failure=outcome_failure(failure)),
+            answer=self.write_news(News(child.lineage[-1], State.DISMISSED)),
+            otherwise=self.write_news(News(child.lineage[-1], State.ACTIVE)),
+            parent_id=live.id,
+        )
+
+    def write_news(self, news: News) -> str:
+        return self._codec.encode(msgspec.json.encode(news).decode())
+
+    def read_news(self, about: str) -> News:
+        return _decode_news(self._codec.decode(about))
+
+    # As ops have it.
+
+    def added(self, draft: Draft, now: int) -> Cooperation:
+        """The rows. Who emits goes by the book."""
+        return Cooperation(
+            messages=[self._rows.message(message, now) for message in draft.messages],
+            events=[self._rows.event(row) for row in draft.rows],
+            values=[self._rows.value(value) for value in draft.values],
+            seen=draft.seen,
+            book=self._book.version if draft.messages else None,
+        )
+
+    def starts(self, draft: Draft, tags: Mapping[str, str], now: int) -> tuple[ops.Start, ...]:
+        """The new runs."""
+        if not draft.runs:
+            return ()
+        here = {began.id for began in draft.began}
+        topics = {message.id: message.topic for message in draft.messages}
+        return tuple(
+            ops.Start(
+                run_id=run.id,
+                at=now,
+                workflow=run.handler,
+                model="operation",
+                input=self._codec.encode(
+                    msgspec.json.encode({"topic": topics[run.message_id], "message": run.message_id}).decode()
+                ),
+                tags=tags,
+                parent_id=run.lineage[-2],
+                bond="awaited",
+                origin=origin_of(run.message_id, run.lineage),
+                fresh=True,
+                admit=run.id in here,
+            )
+            for run in draft.runs
+        )
+
+    def outcome(self, draft: Draft) -> Outcome | None:
+        """What a run that ends leaves."""
+        if draft.state is None:
+            return None
+        if draft.state is State.COMMITTED:
+            return Outcome(output=self._codec.encode("null"))
+        failure = draft.failure or Failure(type="unknown", message="it gave no reason")
+        return Outcome(failure=outcome_failure(failure))

@@ -1,0 +1,151 @@
+"""From what the rules know to rows as they are stored, and back. What users wrote goes through the codec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from perdure.kernel.cooperation import (
+    MessageEventRow,
+    MessageRow,
+    OperationRow,
+    ReturnValueRow,
+    ScopeRows,
+    read_origin,
+)
+from perdure.kernel.records import Failure as StoredFailure
+from perdure.models.cooperation.context import EMPTY, Context
+from perdure.models.cooperation.events import (
+    SLEEP_TOPIC,
+    EventType,
+    Message,
+    MessageEvent,
+    ReturnValue,
+    unique_key,
+)
+from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.gathering import Hierarchy
+from perdure.models.cooperation.moves import NewRun
+from perdure.ports import Codec
+
+_decode_failure: Final = msgspec.json.Decoder(Failure).decode
+_decode_context: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_ENDED: Final = {"ROLLED_BACK or ROLLBACK_FAILED": "ENDED"}
+
+
+class RowCodec:
+    """Writes and reads rows."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._empty = codec.encode("{}")
+
+    def message(self, message: Message, at: int) -> MessageRow:
+        # Until when somebody sleeps is no secret, and the query that tells who can go on reads it.
+        payload = message.payload if message.topic == SLEEP_TOPIC else self._codec.encode(message.payload)
+        return MessageRow(id=message.id, topic=message.topic, payload=payload, created_at=at)
+
+    def event(self, row: MessageEvent) -> MessageEventRow:
+        lineage = row.cooperation_lineage
+        return MessageEventRow(
+            scope=lineage[-1],
+            seq=row.seq,
+            id=row.id,
+            message_id=row.message_id,
+            type=row.type._value_,
+            key=key_of(row),
+            coroutine_name=row.coroutine_name,
+            coroutine_identifier=row.coroutine_identifier,
+            step=row.step,
+            cooperation_lineage="/".join(lineage),
+            created_at=row.created_at,
+            exception=None if row.exception is None else self.failure(row.exception),
+            context=None if row.context is None else self._context(row.context),
+            next_step=row.next_step,
+            child_failure_handler_iteration=row.child_failure_handler_iteration,
+        )
+
+    def _context(self, context: Context) -> str:
+        return self._codec.encode(msgspec.json.encode(context.values).decode()) if context.values else self._empty
+
+    def failure(self, failure: Failure) -> str:
+        return self._codec.encode(msgspec.json.encode(failure).decode())
+
+    def value(self, value: ReturnValue) -> ReturnValueRow:
+        encoded = self._codec.encode(value.value)
+        return ReturnValueRow(scope=value.lineage[-1], variable=value.variable, handler=value.handler, value=encoded)
+
+    def read_message(self, row: MessageRow) -> Message:
+        payload = row.payload if row.topic == SLEEP_TOPIC else self._codec.decode(row.payload)
+        return Message(id=row.id, topic=row.topic, payload=payload, created_at=row.created_at)
+
+    def read_event(self, row: MessageEventRow) -> MessageEvent:
+        return MessageEvent(
+            id=row.id,
+            seq=row.seq,
+            message_id=row.message_id,
+            type=EventType(row.type),
+            coroutine_name=row.coroutine_name,
+            coroutine_identifier=row.coroutine_identifier,
+            step=row.step,
+            cooperation_lineage=tuple(row.cooperation_lineage.split("/")),
+            created_at=row.created_at,
+            exception=None if row.exception is None else self.read_failure(row.exception),
+            context=None if row.context is None else self._read_context(row.context),
+            next_step=row.next_step,
+            child_failure_handler_iteration=row.child_failure_handler_iteration,
+        )
+
+    def _read_context(self, text: str) -> Context:
+        values = _decode_context(self._codec.decode(text))
+        return Context(values) if values else EMPTY
+
+    def read_failure(self, text: str) -> Failure:
+        return _decode_failure(self._codec.decode(text))
+
+    def read_value(self, row: ReturnValueRow, run: NewRun) -> ReturnValue:
+        value = self._codec.decode(row.value)
+        return ReturnValue(lineage=run.lineage, handler=row.handler, variable=row.variable, value=value)
+
+    def read(self, rows: ScopeRows) -> StoredScopes:
+        return StoredScopes(self, rows)
+
+
+class StoredScopes:
+    """Rows as the rules know them."""
+
+    def __init__(self, codec: RowCodec, rows: ScopeRows) -> None:
+        self.runs: Mapping[str, NewRun] = {row.id: new_run_of(row) for row in rows.runs}
+        self.statuses: Mapping[str, str] = {row.id: row.status for row in rows.runs}
+        self.messages: Sequence[Message] = [codec.read_message(row) for row in rows.messages]
+        self.events: Sequence[MessageEvent] = [codec.read_event(row) for row in rows.events]
+        self.values: Sequence[ReturnValue] = [
+            codec.read_value(row, self.runs[row.scope]) for row in rows.values if row.scope in self.runs
+        ]
+
+    def hierarchy(self) -> Hierarchy:
+        return Hierarchy(self.messages, self.events, self.runs.values(), self.values)
+
+
+def new_run_of(row: OperationRow) -> NewRun:
+    message_id, lineage = read_origin(row.origin)
+    return NewRun(lineage=lineage, handler=row.handler, message_id=message_id)
+
+
+def key_of(row: MessageEvent) -> str | None:
+    """What a message has one row of."""
+    key = unique_key(row)
+    if key is None:
+        return None
+    if row.type is EventType.CANCELLATION_REQUESTED:
+        return f"{row.type}/{row.cooperation_lineage[-1]}"
+    label = _ENDED.get(key[0], key[0])
+    return label if len(key) == 2 else f"{label}/{key[2]}"
+
+
+def outcome_failure(failure: Failure) -> str:
+    """The failure as every run has one, whatever its model."""
+    stored = StoredFailure(type=failure.type, message=failure.message, stack=str(failure))
+    return msgspec.json.encode(stored).decode()

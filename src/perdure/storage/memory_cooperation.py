@@ -1,0 +1,134 @@
+"""Messages, their events, return values and handlers of the store in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import astuple, replace
+
+from perdure.errors import CommitConflict, CommitRefused
+from perdure.kernel.cooperation import (
+    Cooperation,
+    HandlerBook,
+    HandlerRow,
+    MessageEventRow,
+    MessageRow,
+    OperationRow,
+    ReturnValueRow,
+    ScopeRows,
+    read_origin,
+)
+from perdure.kernel.records import Run
+
+
+class CooperationTables(Struct, eq=False):
+    """The tables, with an index or two."""
+
+    messages: dict[str, MessageRow] = field(default_factory=dict)
+    events: dict[str, dict[int, MessageEventRow]] = field(default_factory=dict)  # by scope and number
+    keys: dict[str, dict[str, MessageEventRow]] = field(default_factory=dict)  # by message and key
+    values: dict[str, dict[str, ReturnValueRow]] = field(default_factory=dict)  # by scope and variable
+    handlers: dict[tuple[str, str], HandlerRow] = field(default_factory=dict)
+    version: int = 0
+    children: dict[str, list[str]] = field(default_factory=dict)  # by parent
+
+    def check(self, added: Cooperation) -> list[object]:
+        """All values that are to be stored. Raises CommitConflict, CommitRefused."""
+        if added.book is not None and added.book != self.version:
+            raise CommitConflict(frozenset(), book=self.version)
+        places: set[tuple[str, int]] = set()
+        keys: set[tuple[str, str]] = set()
+        for event in added.events:
+            if (event.scope, event.seq) in places or event.seq in self.events.get(event.scope, {}):
+                raise CommitRefused(f"scope {event.scope!r} has an event {event.seq} already", run_id=event.scope)
+            places.add((event.scope, event.seq))
+            if event.key is not None:
+                key = (event.message_id, event.key)
+                if key in keys or event.key in self.keys.get(event.message_id, {}):
+                    raise CommitRefused(f"message {key[0]!r} has an event {key[1]!r} already", run_id=event.scope)
+                keys.add(key)
+        if any(message.id in self.messages for message in added.messages):
+            raise CommitRefused("a message with this id was emitted before")
+        for value in added.values:
+            if value.variable in self.values.get(value.scope, {}):
+                raise CommitRefused(f"run {value.scope!r} has returned {value.variable!r} before", run_id=value.scope)
+        rows = (*added.messages, *added.events, *added.values)
+        return [value for row in rows for value in astuple(row)]
+
+    def apply(self, added: Cooperation, at: int) -> None:
+        self.messages |= {message.id: message for message in added.messages}
+        for event in added.events:
+            self.events.setdefault(event.scope, {})[event.seq] = event
+            if event.key is not None:
+                self.keys.setdefault(event.message_id, {})[event.key] = event
+        for value in added.values:
+            self.values.setdefault(value.scope, {})[value.variable] = value
+        for topic, name in added.seen:
+            known = self.handlers.get((topic, name)) or HandlerRow(topic=topic, name=name)
+            if known.seen_at is None:
+                self.handlers[topic, name] = replace(known, seen_at=at)
+                self.version += 1
+
+    def register(self, handlers: Sequence[tuple[str, str]], at: int) -> HandlerBook:
+        for topic, name in handlers:
+            known = self.handlers.get((topic, name)) or HandlerRow(topic=topic, name=name)
+            if known.registered_at is None or known.retired_at is not None:
+                self.handlers[topic, name] = replace(known, registered_at=at, retired_at=None)
+                self.version += 1
+        return self.book()
+
+    def unregister(self, topic: str, name: str, at: int) -> bool:
+        known = self.handlers.get((topic, name))
+        if known is None or known.retired_at is not None:
+            return False
+        self.handlers[topic, name] = replace(known, retired_at=at)
+        self.version += 1
+        return True
+
+    def book(self) -> HandlerBook:
+        return HandlerBook(version=self.version, handlers=tuple(self.handlers[key] for key in sorted(self.handlers)))
+
+    # Reading. `find` gives a run of an operation.
+
+    def scopes(self, ids: Sequence[str], find: Callable[[str], Run | None]) -> ScopeRows:
+        own = _found(ids, find)
+        everybody = dict(own)
+        for run in own.values():
+            everybody |= _found(read_origin(run.origin)[1], find)
+            everybody |= _found(self.children.get(run.id, ()), find)
+        events = {(scope, seq): event for scope in own for seq, event in self.events.get(scope, {}).items()}
+        emitted = [event.message_id for event in events.values() if event.type == "EMITTED"]
+        handled = {read_origin(run.origin)[0] for run in everybody.values()}
+        for message_id in handled:
+            events |= {(event.scope, event.seq): event for event in self.keys.get(message_id, {}).values()}
+        messages = [*emitted, *(read_origin(run.origin)[0] for run in own.values())]
+        return self._rows(everybody, events, messages)
+
+    def hierarchy(self, id: str, find: Callable[[str], Run | None]) -> ScopeRows:
+        runs = _found([id], find)
+        level: Sequence[str] = [id]
+        while level:
+            level = [child for one in level for child in self.children.get(one, ())]
+            runs |= _found(level, find)
+        events = {(scope, seq): event for scope in {id, *runs} for seq, event in self.events.get(scope, {}).items()}
+        return self._rows(runs, events, [event.message_id for event in events.values()])
+
+    def _rows(
+        self, runs: dict[str, Run], events: dict[tuple[str, int], MessageEventRow], messages: Iterable[str]
+    ) -> ScopeRows:
+        return ScopeRows(
+            runs=tuple(
+                OperationRow(
+                    id=run.id, parent_id=run.parent_id, handler=run.workflow, status=run.status, origin=run.origin
+                )
+                for _, run in sorted(runs.items())
+            ),
+            messages=tuple(self.messages[one] for one in sorted({*messages}) if one in self.messages),
+            events=tuple(events[place] for place in sorted(events)),
+            values=tuple(value for run_id in sorted(runs) for value in self.values.get(run_id, {}).values()),
+        )
+
+
+def _found(ids: Iterable[str], find: Callable[[str], Run | None]) -> dict[str, Run]:
+    return {one: run for one in ids if (run := find(one)) is not None}

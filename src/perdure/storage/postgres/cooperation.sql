@@ -1,0 +1,45 @@
+-- The queries of structured cooperation. As in queries.sql, a comment with its name starts one.
+
+-- name: event_columns
+-- In the order of the fields of kernel.cooperation.MessageEventRow.
+scope, seq, id, message_id, type, key, coroutine_name, coroutine_identifier, step, cooperation_lineage, created_at,
+exception, context, next_step, child_failure_handler_iteration
+
+-- name: register
+select register_v1(:handlers::handler_v1[], :at)
+
+-- name: unregister
+with gone as (
+    update handlers set retired_at = :at where topic = :topic and name = :name and retired_at is null returning topic
+), turned as (
+    update handler_book set version = version + 1 where exists (select 1 from gone)
+)
+select topic from gone
+
+-- name: handlers
+-- With the version of the book; a row of nulls if there are none.
+select handlers.topic, handlers.name, handlers.registered_at, handlers.retired_at, handlers.seen_at, handler_book.version
+from handler_book left join handlers on true order by handlers.topic, handlers.name
+
+-- name: operations
+-- In the order of the fields of kernel.cooperation.OperationRow.
+select id, parent_id, workflow, status, origin from runs where id = any(:ids::text[]) and model = 'operation'
+
+-- name: children
+select id, parent_id, workflow, status, origin from runs where parent_id = any(:ids::text[]) and model = 'operation'
+
+-- name: events_of_scopes
+select {event_columns} from message_event where scope = any(:ids::text[])
+
+-- name: keyed_events
+-- Those of which there is one for each message and key.
+select {event_columns} from message_event where message_id = any(:ids::text[]) and key is not null
+
+-- name: emitted
+select {event_columns} from message_event where message_id = :message_id and key = 'EMITTED'
+
+-- name: messages
+select id, topic, payload, created_at from messages where id = any(:ids::text[]) order by id
+
+-- name: values
+select scope, variable, handler, value from return_value where scope = any(:ids::text[]) order by scope, variable

@@ -1,0 +1,154 @@
+"""Messages, their events, return values and handlers: written inside a commit, or in transactions of their own, and
+read."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec.structs import astuple
+
+from perdure.kernel.batch import Batch
+from perdure.kernel.cooperation import (
+    HandlerBook,
+    HandlerRow,
+    MessageEventRow,
+    MessageRow,
+    OperationRow,
+    ReturnValueRow,
+    ScopeRows,
+    read_origin,
+)
+from perdure.storage.sqlite.queries import WideStatement, load_queries
+from perdure.storage.sqlite.rows import Row, json_text, record_of
+from perdure.storage.sqlite.transaction import snapshot, transaction
+
+QUERIES: Final = load_queries(Path(__file__).with_name("cooperation.sql").read_text("utf-8"))
+_INSERT_MESSAGES: Final = WideStatement(QUERIES["insert_messages"])
+_INSERT_EVENTS: Final = WideStatement(QUERIES["insert_events"])
+_INSERT_VALUES: Final = WideStatement(QUERIES["insert_values"])
+
+
+class BookChanged(Exception):
+    """The book of handlers has another version than the batch expects."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+
+
+def write(connection: sqlite3.Connection, batch: Batch) -> None:
+    """What the batch adds. Raises BookChanged, sqlite3.IntegrityError."""
+    added = batch.cooperation
+    assert added is not None
+    if added.book is not None and (version := _version(connection)) != added.book:
+        raise BookChanged(version)
+    executions = [
+        *_INSERT_MESSAGES.executions([astuple(row) for row in added.messages]),
+        *_INSERT_EVENTS.executions([astuple(row) for row in added.events]),
+        *_INSERT_VALUES.executions([astuple(row) for row in added.values]),
+    ]
+    for sql, variables in executions:
+        connection.execute(sql, variables)
+    for topic, name in added.seen:
+        if connection.execute(QUERIES["see"], {"topic": topic, "name": name, "at": batch.at}).rowcount:
+            connection.execute(QUERIES["turn_page"])
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute(QUERIES["book_version"]).fetchone()[0]
+    return version
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Handlers
+
+
+def handlers(connection: sqlite3.Connection) -> HandlerBook:
+    with snapshot(connection):
+        return _book(connection)
+
+
+def _book(connection: sqlite3.Connection) -> HandlerBook:
+    rows = connection.execute(QUERIES["handlers"]).fetchall()
+    return HandlerBook(version=_version(connection), handlers=tuple(_record(HandlerRow, row) for row in rows))
+
+
+def register(connection: sqlite3.Connection, *, handlers: Sequence[tuple[str, str]], at: int) -> HandlerBook:
+    with transaction(connection):
+        for topic, name in handlers:
+            if connection.execute(QUERIES["register"], {"topic": topic, "name": name, "at": at}).rowcount:
+                connection.execute(QUERIES["turn_page"])
+        return _book(connection)
+
+
+def unregister(connection: sqlite3.Connection, *, topic: str, name: str, at: int) -> bool:
+    with transaction(connection):
+        if connection.execute(QUERIES["unregister"], {"topic": topic, "name": name, "at": at}).rowcount == 0:
+            return False
+        connection.execute(QUERIES["turn_page"])
+        return True
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reading
+
+
+def emitted(connection: sqlite3.Connection, *, message_id: str) -> MessageEventRow | None:
+    row = connection.execute(QUERIES["emitted"], {"message_id": message_id}).fetchone()
+    return None if row is None else _record(MessageEventRow, row)
+
+
+def scopes(connection: sqlite3.Connection, *, ids: list[str]) -> ScopeRows:
+    with snapshot(connection):
+        own = _runs(connection, "operations", ids)
+        above = {one for run in own.values() for one in read_origin(run.origin)[1]} - own.keys()
+        runs = own | _runs(connection, "operations", above) | _runs(connection, "children", own)
+        events = _events(connection, "events_of_scopes", own)
+        emitted = [event.message_id for event in events.values() if event.type == "EMITTED"]
+        events |= _events(connection, "keyed_events", {read_origin(run.origin)[0] for run in runs.values()})
+        messages = [*emitted, *(read_origin(run.origin)[0] for run in own.values())]
+        return _rows(connection, runs, events, messages)
+
+
+def hierarchy(connection: sqlite3.Connection, *, id: str) -> ScopeRows:
+    with snapshot(connection):
+        runs = _runs(connection, "operations", [id])
+        level: Iterable[str] = [id]
+        while level:
+            below = _runs(connection, "children", level)
+            runs |= below
+            level = list(below)
+        events = _events(connection, "events_of_scopes", {id, *runs})
+        return _rows(connection, runs, events, [event.message_id for event in events.values()])
+
+
+def _rows(
+    connection: sqlite3.Connection,
+    runs: dict[str, OperationRow],
+    events: dict[tuple[str, int], MessageEventRow],
+    messages: Iterable[str],
+) -> ScopeRows:
+    return ScopeRows(
+        runs=tuple(runs[one] for one in sorted(runs)),
+        messages=tuple(_record(MessageRow, row) for row in _fetch(connection, "messages", messages)),
+        events=tuple(events[place] for place in sorted(events)),
+        values=tuple(_record(ReturnValueRow, row) for row in _fetch(connection, "values", runs)),
+    )
+
+
+def _runs(connection: sqlite3.Connection, query: str, ids: Iterable[str]) -> dict[str, OperationRow]:
+    return {row[0]: _record(OperationRow, row) for row in _fetch(connection, query, ids)}
+
+
+def _events(connection: sqlite3.Connection, query: str, ids: Iterable[str]) -> dict[tuple[str, int], MessageEventRow]:
+    return {(row[0], row[1]): _record(MessageEventRow, row) for row in _fetch(connection, query, ids)}
+
+
+def _fetch(connection: sqlite3.Connection, query: str, ids: Iterable[str]) -> list[Row]:
+    return connection.execute(QUERIES[query], {"ids": json_text([*ids])}).fetchall()
+
+
+def _record(kind: type[Any], row: Row) -> Any:
+    return record_of(kind, dict(zip(kind.__struct_fields__, row, strict=True)), row)

@@ -1,0 +1,65 @@
+-- The queries of structured cooperation. As in queries.sql, a comment with its name starts one.
+
+-- name: insert_messages
+insert into messages (id, topic, payload, created_at) values (?, ?, ?, ?)
+
+-- name: event_columns
+-- In the order of the fields of kernel.cooperation.MessageEventRow.
+scope, seq, id, message_id, type, key, coroutine_name, coroutine_identifier, step, cooperation_lineage, created_at,
+exception, context, next_step, child_failure_handler_iteration
+
+-- name: insert_events
+insert into message_event ({event_columns}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: insert_values
+insert into return_value (scope, variable, handler, value) values (?, ?, ?, ?)
+
+-- name: book_version
+select version from handler_book
+
+-- name: turn_page
+update handler_book set version = version + 1
+
+-- name: see
+-- The first time only.
+insert into handlers (topic, name, seen_at) values (:topic, :name, :at)
+on conflict (topic, name) do update set seen_at = excluded.seen_at where handlers.seen_at is null
+
+-- name: register
+insert into handlers (topic, name, registered_at) values (:topic, :name, :at)
+on conflict (topic, name) do update set registered_at = excluded.registered_at, retired_at = null
+where handlers.registered_at is null or handlers.retired_at is not null
+
+-- name: unregister
+update handlers set retired_at = :at where topic = :topic and name = :name and retired_at is null
+
+-- name: handlers
+select topic, name, registered_at, retired_at, seen_at from handlers order by topic, name
+
+-- name: operations
+-- In the order of the fields of kernel.cooperation.OperationRow.
+select id, parent_id, workflow, status, origin from runs
+where id in (select value from json_each(:ids)) and model = 'operation'
+
+-- name: children
+select id, parent_id, workflow, status, origin from runs indexed by runs_parent
+where parent_id in (select value from json_each(:ids)) and model = 'operation'
+
+-- name: events_of_scopes
+select {event_columns} from message_event where scope in (select value from json_each(:ids))
+
+-- name: keyed_events
+-- Those of which there is one for each message and key.
+select {event_columns} from message_event indexed by message_event_key
+where message_id in (select value from json_each(:ids)) and key is not null
+
+-- name: emitted
+select {event_columns} from message_event indexed by message_event_key
+where message_id = :message_id and key = 'EMITTED'
+
+-- name: messages
+select id, topic, payload, created_at from messages where id in (select value from json_each(:ids)) order by id
+
+-- name: values
+select scope, variable, handler, value from return_value
+where scope in (select value from json_each(:ids)) order by scope, variable

@@ -1,0 +1,213 @@
+"""Rules for messages, what happens to them, return values, and the book of handlers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure.errors import CommitConflict, CommitRefused
+from perdure.kernel.cooperation import Cooperation, MessageEventRow, MessageRow, ReturnValueRow, origin_of
+from perdure.kernel.status import Status
+from perdure.testing.conformance.base import Author, Rules, a_run, insert, update
+
+
+def an_operation(run_id: str = "a", lineage: tuple[str, ...] = ("r", "a"), message: str = "m-1", **fields: Any) -> Any:
+    defaults: dict[str, Any] = {"workflow": "place-order", "model": "operation", "status": Status.CREATED}
+    return insert(
+        a_run(run_id, parent_id=lineage[-2], bond="awaited", origin=origin_of(message, lineage), **defaults | fields)
+    )
+
+
+def a_message(message_id: str = "m-1", **fields: Any) -> MessageRow:
+    defaults: dict[str, Any] = {"topic": "orders", "payload": '{"sku":"s-1"}', "created_at": 5}
+    return MessageRow(id=message_id, **defaults | fields)
+
+
+def happened(lineage: str = "r", seq: int = 1, type: str = "EMITTED", **fields: Any) -> MessageEventRow:
+    scope = lineage.rpartition("/")[2]
+    defaults: dict[str, Any] = {"message_id": "m-1", "created_at": 6, "id": f"{scope}-{seq}"}
+    keys = {"EMITTED": "EMITTED", "SEEN": "SEEN/place-order", "COMMITTED": "COMMITTED/place-order"}
+    defaults["key"] = keys.get(type)
+    return MessageEventRow(scope=scope, seq=seq, type=type, cooperation_lineage=lineage, **defaults | fields)
+
+
+async def emit(author: Author, **parts: Any) -> None:
+    await author.commit(an_operation(), cooperation=Cooperation(messages=[a_message()], events=[happened()], **parts))
+
+
+class CooperationRules(Rules):
+    async def test_a_message_its_events_and_its_runs_are_there_together(self) -> None:
+        seen = happened(
+            "r/a",
+            type="SEEN",
+            coroutine_name="place-order",
+            coroutine_identifier="a",
+            step="first",
+            exception='{"type":"X"}',
+            context="{}",
+            next_step=2,
+            child_failure_handler_iteration=0,
+        )
+        async with self.author() as author:
+            await emit(author)
+            await author.commit(cooperation=Cooperation(events=[seen]))
+            found = await author.store.scopes(["a"])
+            assert [(run.id, run.parent_id, run.handler, run.status) for run in found.runs] == [
+                ("a", "r", "place-order", "created")
+            ]
+            assert found.runs[0].origin == origin_of("m-1", ("r", "a"))
+            assert found.messages == (a_message(),)
+            assert found.events == (seen, happened())
+            assert found.values == ()
+            assert await author.store.emitted("m-1") == happened()
+            assert await author.store.emitted("m-2") is None
+
+    async def test_what_is_needed_of_others_comes_with_a_run_and_what_is_not_does_not(self) -> None:
+        """The messages and keyed events of those above and of its children; nobody else's steps."""
+        async with self.author() as author:
+            await emit(author)
+            await author.commit(
+                an_operation("b", ("r", "a", "b"), "m-2"),
+                an_operation("c", ("r", "a", "b", "c"), "m-3"),
+                an_operation("d", ("r", "a", "d"), "m-4"),
+                cooperation=Cooperation(
+                    messages=[a_message("m-2"), a_message("m-3"), a_message("m-4")],
+                    events=[
+                        happened("r/a", 1, "SEEN"),
+                        happened("r/a", 2, message_id="m-2"),
+                        happened("r/a", 3, message_id="m-4"),
+                        happened("r/a", 4, "SUSPENDED"),
+                        happened("r/a/b", 1, "SEEN", message_id="m-2"),
+                        happened("r/a/b", 2, message_id="m-3"),
+                        happened("r/a/b", 3, "SUSPENDED", message_id="m-2"),
+                        happened("r/a/b/c", 1, "SEEN", message_id="m-3"),
+                        happened("r/a/b/c", 2, "SUSPENDED", message_id="m-3"),
+                        happened("r/a/d", 1, "SEEN", message_id="m-4"),
+                    ],
+                    values=[
+                        ReturnValueRow(scope="b", variable="x", handler="place-order", value="1"),
+                        ReturnValueRow(scope="c", variable="x", handler="place-order", value="2"),
+                        ReturnValueRow(scope="d", variable="x", handler="place-order", value="3"),
+                    ],
+                ),
+            )
+            found = await author.store.scopes(["b"])
+            assert [run.id for run in found.runs] == ["a", "b", "c"]
+            places = [(event.scope, event.seq) for event in found.events]
+            assert places == [("a", 1), ("a", 2), ("b", 1), ("b", 2), ("b", 3), ("c", 1), ("r", 1)]
+            assert [message.id for message in found.messages] == ["m-2", "m-3"]
+            assert {"b", "c"} <= {value.scope for value in found.values}
+            assert "d" not in {value.scope for value in found.values}
+            whole = await author.store.hierarchy("r")
+            assert [run.id for run in whole.runs] == ["a", "b", "c", "d"]
+            assert len(whole.events) == 11
+            assert [message.id for message in whole.messages] == ["m-1", "m-2", "m-3", "m-4"]
+            part = await author.store.hierarchy("b")
+            assert [run.id for run in part.runs] == ["b", "c"]
+            assert [(event.scope, event.seq) for event in part.events] == [
+                ("b", 1), ("b", 2), ("b", 3), ("c", 1), ("c", 2)
+            ]  # fmt: skip
+
+    async def test_nothing_is_known_of_runs_that_are_not_operations(self) -> None:
+        async with self.author() as author:
+            await author.commit(insert(a_run("r-1")))
+            found = await author.store.scopes(["r-1", "nowhere"])
+            assert (found.runs, found.events) == ((), ())
+            assert (await author.store.scopes([])).runs == ()
+            assert (await author.store.hierarchy("r-1")).runs == ()
+
+    async def test_a_place_in_a_lineage_is_taken_once(self) -> None:
+        async with self.author() as author:
+            await emit(author)
+            again = Cooperation(messages=[a_message("m-2")], events=[happened(message_id="m-2")])
+            with pytest.raises(CommitRefused):
+                await author.commit(cooperation=again)
+            assert await author.store.emitted("m-2") is None
+            await author.commit(cooperation=Cooperation(events=[happened("r", 2, "CANCELLATION_REQUESTED")]))
+
+    async def test_there_is_one_event_for_a_message_and_a_key(self) -> None:
+        async with self.author() as author:
+            await emit(author)
+            await author.commit(cooperation=Cooperation(events=[happened("r/a", 1, "SEEN")]))
+            with pytest.raises(CommitRefused):
+                await author.commit(cooperation=Cooperation(events=[happened("r/a", 2, "SEEN")]))
+            await author.commit(
+                cooperation=Cooperation(events=[happened("r/a", 2, "SUSPENDED"), happened("r/a", 3, "SUSPENDED")])
+            )
+
+    async def test_a_name_is_returned_once(self) -> None:
+        value = ReturnValueRow(scope="a", variable="x", handler="place-order", value="1")
+        async with self.author() as author:
+            await emit(author, values=[value])
+            with pytest.raises(CommitRefused):
+                await author.commit(cooperation=Cooperation(values=[value], events=[happened("r/a", 1, "SEEN")]))
+            assert (await author.store.scopes(["a"])).values == (value,)
+            assert (await author.store.hierarchy("r")).values == (value,)
+
+    async def test_a_batch_that_is_refused_adds_nothing(self) -> None:
+        async with self.author() as author:
+            await emit(author)
+            stale = update(a_run("a", owner="another"), status=Status.RUNNING)
+            added = Cooperation(events=[happened("r/a", 1, "SEEN")])
+            with pytest.raises(CommitConflict):
+                await author.commit(stale, cooperation=added)
+            assert len((await author.store.hierarchy("r")).events) == 1
+
+    async def test_a_batch_that_is_sent_again_adds_nothing_more(self) -> None:
+        async with self.author() as author:
+            added = Cooperation(messages=[a_message()], events=[happened()])
+            batch = author.batch(an_operation(), cooperation=added)
+            await author.store.commit(batch)
+            assert (await author.store.commit(batch)).landed
+            assert len((await author.store.hierarchy("r")).events) == 1
+
+    # Handlers.
+
+    async def test_a_handler_stays_in_the_book_until_it_is_taken_out(self) -> None:
+        async with self.opened() as store:
+            assert (await store.handlers()).handlers == ()
+            book = await store.register([("orders", "place-order"), ("stock", "take")], at=7)
+            assert [(one.topic, one.name, one.registered_at) for one in book.handlers] == [
+                ("orders", "place-order", 7),
+                ("stock", "take", 7),
+            ]
+            assert await store.register([("orders", "place-order")], at=8) == book  # Nothing has changed.
+        async with self.opened() as store:
+            assert await store.handlers() == book
+            assert await store.unregister("stock", "take", at=9)
+            assert not await store.unregister("stock", "take", at=9)
+            assert not await store.unregister("stock", "nobody", at=9)
+            changed = await store.handlers()
+            assert changed.version > book.version
+            assert [one.retired_at for one in changed.handlers] == [None, 9]
+            again = await store.register([("stock", "take")], at=10)
+            assert again.version > changed.version
+            assert [(one.registered_at, one.retired_at) for one in again.handlers] == [(7, None), (10, None)]
+
+    async def test_who_emits_must_know_all_handlers(self) -> None:
+        async with self.author() as author:
+            book = await author.store.register([("orders", "place-order")], at=7)
+            await author.store.register([("orders", "bill")], at=8)
+            with pytest.raises(CommitConflict) as caught:
+                await emit(author, book=book.version)
+            now = await author.store.handlers()
+            assert caught.value.book == now.version
+            assert await author.store.emitted("m-1") is None
+            await emit(author, book=now.version)
+            assert await author.store.emitted("m-1") is not None
+
+    async def test_that_a_handler_was_seen_is_noted_once(self) -> None:
+        async with self.author() as author:
+            book = await author.store.register([("orders", "place-order")], at=7)
+            await emit(author, seen=[("orders", "place-order"), ("orders", "unheard-of")])
+            seen = await author.store.handlers()
+            assert seen.version > book.version
+            assert [(one.name, one.seen_at is None) for one in seen.handlers] == [
+                ("place-order", False),
+                ("unheard-of", False),
+            ]
+            assert seen.handlers[1].registered_at is None
+            added = Cooperation(events=[happened("r/a", 1, "SEEN")], seen=[("orders", "place-order")])
+            await author.commit(cooperation=added)
+            assert await author.store.handlers() == seen

@@ -1,0 +1,269 @@
+"""A seeded mix of hierarchies of operations: emitted, cancelled and undone on a fleet whose engines have different
+handlers, while things go wrong. Then the faults stop, and every hierarchy must have ended as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from random import Random
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+
+from perdure.cooperation import Failure, Operation, Scope, Topic, go_on
+from perdure.engine import Engine
+from perdure.errors import EngineStopped, InvariantViolated, RunOwnedElsewhere, StoreError
+from perdure.models.cooperation.events import EventType, MessageEvent, State, state_of
+from perdure.models.cooperation.rows import RowCodec
+from perdure.ports import PlainCodec
+from perdure.storage.memory import MemoryDatabase, MemoryStore
+from perdure.testing.invariants import check_store
+from perdure.testing.readiness import assert_readiness_agrees
+from perdure.testing.simulate.loop import Stuck
+from perdure.testing.simulate.mixing import MIX, Mix
+from perdure.testing.simulate.network import FINE
+from perdure.testing.simulate.scenario import Report
+from perdure.testing.simulate.simulation import Member, Simulation
+from perdure.testing.simulate.transactions import Bug
+
+__all__ = ["OPERATIONS", "simulate_hierarchies"]
+
+T = TypeVar("T")
+
+_REST_S: Final = 300.0
+_TOPICS: Final = [Topic(f"simulate.level.{level}", dict[str, Any]) for level in range(3)]
+_LEVELS: Final = {"order": 0, "stock": 1, "money": 1, "shelf": 2, "bank": 2}
+
+
+def _operation(name: str, level: int) -> Operation[dict[str, Any]]:
+    """What it does is told by its message: how often it emits, how long it sleeps, where it fails, and whether it
+    forgives what its children do."""
+    made = Operation(f"simulate.{name}", _TOPICS[level])
+
+    @made.step
+    async def ask(scope: Scope, message: dict[str, Any]) -> None:
+        await asyncio.sleep(message["takes_s"])
+        if level < len(_TOPICS) - 1:
+            for _ in range(message["emits"]):
+                await scope.emit(_TOPICS[level + 1], message)
+        if name in message["deadlines"]:
+            scope.deadline(timedelta(seconds=message["deadlines"][name]))
+
+    @ask.rollback
+    async def take_back(_: Scope, message: dict[str, Any], __: Failure) -> None:
+        await asyncio.sleep(message["takes_s"])
+
+    @ask.on_child_failure
+    async def answer(scope: Scope, message: dict[str, Any], failure: Failure, _: int) -> Any:
+        if name not in message["forgiving"] or scope.rolling_back:
+            raise failure.error()
+        return go_on()
+
+    @made.step
+    async def sleep(scope: Scope, message: dict[str, Any]) -> None:
+        if name in message["sleeps"]:
+            scope.sleep(timedelta(seconds=message["sleeps"][name]))
+
+    @made.step
+    async def end(_: Scope, message: dict[str, Any]) -> None:
+        await asyncio.sleep(message["takes_s"])
+        if message["fails"] == name:
+            raise ValueError(name)
+
+    @end.rollback
+    async def undo_end(_: Scope, __: dict[str, Any], ___: Failure) -> None: ...
+
+    return made
+
+
+OPERATIONS: Final = {name: _operation(name, level) for name, level in _LEVELS.items()}
+
+
+class _Root(Struct):
+    """What was emitted, and what else was asked for."""
+
+    message: dict[str, Any]
+    is_cancelled: bool = False
+    is_undone: bool = False
+
+
+def simulate_hierarchies(seed: int, *, bugs: Iterable[Bug] = (), mix: Mix = MIX) -> Report:
+    """Run the scenario of a seed. The same seed gives the same trace."""
+    scenario = _Scenario(seed, frozenset(bugs), mix)
+    simulation = scenario.simulation
+    problem = ""
+    try:
+        simulation.run(scenario.run())
+    except Exception as error:  # noqa: BLE001 - whatever it is, the seed and its trace are wanted
+        problem = f"{type(error).__name__}: {error}"
+    loop = simulation.loop
+    return Report(
+        seed=seed, problem=problem, trace=simulation.trace, virtual_s=loop.now_us / 1_000_000, turns=loop.turns
+    )
+
+
+class _Scenario:
+    def __init__(self, seed: int, bugs: frozenset[Bug], mix: Mix) -> None:
+        self.mix = mix
+        self.lot = lot = Random(f"{seed}/hierarchies")
+        self.simulation = Simulation(
+            seed, weather=mix.weather(lot), bugs=bugs, live_runs_max=lot.choice(mix.live_runs_max)
+        )
+        self.roots: dict[str, _Root] = {}
+
+    async def run(self) -> None:
+        simulation, lot = self.simulation, self.lot
+        for index in range(lot.randint(*self.mix.engines)):
+            names = list(_LEVELS) if index == 0 else lot.sample(list(_LEVELS), lot.randint(1, 4))
+            if index == 0 and lot.random() < 0.5:
+                names = names[:3]
+                simulation.member("z", [OPERATIONS["shelf"], OPERATIONS["bank"]])
+            simulation.member("abcdefgh"[index], [OPERATIONS[name] for name in names])
+        members = list(simulation.members.values())
+        await asyncio.gather(*[self._tasked(member.open()) for member in members])
+        tasks = [self._tasked(self._hierarchy(f"m{index}")) for index in range(lot.randint(*self.mix.runs))]
+        tasks += [self._tasked(self._pause()) for _ in range(lot.randint(*self.mix.pauses))]
+        tasks += [self._tasked(self._kill()) for _ in range(lot.randint(*self.mix.kills))]
+        await asyncio.sleep(self.mix.within_s)
+        simulation.note("the faults stop")
+        simulation.network.weather = FINE
+        await self._rest(tasks)
+        for member in members:
+            member.kill()
+        await asyncio.sleep(5)  # What is left of them ends.
+        if simulation.errors:
+            raise InvariantViolated("\n".join(f"an engine logged: {text}" for text in simulation.errors))
+        await self._check(simulation.database.memory)
+
+    @staticmethod
+    def _tasked(coroutine: Any) -> asyncio.Task[Any]:
+        return asyncio.get_running_loop().create_task(coroutine)
+
+    async def _rest(self, tasks: list[asyncio.Task[Any]]) -> None:
+        memory = self.simulation.database.memory
+        until = self.simulation.loop.time() + _REST_S
+        while memory.active or memory.mail or not all(task.done() for task in tasks):
+            if self.simulation.loop.time() > until:
+                runs = [memory.runs[run_id].run for run_id in sorted(memory.active)]
+                names = self.simulation.database.processes
+                lines = [
+                    f"{run.id} {run.workflow} {run.status} {names.get(run.owner or '')} {run.hold}" for run in runs
+                ]
+                lines += [f"mail for {mail.run_id}: {mail.op[:200]}" for mail in memory.mail.values()]
+                raise Stuck("\n".join(["these are stuck:", *lines, *self.simulation.errors]))
+            await asyncio.sleep(1)
+        for task in tasks:
+            task.result()
+
+    # Who asks for what.
+
+    def _message(self) -> dict[str, Any]:
+        lot, names = self.lot, list(_LEVELS)
+        return {
+            "emits": lot.choice((0, 1, 1, 2)),
+            "takes_s": lot.choice((0, 0, 0.01, 1.0)),
+            "sleeps": {name: lot.choice((0.5, 5, 20)) for name in names if lot.random() < 0.15},
+            "deadlines": {name: lot.choice((1, 5, 15)) for name in names if lot.random() < 0.05},
+            "forgiving": [name for name in names if lot.random() < 0.2],
+            "fails": lot.choice([*names, None, None, None]),
+        }
+
+    async def _hierarchy(self, message_id: str) -> None:
+        lot = self.lot
+        root = self.roots[message_id] = _Root(self._message())
+        await asyncio.sleep(lot.random() * self.mix.within_s / 2)
+        handle = await self._insist(lambda engine: engine.emit(_TOPICS[0], root.message, id=message_id))
+        if lot.random() < 0.25:
+            root.is_cancelled = True
+            await asyncio.sleep(lot.random() * lot.choice((0.1, 5, 20)))
+            target = lot.choice([handle.id, *handle.run_ids])
+            await self._insist(lambda engine: engine.cancel(target))
+        elif lot.random() < 0.25:
+            root.is_undone = True
+            await asyncio.sleep(lot.random() * 30)
+            target = lot.choice([handle.id, *handle.run_ids])
+            await self._insist(lambda engine: engine.roll_back(target))
+
+    async def _insist(self, request: Callable[[Engine], Awaitable[T]]) -> T:
+        while True:
+            able = [member for member in self.simulation.members.values() if member.is_open]
+            if able:
+                with suppress(EngineStopped, StoreError, RunOwnedElsewhere):
+                    return await self.lot.choice(able).call(request)
+            await asyncio.sleep(0.1 + self.lot.random())
+
+    # What goes wrong.
+
+    async def _pause(self) -> None:
+        lot = self.lot
+        await asyncio.sleep(lot.random() * self.mix.within_s)
+        member = self._member()
+        if member.is_open and not member.is_paused:
+            life = member.lives
+            member.pause()
+            await asyncio.sleep(lot.uniform(*lot.choice(self.mix.pauses_s)))
+            if member.lives == life and member.is_open:
+                member.wake()
+
+    async def _kill(self) -> None:
+        lot = self.lot
+        await asyncio.sleep(lot.random() * self.mix.within_s)
+        member = self._member()
+        if member.is_open:
+            member.kill()
+            await asyncio.sleep(lot.random() * lot.choice((0.1, 15)))
+            await member.open()
+
+    def _member(self) -> Member:
+        return self.lot.choice(list(self.simulation.members.values()))
+
+    # What must have come of it.
+
+    async def _check(self, database: MemoryDatabase) -> None:
+        store = MemoryStore(database)
+        await store.open()
+        now = self.simulation.clock.now()
+        await assert_readiness_agrees(store, OPERATIONS.values(), now=now)
+        await check_store(store, now=now)
+        wrong: list[str] = []
+        for message_id, root in self.roots.items():
+            emitted = await store.emitted(message_id)
+            if emitted is None:
+                wrong.append(f"message {message_id} was never emitted")
+                continue
+            scopes = RowCodec(PlainCodec()).read(await store.hierarchy(emitted.scope))
+            hierarchy = scopes.hierarchy()
+            rows = {run.lineage: hierarchy.own(run.lineage) for run in scopes.runs.values()}
+            wrong += [f"{message_id}: {problem}" for problem in _problems(rows, root)]
+        if wrong:
+            raise InvariantViolated("\n".join(wrong))
+
+
+def _problems(rows: dict[tuple[str, ...], Any], root: _Root) -> Iterator[str]:
+    states = {lineage: state_of(own) for lineage, own in rows.items()}
+    for lineage, state in states.items():
+        above = states.get(lineage[:-1], State.COMMITTED)
+        if state not in (State.COMMITTED, State.ROLLED_BACK):
+            yield f"{lineage} is {state}"
+        if state is State.COMMITTED and above is not State.COMMITTED:
+            yield f"{lineage} is committed, and its emitter {above}"
+        yield from _problems_of_steps(lineage, rows[lineage], state)
+    is_plain = not root.is_cancelled and not root.is_undone and not root.message["deadlines"]
+    tops = {state for lineage, state in states.items() if len(lineage) == 2}
+    if is_plain and root.message["fails"] is None and tops != {State.COMMITTED}:
+        yield f"nothing fails, and it is {tops}"
+    if root.message["fails"] == "order" and tops != {State.ROLLED_BACK}:
+        yield f"its root fails, and is {tops}"
+
+
+def _problems_of_steps(lineage: tuple[str, ...], own: Iterable[MessageEvent], state: State) -> Iterator[str]:
+    """Each execution of a step is undone once, in reverse; or never."""
+    steps = [row for row in own if row.type is EventType.SUSPENDED]
+    done = [row.step or "" for row in steps if not (row.step or "").startswith("Rollback of")]
+    calls = [row for row in steps if row.child_failure_handler_iteration is not None]
+    undone = [row.step or "" for row in steps if (row.step or "").endswith(",]")]
+    expected = [f"Rollback of {step}[0,]" for step in reversed(done)] if state is State.ROLLED_BACK else []
+    if not calls and undone != expected:
+        yield f"{lineage} did {done}, and undid {undone}"

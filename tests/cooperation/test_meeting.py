@@ -1,0 +1,100 @@
+"""A deadline that meets a child's start, on two engines, in every order: the child never begins, or is undone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from perdure import Engine
+from perdure.cooperation import Failure, Operation, Scope
+from perdure.errors import ScopeFailed
+from perdure.ports import Store
+from perdure.testing import Environment, YieldPoints, check_store
+from perdure.testing.readiness import assert_readiness_agrees
+from tests.cooperation.shop import topic
+
+ROOT, CHILD = topic("root"), topic("child")
+Message = dict[str, Any]
+
+
+def impatient() -> Operation[Message]:
+    root = Operation("root", ROOT)
+
+    @root.step
+    async def ask(scope: Scope, message: Message) -> None:
+        await scope.emit(CHILD, {})
+        scope.deadline(timedelta(seconds=5))  # Its own, which the child does not share.
+
+    return root
+
+
+def working(diary: list[str]) -> Operation[Message]:
+    child = Operation("child", CHILD)
+
+    @child.step
+    async def work(scope: Scope, message: Message) -> None:
+        diary.append("work")
+
+    @work.rollback
+    async def unwork(scope: Scope, message: Message, cause: Failure) -> None:
+        diary.append("unwork")
+
+    child.sleep(timedelta(hours=1))
+    return child
+
+
+@pytest.mark.parametrize(
+    "order", ["deadline, claim", "claim, deadline, take", "take, deadline, seen", "seen, deadline"]
+)
+async def test_a_deadline_that_meets_a_childs_start(make_store: Callable[[], Store], order: str) -> None:
+    diary: list[str] = []
+    root, child = impatient(), working(diary)
+    points = YieldPoints()
+    async with Environment([root], make_store, autojump_s=None, poll_s=1.0) as env:
+        await env.engine.register_handler(CHILD, "child")
+        emitted = await env.engine.emit(ROOT, {})
+        await env.settle()
+        other = Engine(make_store(), workflows=[child], clock=env.clock, probe=points, poll_s=1.0)
+        point = {"claim, deadline, take": "take.before_commit", "take, deadline, seen": "cooperate.before_commit"}
+        if order in point:
+            with points.hold(point[order]) as held:
+                opening = asyncio.create_task(other.open())
+                await held.reached()
+                await env.advance(6)
+            await opening
+        elif order == "deadline, claim":
+            await env.advance(6)
+            await other.open()
+        else:
+            await other.open()
+            await env.advance(6)
+        try:
+            with pytest.raises(ScopeFailed, match="the deadline of the happy path"):
+                await finished(env, emitted)
+            # By the word of its emitter it never began, or it did, and was undone.
+            never_began = order in ("deadline, claim", "claim, deadline, take")
+            assert diary == ([] if never_began else ["work", "unwork"])
+            statuses = {run.status for run in (await env.engine.runs()).runs}
+            assert statuses == {"rolled_back"}
+        finally:
+            await other.shutdown(grace=0)
+        store = make_store()
+        await store.open()
+        await assert_readiness_agrees(store, [root, child], now=env.clock.now())
+        await check_store(store)
+        await store.close()
+
+
+async def finished(env: Environment, emitted: Any) -> None:
+    """Both engines look for mail as time passes."""
+    waiting = asyncio.create_task(emitted.finished())
+    while not waiting.done():
+        await env.advance(1)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(waiting), 0.01)
+    await waiting
