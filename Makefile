@@ -44,7 +44,7 @@ simulate: $(STAMP)       ## engines on a simulated database, with faults drawn b
 	@$(BIN)/python -m perdure.testing.simulate --seeds $(or $(SEEDS),10000) $(if $(FROM),--from $(FROM))
 
 soak: $(STAMP)           ## random faults for minutes
-	PERDURE_SOAK=1 $(BIN)/python -m pytest tests -m soak
+	PERDURE_SOAK=1 $(BIN)/python -m pytest tests -m soak -rP
 
 clean:                   ## remove everything that the other targets made
 	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
