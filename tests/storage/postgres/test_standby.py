@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
-from typing import cast
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, cast
 
 import pytest
 
@@ -39,15 +40,32 @@ def lonely() -> Generator[PostgresServer]:
     server.end()
 
 
+@asynccontextmanager
+async def probing(url: str, other: Any) -> AsyncGenerator[asyncio.Future[Any]]:
+    """Once commits wait for a standby: the processes of a server learn of a new setting one after the other."""
+    async with meddler(url) as connection:
+        pid = connection.get_server_pid()
+        waiting = "select wait_event = 'SyncRep' from pg_stat_activity where pid = $1"
+        while True:
+            probe = asyncio.ensure_future(connection.execute("insert into probes values (1)"))
+            while not probe.done() and not await other.fetchval(waiting, pid):
+                await asyncio.sleep(0.005)
+            if not probe.done():
+                break
+        yield probe
+
+
 async def test_what_no_standby_has_confirmed_is_not_shown_to_anybody(lonely: PostgresServer) -> None:
     """Who asks a server to cancel such a commit has it give up waiting: a failover would lose what all can see."""
     url = f"{lonely.url}?schema=shop&lease=3"
-    async with author_on(url) as author, meddler(url) as other:
+    async with AsyncExitStack() as stack:
+        author = await stack.enter_async_context(author_on(url))
+        other = await stack.enter_async_context(meddler(url))
         await author.commit(insert(a_run("r-1")))
+        await other.execute("create table probes (number int)")
         await other.execute("alter system set synchronous_standby_names = 'nobody'")
         await other.execute("select pg_reload_conf()")
-        while await other.fetchval("show synchronous_standby_names") != "nobody":
-            await asyncio.sleep(0.01)
+        probe = await stack.enter_async_context(probing(url, other))
         waiting = (
             "select count(*) from pg_stat_activity where wait_event = 'SyncRep' and application_name like '%writer'"
         )
@@ -61,6 +79,7 @@ async def test_what_no_standby_has_confirmed_is_not_shown_to_anybody(lonely: Pos
         while await other.fetchval(waiting):
             await asyncio.sleep(0.01)
         assert (await author.store.load(["r-2"])).keys() == {"r-2"}
+        await probe
 
 
 async def test_a_connection_to_what_is_no_primary_any_more_is_given_up(url: str) -> None:
