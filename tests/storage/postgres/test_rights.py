@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
@@ -42,6 +43,11 @@ async def make_roles(url: str) -> tuple[str, str]:
     return url.replace("postgres@", "shop_owner@"), url.replace("postgres@", "shop_runtime@")
 
 
+async def execute(url: str, sql: str) -> None:
+    async with meddler(url) as other:
+        await other.execute(sql)
+
+
 async def test_an_engine_works_as_a_user_that_owns_nothing(url: str) -> None:
     owner_url, runtime_url = await make_roles(url)
     await upgrade(owner_url, runtime_role="shop_runtime")
@@ -57,10 +63,14 @@ class TestAsRuntimeRole(StoreConformance):
     """The port's promises need no more rights than those."""
 
     @pytest.fixture(autouse=True)
-    def database(self, postgres_servers: Servers) -> None:
+    def database(self, postgres_servers: Servers) -> Iterator[None]:
         url = postgres_servers.fresh()
         owner_url, self.url = asyncio.run(make_roles(url))
         asyncio.run(upgrade(owner_url, runtime_role="shop_runtime"))
+        # What steps write to in these tests is a table of users' own, which they make there.
+        asyncio.run(execute(url, "grant create on schema public to shop_runtime"))
+        yield
+        asyncio.run(execute(url, "revoke create on schema public from shop_runtime"))
 
     def make_store(self) -> Store:
         return open_store(self.url)
