@@ -32,7 +32,9 @@ settings.register_profile("perdure", deadline=None)
 settings.load_profile("perdure")
 
 LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
-# Tables of its own take a test on Postgres a while, so only those run there too that do most with a store.
+# Tables of its own take a test on Postgres a while, so only those run there too that do most with a store, unless all are
+# asked for.
+ALL_ON_POSTGRES = bool(os.environ.get("PERDURE_ALL_ON_POSTGRES"))
 ON_POSTGRES = {
     "test_children",
     "test_client",
@@ -105,7 +107,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "fresh" in metafunc.fixturenames and not any(mark.args[0] == "fresh" for mark in marks):
         # Who asks for `source` needs one set of tables, who asks for `fresh` itself may need a hundred.
         module = metafunc.definition.path.stem
-        is_telling = module in ON_POSTGRES and "source" in metafunc.fixturenames
+        is_telling = (module in ON_POSTGRES or ALL_ON_POSTGRES) and "source" in metafunc.fixturenames
         backends = ["memory", "sqlite", "postgres"] if is_telling else ["memory", "sqlite"]
         metafunc.parametrize("fresh", backends, indirect=True)
 
