@@ -32,8 +32,8 @@ settings.register_profile("perdure", deadline=None)
 settings.load_profile("perdure")
 
 LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
-# Tables of its own take a test on Postgres a while, so only those run there too that do most with a store, unless all are
-# asked for.
+# Tables of its own take a test on Postgres a while, so only those run there too that do most with a store, unless all
+# are asked for.
 ALL_ON_POSTGRES = bool(os.environ.get("PERDURE_ALL_ON_POSTGRES"))
 ON_POSTGRES = {
     "test_children",
