@@ -151,6 +151,16 @@ class Inspecting:
 
         Raises RunNotFound; Misuse if the run is none of a graph, or of another one.
         """
+        run, found = await self._graph_run(id, graph)
+        return await self._traced(run, found)
+
+    async def picture(self, id: str, *, graph: Graph[Any, Any] | None = None) -> str:
+        """A run of a graph as an SVG picture, with its tokens. As `tokens`."""
+        run, found = await self._graph_run(id, graph)
+        return found.to_svg(await self._traced(run, found))
+
+    async def _graph_run(self, id: str, graph: Graph[Any, Any] | None) -> tuple[Run, Graph[Any, Any]]:
+        """A run and its graph. Raises RunNotFound, Misuse."""
         self._check_open()
         stored = (await self._store.get([checked_text(id, "a run's id")])).get(id)
         if stored is None:
@@ -165,12 +175,15 @@ class Inspecting:
             raise Misuse(f"run {id!r} is of {which}, which is not known here; hand it in: tokens(id, graph=…)")
         if (found.name, found.version) != (run.workflow, run.workflow_version) or found.model != "graph":
             raise Misuse(f"run {id!r} is of {which}, not of {found!r}")
-        input, entries = await self._store.journal(id)
+        return run, found
+
+    async def _traced(self, run: Run, graph: Graph[Any, Any]) -> TokensView:
+        input, entries = await self._store.journal(run.id)
         done: asyncio.Future[TokensView] = asyncio.get_running_loop().create_future()
 
         def trace() -> None:  # A replay has tasks of its own, so it cannot happen inside another's.
             try:
-                view = found.trace(run, input, entries, self._codec, self._payload_bytes_max)
+                view = graph.trace(run, input, entries, self._codec, self._payload_bytes_max)
             except Exception as error:  # noqa: BLE001 - it is raised where it is asked for
                 done.set_exception(error)
             else:

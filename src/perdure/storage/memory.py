@@ -308,6 +308,13 @@ class MemoryStore:
             items = database.streams.page(run_id, name, after, max(0, limit))
             return StreamPage(items=items, has_ended=database.runs[run_id].run.status in FINISHED)
 
+    async def streams(self, run_id: str) -> dict[str, int]:
+        database = self._database()
+        with database.lock:
+            if run_id not in database.runs:
+                raise RunNotFound(run_id)
+            return {name: len(items) for name, items in sorted(database.streams.items.get(run_id, {}).items())}
+
     async def artifacts(self, wanted: ArtifactFilter) -> builtins.list[Artifact]:
         database = self._database()
         with database.lock:

@@ -6,6 +6,7 @@ from litestar import Router, delete, get, post
 from litestar.params import JSONBody
 from msgspec import Struct
 
+from perdure.client import Client
 from perdure.errors import DeadLetterNotFound, InvalidArguments, QueueFull, RunFinished, RunNotFound
 from perdure.http.access import caller_of, operates, reads
 from perdure.http.given import Asked, TheClient
@@ -59,7 +60,11 @@ async def replay_dead_letter(request: Asked, client: TheClient, letter_id: Id, d
 @delete("/{letter_id:str}", guards=[operates], responses=no(DeadLetterNotFound, changes=True))
 async def remove_dead_letter(request: Asked, client: TheClient, letter_id: Id) -> None:
     """Forget it, for good. Who did so stays on record."""
-    actor = caller_of(request).name
+    await removed(client, letter_id, caller_of(request).name)
+
+
+async def removed(client: Client, letter_id: str, actor: str) -> None:
+    """Remove a dead letter, and leave a record of who did. Raises DeadLetterNotFound."""
     letter = await client.dead_letter(letter_id)
     # The trail comes first: a crash in between leaves a note of something that is still to be done, never the reverse.
     note = {"event": letter.name, "to": letter.to, "sent_at": letter.sent_at}
@@ -74,4 +79,4 @@ router = Router(
     tags=["dead letters"],
 )
 
-__all__ = ["REMOVAL", "router"]
+__all__ = ["REMOVAL", "removed", "router"]
