@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -199,11 +199,12 @@ WORKFLOWS: list[Any] = [
 class House:
     """The engine, and a server that has a client of its own, on a thread of theirs."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, workflows: Sequence[Any] = (), **options: Any) -> None:
         self.store = f"sqlite:///{folder / 'site.db'}"
         self.url = ""
         self.engine: Engine
         self.client: Client
+        self._workflows = list(workflows or WORKFLOWS)
         self._options = options
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -251,7 +252,7 @@ class House:
             **self._options,
         }
         async with (
-            Engine(self.store, workflows=WORKFLOWS, poll_s=0.05, grace_s=0) as self.engine,
+            Engine(self.store, workflows=self._workflows, poll_s=0.05, grace_s=0) as self.engine,
             Client(self.store, poll_s=0.05) as self.client,
             serving(self.client, port=0, **options) as self.url,
         ):
