@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ FORM = {"content-type": "application/x-www-form-urlencoded", "sec-fetch-site": "
 
 
 @asynccontextmanager
-async def guarded(make_store: Callable[[], Store], **options: Any) -> Any:
+async def guarded(make_store: Callable[[], Store], **options: Any) -> AsyncGenerator[tuple[Site, httpx.AsyncClient]]:
     async with (
         site(make_store, pages=dashboard(), **options) as found,
         httpx.AsyncClient(base_url=found.url, trust_env=False, timeout=60) as browser,

@@ -16,7 +16,7 @@ from perdure.dashboard.words import amount, duration
 from perdure.kernel.status import ACTIVE, FINISHED, Status
 from perdure.views import RunView
 
-_SPANS: Final = {"15m": timedelta(minutes=15), "1h": timedelta(hours=1), "24h": timedelta(days=1)}
+_SPANS: Final = {"5m": timedelta(minutes=5), "15m": timedelta(minutes=15), "1h": timedelta(hours=1), "24h": timedelta(days=1)}
 _BUCKETS: Final = 48
 _RUNS_MAX: Final = 1_000
 _TIMED_RUNS_MAX: Final = 100
@@ -48,6 +48,7 @@ async def show(visit: Visit) -> Shown:
     window = Window(end - span, end, _BUCKETS)
     recent = (await visit.client.runs(created_from=window.begin, limit=_RUNS_MAX)).runs
     failures = (await visit.client.runs(status=_BAD, limit=_FAILURES)).runs
+    found = await visit.client.get_many([run.id for run in failures])
     engines = [engine for engine in await visit.client.engines() if engine.workflows]
     overdue = await visit.client.overdue(limit=_COUNTED_MAX)
     return {
@@ -61,7 +62,7 @@ async def show(visit: Visit) -> Shown:
         "recent": len(recent),
         "is_cut": len(recent) == _RUNS_MAX,
         "lateness": await _lateness(visit.client, window, recent),
-        "failures": await visit.client.get_many([run.id for run in failures]),
+        "failures": [found[run.id] for run in failures if run.id in found],
         "engines": engines,
         "workflows": sorted({name for engine in engines for name, _ in engine.workflows}),
     }
