@@ -16,7 +16,12 @@ from perdure.dashboard.words import amount, duration
 from perdure.kernel.status import ACTIVE, FINISHED, Status
 from perdure.views import RunView
 
-_SPANS: Final = {"5m": timedelta(minutes=5), "15m": timedelta(minutes=15), "1h": timedelta(hours=1), "24h": timedelta(days=1)}
+_SPANS: Final = {
+    "5m": timedelta(minutes=5),
+    "15m": timedelta(minutes=15),
+    "1h": timedelta(hours=1),
+    "24h": timedelta(days=1),
+}
 _BUCKETS: Final = 48
 _RUNS_MAX: Final = 1_000
 _TIMED_RUNS_MAX: Final = 100
