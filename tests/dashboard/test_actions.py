@@ -108,6 +108,12 @@ def test_many_runs_are_cancelled_after_the_page_said_what_will_happen(house: Hou
     page.click("text=Cancel…")
     expect(page.locator(".notice")).to_contain_text("1 run will be cancelled")
     page.click("text=Leave them alone")
+    page.fill("#q", "many-2")
+    page.press("#q", "Enter")
+    expect(page.locator("td.id")).to_have_text(["many-2"])
+    page.check("[name=all]")
+    page.click("text=Cancel…")
+    expect(page.locator(".notice")).to_contain_text("1 run will be cancelled")
     house.until_status("many-2", "suspended")
 
 
@@ -282,6 +288,22 @@ def test_what_is_shown_follows_without_a_reload_and_leaves_the_reader_alone(hous
     assert page.is_checked("[aria-label='Select newcomer']")
     assert page.input_value("#q") == "what I am about to"
     assert page.evaluate("window.mark + (document.querySelector('#q') === window.stays)") == "not reloadedtrue"
+
+
+def test_a_dialog_stays_open_while_the_run_goes_on(house: House, eyes: Eyes) -> None:
+    house.do(house.engine.start(naps(3_600), id="talked-about"))
+    house.until_status("talked-about", "suspended")
+    page = eyes.go("/ui/runs/talked-about")
+    page.wait_for_selector("[data-live-state=on]")
+    page.click("text=Cancel…")
+    page.keyboard.type("because")
+    house.do(house.engine.update("talked-about", tags={"now": "tagged"}))
+    expect(page.locator(".run-facts")).to_contain_text("tagged")
+    page.keyboard.type(" I can")
+    expect(page.locator("dialog[open] [name=reason]")).to_have_value("because I can")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1 + .status")).to_have_text("–cancelled")
+    assert house.do(house.engine.audit("talked-about"))[-1].actor == "dashboard"
 
 
 def test_the_theme_is_switched_and_kept(house: House, eyes: Eyes) -> None:

@@ -90,6 +90,9 @@ async def _meant(visit: Visit, ids: Sequence[str], query: str) -> list[RunView]:
         search = parsed(query, datetime.now(UTC))
     except Unclear as error:
         raise Refused("invalid_request", str(error)) from error
+    if search.run_id is not None:
+        run = await visit.client.get(search.run_id)
+        return [run] if run is not None else []
     return (await search.wanted.page(visit.client, _RUNS_MAX)).runs
 
 

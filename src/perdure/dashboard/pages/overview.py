@@ -80,7 +80,7 @@ async def _counts(client: Client, overdue: int) -> list[Count]:
     running = await runs(status=[status for status in ACTIVE if status != Status.SUSPENDED])
     waiting = await runs(status=Status.SUSPENDED)
     failed = await runs(status=_BAD)
-    held = await runs(hold="blocked") + await runs(hold="poison")
+    blocked, poison = await runs(hold="blocked"), await runs(hold="poison")
     paused = await runs(hold="paused")
     tasks = len(await client.tasks(status="open", kind="human", limit=_COUNTED_MAX))
     letters = len(await client.dead_letters(limit=_COUNTED_MAX))
@@ -88,7 +88,8 @@ async def _counts(client: Client, overdue: int) -> list[Count]:
         Count("running", running, ("runs", "status:running,created,cancelling,rolling_back")),
         Count("waiting", waiting, ("runs", "status:suspended")),
         Count("failed", failed, ("runs", "status:failed,rollback_failed"), failed > 0),
-        Count("set aside", held, ("runs", "hold:blocked"), held > 0),
+        Count("blocked", blocked, ("runs", "hold:blocked"), blocked > 0),
+        *([Count("poison", poison, ("runs", "hold:poison"), True)] if poison else []),
         Count("paused", paused, ("runs", "hold:paused")),
         Count("overdue", overdue, ("runs", "status:suspended"), overdue > 0),
         Count("open tasks", tasks, ("tasks", "")),

@@ -17,7 +17,7 @@ VIEWS: Final = (
     ("Waiting", "status:suspended"),
     ("Running", "status:running"),
     ("Paused", "hold:paused"),
-    ("Set aside", "hold:blocked"),
+    ("Blocked", "hold:blocked"),
 )
 
 
