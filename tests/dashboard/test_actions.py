@@ -238,6 +238,7 @@ def test_dead_letters_are_sent_again_and_removed(house: House, eyes: Eyes) -> No
 
 def test_a_workflow_is_started_and_its_artifact_downloaded(house: House, eyes: Eyes) -> None:
     page = eyes.go("/ui/definitions")
+    expect(page.locator("tr:has(a:text-is('place-order'))")).to_contain_text("handles orders")
     page.click("tr:has(a:text-is('reports')) >> text=Start…")
     page.fill("#input", "[]")
     page.click("button:text-is('Start')")

@@ -103,6 +103,19 @@ async def test_a_token_that_is_revoked_or_replaced_ends_its_sessions(make_store:
             assert (await browser.get("/ui/runs")).status_code == 303
 
 
+async def test_an_open_page_is_not_kept_up_to_date_for_somebody_who_has_signed_out(
+    make_store: Callable[[], Store],
+) -> None:
+    async with guarded(make_store) as (found, browser):
+        await sign_in(found, browser, "ann", "read")
+        async with browser.stream("GET", "/ui/runs", headers={"accept": "text/event-stream"}) as stream:
+            lines = stream.aiter_lines()
+            assert await anext(lines) == "retry: 1000"
+            await revoke_token(found.client, "ann")
+            assert [line async for line in lines][-1] == ""  # It ends.
+        assert (await browser.get("/ui/runs", headers={"accept": "text/event-stream"})).status_code == 303
+
+
 async def test_a_read_token_changes_nothing(make_store: Callable[[], Store]) -> None:
     async with guarded(make_store) as (found, browser):
         await found.start("sleeps", "s")

@@ -21,8 +21,10 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
 from perdure.client import Client
+from perdure.dashboard.gate import session_of
 from perdure.dashboard.graphs import Graphs
 from perdure.dashboard.rendering import HEADERS, PATH, Renderer
+from perdure.dashboard.sessions import find_session
 from perdure.errors import PerdureError
 from perdure.http.access import Caller, caller_of, operates, reads
 from perdure.http.given import Asked, TheClient, TheStreams
@@ -76,6 +78,12 @@ class Visit:
     @property
     def may_change(self) -> bool:
         return self.caller.scope.includes(Scope.OPERATE)
+
+    async def is_over(self) -> bool:
+        """Whether whoever looks has no right to any more: they have signed out, or their token is gone."""
+        if not self.caller.by_token:
+            return False
+        return await find_session(self.client, session_of(self._request.headers)) is None
 
     def part(self, name: str) -> str:
         """A part of the path."""
@@ -161,6 +169,8 @@ def _live(page: Page, renderer: Renderer, visit: Visit, streams: Streams, seen: 
         nonlocal known
         began = loop.time()
         try:
+            if await visit.is_over():
+                return None
             regions = renderer.regions(page.name, await _values(page, visit))
         except (PerdureError, Refused) as error:
             log.info("a page cannot be kept up to date: %s", error)

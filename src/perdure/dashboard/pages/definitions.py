@@ -18,6 +18,7 @@ class Definition(Struct, frozen=True, kw_only=True):
     workflow: str
     version: str
     engines: list[str]
+    topics: list[str]  # of an operation: whose messages it handles
     picture: Any
 
 
@@ -26,11 +27,18 @@ async def show(visit: Visit) -> Shown:
     for engine in await visit.client.engines():
         for pair in engine.workflows:
             found.setdefault(pair, []).append(engine.host)
+    handlers = await visit.client.handlers()
     given = visit.given
     return {
         "title": "Definitions",
         "definitions": [
-            Definition(workflow=name, version=version, engines=hosts, picture=visit.graphs.plain(name, version))
+            Definition(
+                workflow=name,
+                version=version,
+                engines=hosts,
+                topics=[topic for topic, names in handlers.items() if name in names and not version],
+                picture=visit.graphs.plain(name, version),
+            )
             for (name, version), hosts in sorted(found.items())
         ],
         "start": given.text("workflow") if given is not None else visit.asked("start"),
