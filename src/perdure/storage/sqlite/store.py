@@ -35,7 +35,7 @@ from perdure.storage.sqlite.connection import connect_reader, connect_steps, con
 from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
 from perdure.storage.sqlite.hints import LogWatch, Writes
 from perdure.storage.sqlite.insertion import insertion
-from perdure.storage.sqlite.listing import listing
+from perdure.storage.sqlite.listing import list_runs
 from perdure.storage.sqlite.liveness import SignsOfLife
 from perdure.storage.sqlite.pace import brisk_switching
 from perdure.storage.sqlite.queries import QUERIES
@@ -228,7 +228,7 @@ class SqliteStore:
         return {row[0]: stored_run_of(row) for row in rows}
 
     async def list(self, wanted: RunFilter) -> builtins.list[Run]:
-        rows = await self._read(lambda connection: connection.execute(*listing(wanted)).fetchall())
+        rows = await self._read(partial(list_runs, wanted=wanted))
         return [run_of(row) for row in rows]
 
     async def audit(self, run_id: str) -> builtins.list[Audit]:
