@@ -55,6 +55,7 @@ class Offer(Struct, frozen=True):
     workflow: str
     version: str
     fingerprint: str
+    model: str = "function"
 
 
 class News(Struct, frozen=True, kw_only=True):

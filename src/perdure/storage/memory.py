@@ -47,6 +47,7 @@ from perdure.ports import (
     TaskFilter,
     Transacts,
 )
+from perdure.storage.claims import better_models
 from perdure.storage.memory_cooperation import CooperationTables
 from perdure.storage.memory_events import EventTables
 from perdure.storage.memory_stock import StockTables
@@ -197,7 +198,8 @@ class MemoryStore:
             check_fence(database, engine_id, epoch)
             claimed: builtins.list[LoadedRun] = []
             for was in _claimable(database, offers)[: max(0, limit)]:
-                run = replace(was, owner=engine_id, claim=was.claim + 1)
+                model = better_models([was], offers).get(was.id, was.model)
+                run = replace(was, owner=engine_id, claim=was.claim + 1, model=model)
                 database.runs[run.id] = replace(database.runs[run.id], run=run)
                 claimed.append(replace(_loaded(database, run), orphaned=was.owner is not None))
             return claimed

@@ -395,6 +395,11 @@ order by runs.created_at, runs.id limit :limit for update of runs skip locked
 -- Give runs to an engine.
 update runs set owner = :owner, claim = claim + 1 where id = any(:ids::text[])
 
+-- name: put_models
+-- What runs are, once that is known.
+update runs set model = new.model
+from unnest(:ids::text[], :models::text[]) as new (id, model) where runs.id = new.id
+
 -- name: runs
 -- Runs by id.
 select {run_columns} from runs where runs.id = any(:ids::text[])

@@ -539,6 +539,10 @@ order by runs.created_at, runs.id limit :limit
 -- Give runs to an engine.
 update runs set owner = :owner, claim = claim + 1 where id in {given_ids}
 
+-- name: put_model
+-- What a run is, once that is known.
+update runs set model = :model where id = :run_id
+
 -- name: runs
 -- Runs by id.
 select {run_columns} from runs where runs.id in {given_ids}
