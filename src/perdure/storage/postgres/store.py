@@ -336,15 +336,40 @@ class PostgresStore:
     async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
         return {row[0]: stock.task_of(row) for row in await self._read_stock("tasks", ids=[*ids])} if ids else {}
 
-    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
+    async def claim_tasks(
+        self, *, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str = ""
+    ) -> builtins.list[Task]:
         """If the connection breaks, tasks may be claimed that nobody knows of: their lease ends."""
-        wanted = {"queue": queue, "worker": worker, "lease_us": lease_us, "at": at, "limit": max(0, limit)}
+        wanted = {
+            "queue": queue,
+            "worker": worker,
+            "lease_us": lease_us,
+            "at": at,
+            "limit": max(0, limit),
+            "actor": actor,
+        }
         return [stock.task_of(row) for row in await self._write_stock("claim_tasks", **wanted)]
 
     async def hold_task(
-        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+        self,
+        *,
+        task_id: str,
+        worker: str,
+        at: int,
+        keep: bool,
+        details: str | None = None,
+        error: str | None = None,
+        actor: str = "",
     ) -> bool:
-        wanted = {"id": task_id, "worker": worker, "at": at, "keep": keep, "details": details, "error": error}
+        wanted = {
+            "id": task_id,
+            "worker": worker,
+            "at": at,
+            "keep": keep,
+            "details": details,
+            "error": error,
+            "actor": actor,
+        }
         return bool(await self._write_stock("hold_task", **wanted))
 
     async def put_record(self, record: Record) -> int:

@@ -255,14 +255,34 @@ class SqliteStore:
     async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
         return await self._read(partial(stock.load_tasks, ids=[*ids])) if ids else {}
 
-    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
-        claim = partial(stock.claim_tasks, queue=queue, worker=worker, lease_us=lease_us, at=at, limit=limit)
+    async def claim_tasks(
+        self, *, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str = ""
+    ) -> builtins.list[Task]:
+        claim = partial(
+            stock.claim_tasks, queue=queue, worker=worker, lease_us=lease_us, at=at, limit=limit, actor=actor
+        )
         return await self._write(claim)
 
     async def hold_task(
-        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+        self,
+        *,
+        task_id: str,
+        worker: str,
+        at: int,
+        keep: bool,
+        details: str | None = None,
+        error: str | None = None,
+        actor: str = "",
     ) -> bool:
-        wanted = {"id": task_id, "worker": worker, "at": at, "keep": keep, "details": details, "error": error}
+        wanted = {
+            "id": task_id,
+            "worker": worker,
+            "at": at,
+            "keep": keep,
+            "details": details,
+            "error": error,
+            "actor": actor,
+        }
         return await self._write(partial(stock.hold_task, wanted=wanted))
 
     async def put_record(self, record: Record) -> int:
