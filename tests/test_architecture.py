@@ -38,6 +38,7 @@ ROWS = (
         "keeping",
         "reading",
         "registry",
+        "removals",
         "resources",
         "sending",
         "starting",
