@@ -11,11 +11,11 @@ from msgspec import Struct
 
 from perdure.diagnosing import WaitView
 from perdure.errors import Misuse, RunNotFound
+from perdure.graph import TokensView
 from perdure.http.access import reads
 from perdure.http.given import TheClient
 from perdure.http.problems import no
 from perdure.http.wanted import Id
-from perdure.models.graphs.tracing import TokensView
 from perdure.views import HierarchyView
 
 _RUNS_MAX = 10_000
