@@ -209,6 +209,7 @@ class Engine(Client):
             owe=self._coordinator.owe,
             request=self._coordinator.request,
             prove=self._coordinator.prove,
+            me=lambda: self._coordinator.engine,
             lookup=self._coordinator.loaded,
             dropped=self._sweeper.left,
             operations=self._workflows.operations,

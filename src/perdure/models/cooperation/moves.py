@@ -182,12 +182,13 @@ class Nothing(Move, frozen=True, kw_only=True):
 
 
 class Returned(Struct, frozen=True, kw_only=True):
-    """What user code asked for and said before it returned."""
+    """What user code asked for and said before it returned. `staged` is where that is stored already."""
 
     said: NextStep | None = None
     context: Context = EMPTY
     emissions: tuple[Emission, ...] = ()
     values: tuple[ReturnValue, ...] = ()
+    staged: str = ""
 
 
 class Raised(Struct, frozen=True, kw_only=True):

@@ -400,9 +400,9 @@ def after(
     """What is written once the code that a move named has returned or raised."""
     progress = progress or fold(plan, run.events)
     if isinstance(outcome, Returned):
-        refused = _refused(plan, run, move, outcome)
-        if refused is not None:
-            outcome = Raised(failure=refused)
+        failure = refused(plan, run, move, outcome)
+        if failure is not None:
+            outcome = Raised(failure=failure)
     if isinstance(outcome, Raised):
         return Writes(rows=(_after_raising(plan, run, progress, move, outcome.failure),))
     rolling_back = progress.rollback is not None
@@ -440,7 +440,7 @@ def after(
     )
 
 
-def _refused(plan: Plan, run: OperationRun, move: Move, outcome: Returned) -> Failure | None:
+def refused(plan: Plan, run: OperationRun, move: Move, outcome: Returned) -> Failure | None:
     """What is wrong with what a step asked for: it fails with it."""
     try:
         if isinstance(move, (Invoke, Handle)):
