@@ -36,6 +36,7 @@ LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
 # are asked for.
 ALL_ON_POSTGRES = bool(os.environ.get("PERDURE_ALL_ON_POSTGRES"))
 ON_POSTGRES = {
+    "test_calls",
     "test_children",
     "test_client",
     "test_commits",

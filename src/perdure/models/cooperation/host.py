@@ -160,7 +160,7 @@ class OperationHost:
     def is_ready(self, run_id: str, told: Sequence[ops.Tell]) -> bool:
         """Whether a waiting run can go on with what it is told, or would wait for another time."""
         live = self._live.get(run_id)
-        if live is None or live.is_busy or live.is_stale or any(tell.kind != _NEWS for tell in told):
+        if live is None or live.is_busy or live.is_stale or any(not tell.about for tell in told):
             return True
         now = self._clock.now()
         news = [self._drafting.read_news(tell.about) for tell in told]
@@ -194,7 +194,7 @@ class OperationHost:
         self._leaving.discard(run_id)
         live.heard += 1
         live.is_undone = live.is_undone or tell.kind == "undo"
-        if tell.kind == _NEWS and live.hear(self._drafting.read_news(tell.about)):
+        if tell.kind == _NEWS and tell.about and live.hear(self._drafting.read_news(tell.about)):
             self._go_on(live)
         else:
             self._read_anew(live)

@@ -65,7 +65,7 @@ class LiveOperation:
     __slots__ = (
         "asks", "children", "claim", "events", "execution", "folding", "handler", "has_waited", "heard", "id",
         "in_commit", "is_closed", "is_stale", "is_undone", "lineage", "message", "operation", "origin", "returned",
-        "staged", "timer", "told", "until", "values", "wakes",
+        "staged", "stopped", "timer", "told", "until", "values", "wakes",
     )  # fmt: skip
 
     def __init__(
@@ -101,6 +101,7 @@ class LiveOperation:
         self.values = list(values)  # its own and its children's
         self.has_waited = has_waited
         self.until: int | None = None  # the time in the store at which it goes on by itself
+        self.stopped: set[str] = set()  # called runs that were told to stop
         self.heard = 0  # how often it has got word
         self.in_commit = False
         self.is_closed = False
@@ -190,7 +191,7 @@ class Draft:
 
     __slots__ = (
         "began", "children", "code", "failure", "folding", "messages", "rows", "runs", "seen", "staged", "state",
-        "status", "tells", "until", "until_stored", "values",
+        "status", "stopped", "tells", "until", "until_stored", "values",
     )  # fmt: skip
 
     def __init__(self, status: Status) -> None:
@@ -209,6 +210,7 @@ class Draft:
         self.state: State | None = None  # that it ends in
         self.failure: Failure | None = None
         self.folding: Folding | None = None  # of all its rows, with these
+        self.stopped: list[str] = []  # called runs that are told to stop
         self.staged = ""  # where what becomes rows now was staged
 
     def own(self, lineage: Lineage, first: int = 0) -> list[MessageEvent]:
@@ -228,6 +230,7 @@ class Draft:
             live.returned.update(value.variable for value in self.values)
             live.values += self.values
         live.until = self.until_stored
+        live.stopped.update(self.stopped)
 
 
 def wakes_of(messages: Iterable[Message]) -> dict[str, int]:

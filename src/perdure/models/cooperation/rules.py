@@ -115,7 +115,7 @@ def refusal(run: OperationRun, failure: Failure) -> tuple[MessageEvent, ...]:
 
 
 def _happy(plan: Plan, run: OperationRun, progress: Progress) -> Move:
-    found = _heeded(plan, run, progress.context, rolling_back=False)
+    found = heeded(plan, run, progress.context, rolling_back=False)
     last = progress.instances[-1] if progress.instances else None
     window = progress.window
     if last is not None and window is not None:
@@ -155,7 +155,7 @@ def _happy(plan: Plan, run: OperationRun, progress: Progress) -> Move:
 
 
 def _rolling_back(plan: Plan, run: OperationRun, progress: Progress) -> Move:
-    found = _heeded(plan, run, progress.context, rolling_back=True)
+    found = heeded(plan, run, progress.context, rolling_back=True)
     window = progress.window
     if window is not None:
         waiting = _waiting(plan.strategy, run, window, giving_up=bool(found), rolling_back=True)
@@ -337,7 +337,7 @@ def _failed(run: OperationRun, window: Window) -> list[tuple[Failure, bool]]:
     return found
 
 
-def _heeded(plan: Plan, run: OperationRun, context: Context, *, rolling_back: bool) -> tuple[Failure, ...]:
+def heeded(plan: Plan, run: OperationRun, context: Context, *, rolling_back: bool) -> tuple[Failure, ...]:
     """Those reasons to give up that count."""
     found = reasons(run, context, rolling_back=rolling_back)
     return tuple(plan.strategy.heeds(found)) if found else ()
