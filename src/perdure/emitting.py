@@ -130,9 +130,29 @@ class Emitting:
         self._check_open(to_start=True)
         if actor != "api":
             checked_remark("", actor)
-        payload = topic.write(message)
+        payload, kept = topic.write(message), checked_tags(tags)
         if id is not None and (known := await self._store.emitted(checked_text(id, "a message's id"))) is not None:
             return await self._root(known, topic)
+        return await self._emit(topic, payload, id, context=context, tags=kept, actor=actor)
+
+    async def hold_back(self, topic: Topic[Any], id: str) -> RootHandle:
+        """Have a message never be emitted, unless it was: then its hierarchy. Nobody handles it, whenever it comes."""
+        self._check_open()
+        if (known := await self._store.emitted(checked_text(id, "a message's id"))) is not None:
+            return await self._root(known, topic)
+        return await self._emit(topic, "null", id, handled=False)
+
+    async def _emit(
+        self,
+        topic: Topic[Any],
+        payload: str,
+        id: str | None,
+        *,
+        handled: bool = True,
+        context: Context = EMPTY,
+        tags: Mapping[str, str] | None = None,
+        actor: str = "api",
+    ) -> RootHandle:
         now = self._clock.now()
         emission = Emission(
             message_id=self._ids(now) if id is None else id,
@@ -142,16 +162,15 @@ class Emitting:
             root=self._ids(now),
         )
         await self._book.load()
-        kept = checked_tags(tags)
         while True:
-            draft = self._drafting.emitted(emission)
+            draft = self._drafting.emitted(emission, handled=handled)
             now = self._clock.now()
             op = ops.Emit(
                 run_id="",
                 at=now,
                 actor=actor,
                 added=self._drafting.added(draft, now),
-                starts=self._drafting.starts(draft, kept, now),
+                starts=self._drafting.starts(draft, tags or {}, now),
             )
             self._expect(draft.began)
             try:

@@ -196,10 +196,10 @@ class Drafting:
             return draft
         return self.go_on(live, draft)
 
-    def emitted(self, emission: Emission) -> Draft:
-        """A message from outside."""
+    def emitted(self, emission: Emission, *, handled: bool = True) -> Draft:
+        """A message from outside, perhaps one that nobody is to handle."""
         draft = Draft(Status.CREATED)
-        emitting = Emitting(handlers=self._book.topics, ids=self._fresh_ids())
+        emitting = Emitting(handlers=self._book.topics if handled else {}, ids=self._fresh_ids())
         self._take_in(draft, emit((emission,), emitting=emitting), self._now(), None)
         return draft
 
