@@ -55,6 +55,7 @@ ON_POSTGRES = {
     "test_cooperation_engine",
     "test_meeting",
     "test_functions",
+    "test_late",
     "test_tasks",
     "test_together",
 }

@@ -3,15 +3,17 @@ rest, also long after they have succeeded."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from perdure import Retry, compensate, sleep, step, workflow
+from perdure import Engine, Retry, compensate, sleep, step, workflow
 from perdure.cooperation import Failure, Operation, Scope
 from perdure.errors import RunFailed, RunNotRetryable, ScopeFailed
+from perdure.ports import Store
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
 from tests.cooperation.shop import topic
@@ -281,3 +283,35 @@ async def test_a_call_that_is_cancelled_survives_crashes(fresh: Callable[[], Sto
 
     report = await run_with_crashes(scenario, workflows=[root, *WORKFLOWS], store=fresh, autojump_s=None)
     assert report.result == ("GaveUp", ["first", "charge 1", "refund 1", "undo first"])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several engines
+
+
+async def test_a_call_may_be_run_by_another_engine(make_store: Callable[[], Store]) -> None:
+    """Word of its end, of a cancellation and of what is to be undone goes to and fro as mail."""
+    root = calling(lambda: charge(1), lambda: charge_slowly(2))
+    async with Environment([root], make_store, autojump_s=None, poll_s=1.0) as env:
+        other = Engine(make_store(), workflows=WORKFLOWS, clock=env.clock, poll_s=1.0)
+        await other.open()
+        try:
+            emitted = await env.engine.emit(ROOT, {}, id="m")
+            await until(env, lambda: sorted(DIARY[1:]) == ["charge 1", "charge 2", "receipt 1"])
+            assert await emitted.cancel("no longer wanted")
+            await until(env, lambda: "undo first" in DIARY)
+            assert sorted(DIARY[4:-1]) == ["refund 1", "refund 2", "void 1"]
+            await agree(env, root)
+        finally:
+            await other.shutdown(grace=0)
+
+
+async def until(env: Environment, holds: Callable[[], bool]) -> None:
+    """Both engines look for mail as time passes."""
+    for _ in range(200):
+        if holds():
+            break
+        await env.advance(1)
+        await asyncio.sleep(0.005)
+    assert holds(), DIARY
+    await env.advance(1)

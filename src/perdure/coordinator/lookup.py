@@ -113,5 +113,5 @@ def _callers(items: Sequence[Item], loaded: Mapping[str, Run], found: Found) -> 
 def _look_for(op: Tell | Settle, loaded: Container[str], missing: set[str], ending: list[str]) -> None:
     """Who is told something, and whom that one tells in turn."""
     missing.update(one for one in (op.run_id, op.parent_id) if one and one not in loaded)
-    if isinstance(op, Tell) and op.kind != "news":
+    if isinstance(op, Tell) and op.kind not in ("news", "join"):
         ending.append(op.run_id)

@@ -19,6 +19,7 @@ from perdure.kernel.status import FINISHED, Status
 
 NEWS = "news"  # the position at which a run waits that was told something while nobody had it
 
+JOIN = "join"  # word that somebody may handle what a run waits for
 CALLED = "called"  # the bond of a run that an operation has called
 
 _BACK = (Status.ROLLING_BACK, Status.ROLLED_BACK, Status.ROLLBACK_FAILED)
@@ -92,7 +93,7 @@ def tell(run: Run | None, op: ops.Tell, me: str, scene: Scene) -> Decision:
         return _undone(run, op, me, scene) if op.kind == "undo" and run.status is Status.SUCCEEDED else NOTHING
     run = mine_or_free(run, op, me)
     posts: tuple[ops.Op, ...] = ()
-    if op.kind != NEWS:
+    if op.kind not in (NEWS, JOIN):
         posts = tuple(ops.Tell(run_id=child, at=op.at, actor=op.actor, kind="ask") for child in scene.children)
     if run.owner == me:
         audit: tuple[Audit, ...] = ()

@@ -44,7 +44,7 @@ from perdure.models.cooperation.moves import (
 )
 from perdure.models.cooperation.moves import Outcome as StepOutcome
 from perdure.models.cooperation.progress import Mismatch
-from perdure.models.cooperation.requests import dismiss
+from perdure.models.cooperation.requests import dismiss, join
 from perdure.models.cooperation.rows import RowCodec, outcome_failure
 from perdure.models.cooperation.rules import after, heeded, next_move, refusal
 from perdure.models.cooperation.scope import Call, Emission
@@ -137,6 +137,7 @@ class Drafting:
                 return True
             case Wait():
                 draft.tells += self._stopping(live, draft, move, now)
+                self._join(live, draft, now)
                 self._suspend(draft, move.until)
                 return True
             case Invoke() | Handle() | Undo():
@@ -299,6 +300,28 @@ class Drafting:
             parent_id=parent_id,
         )
 
+    def _join(self, live: LiveOperation, draft: Draft, now: int) -> None:
+        """Runs for those who have registered since, if what they handle is still waited for."""
+        window = None if draft.folding is None else draft.folding.progress().window
+        if window is None or draft.messages:
+            return  # Whoever emits now goes by the book as it is.
+        view = live.view(now)
+        there = {(child.message_id, child.handler) for child in view.children}
+        for message_id in window.emitted:
+            topic = live.topics.get(message_id, "")
+            if topic not in self._book.topics:
+                continue
+            for handler in sorted(live.plan.strategy.joins(topic, self._book.topics[topic])):
+                if (message_id, handler) in there:
+                    continue
+                run = join(live.plan, view, message_id, handler, self._ids(now))
+                if run is not None:
+                    draft.runs.append(run)
+                    draft.late[message_id] = topic
+                    draft.children.append(
+                        Child(message_id=message_id, handler=handler, lineage=run.lineage, state=State.CREATED)
+                    )
+
     def _stopping(self, live: LiveOperation, draft: Draft, move: Wait, now: int) -> list[ops.Tell]:
         """A run that gives up, and waits for what it has called, has that stopped. Those who handle its messages see
         for themselves."""
@@ -357,7 +380,7 @@ class Drafting:
             events=[self._rows.event(row) for row in draft.rows],
             values=[self._rows.value(value) for value in draft.values],
             seen=draft.seen,
-            book=self._book.version if draft.messages else None,
+            book=self._book.version if draft.messages or draft.late else None,
         )
 
     def starts(self, draft: Draft, tags: Mapping[str, str], now: int) -> tuple[ops.Start, ...]:
@@ -365,7 +388,7 @@ class Drafting:
         if not draft.runs:
             return ()
         here = {began.id for began in draft.began}
-        topics = {message.id: message.topic for message in draft.messages}
+        topics = {message.id: message.topic for message in draft.messages} | draft.late
         calls = tuple(self._call(draft, run, run.call, tags, now) for run in draft.runs if run.call is not None)
         return calls + tuple(
             ops.Start(
@@ -381,7 +404,7 @@ class Drafting:
                 bond="awaited",
                 origin=origin_of(run.message_id, run.lineage),
                 fresh=True,
-                admit=run.id in here,
+                admit=run.id in here or (run.message_id in draft.late and run.handler in self._operations),
             )
             for run in draft.runs
             if run.call is None

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from perdure.coordinator.timers import Timers
 from perdure.errors import EngineBug, HandlersChanged, PerdureError, StoreError, UnstorableValue
 from perdure.kernel import ops
+from perdure.kernel.cooperating import JOIN
 from perdure.kernel.effects import Begin, Drop, Finish, Look
 from perdure.kernel.records import Engine, Hold, Run, Staged, Wait
 from perdure.kernel.status import Status
@@ -102,6 +103,7 @@ class OperationHost:
         self._wanted: OrderedDict[str, None] = OrderedDict()
         self._reading: asyncio.Task[None] | None = None
         self._fetching: set[asyncio.Task[None]] = set()
+        self._joining: set[str] = set()  # runs of which somebody may handle what they wait for
         self._leaving: set[str] = set()
         self._active: set[StepExecution] = set()
         self._queued: OrderedDict[StepExecution, None] = OrderedDict()
@@ -194,6 +196,8 @@ class OperationHost:
         self._leaving.discard(run_id)
         live.heard += 1
         live.is_undone = live.is_undone or tell.kind == "undo"
+        if tell.kind == JOIN:
+            self._joining.add(run_id)
         if tell.kind == _NEWS and tell.about and live.hear(self._drafting.read_news(tell.about)):
             self._go_on(live)
         else:
@@ -238,6 +242,7 @@ class OperationHost:
                 try:
                     scopes = self._rows.read(await self._store.scopes(ids))
                     staged = await self._staged(ids)
+                    await self._read_book(ids)
                 except StoreError as error:
                     log.warning("%d runs could not be read and are tried again: %s", len(ids), error)
                     self._timers.arm(self._clock.now() + _AGAIN_US, partial(self._want_again, ids))
@@ -249,6 +254,12 @@ class OperationHost:
             log.exception("runs of operations could not be read")
         finally:
             self._reading = None
+
+    async def _read_book(self, ids: Sequence[str]) -> None:
+        """Who handles what, where it matters that this is new: runs are brought back to life, or somebody has come."""
+        if any(run_id in self._loading or run_id in self._joining for run_id in ids):
+            self._joining.difference_update(ids)
+            await self._book.load(again=True)
 
     async def _staged(self, ids: Iterable[str]) -> dict[str, Staged]:
         """What code of runs that are to be brought back to life came to, and is committed, but has not become rows."""
@@ -317,6 +328,7 @@ class OperationHost:
             asks=view.asks,
             children=view.children,
             wakes=dict(view.wakes),
+            topics={message.id: message.topic for message in scopes.messages},
             returned=view.returned,
             values=[value for value in scopes.values if value.lineage[-1] in mine],
             has_waited=True,
@@ -351,7 +363,7 @@ class OperationHost:
         again: Callable[[], None] | None = None,
     ) -> None:
         waits, gone = self._waits(live, run, draft, is_loaded)
-        is_same = draft.status is run.status and not (draft.rows or draft.tells or waits or gone)
+        is_same = draft.status is run.status and not (draft.rows or draft.tells or draft.runs or waits or gone)
         if is_same:
             self._committed(live, draft)
             return

@@ -65,7 +65,7 @@ class LiveOperation:
     __slots__ = (
         "asks", "children", "claim", "events", "execution", "folding", "handler", "has_waited", "heard", "id",
         "in_commit", "is_closed", "is_stale", "is_undone", "lineage", "message", "operation", "origin", "returned",
-        "staged", "stopped", "timer", "told", "until", "values", "wakes",
+        "staged", "stopped", "timer", "told", "topics", "until", "values", "wakes",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +81,7 @@ class LiveOperation:
         asks: tuple[Ask, ...] = (),
         children: Iterable[Child] = (),
         wakes: dict[str, int] | None = None,
+        topics: dict[str, str] | None = None,
         returned: Iterable[str] = (),
         values: Iterable[ReturnValue] = (),
         has_waited: bool = False,
@@ -97,6 +98,7 @@ class LiveOperation:
         self.asks = asks
         self.children = {child.lineage[-1]: child for child in children}
         self.wakes = wakes or {}
+        self.topics = topics or {}  # of what it has emitted
         self.returned = set(returned)
         self.values = list(values)  # its own and its children's
         self.has_waited = has_waited
@@ -190,8 +192,8 @@ class Draft:
     """What a run is about to write, in one commit, and what it does then."""
 
     __slots__ = (
-        "began", "children", "code", "failure", "folding", "messages", "rows", "runs", "seen", "staged", "state",
-        "status", "stopped", "tells", "until", "until_stored", "values",
+        "began", "children", "code", "failure", "folding", "late", "messages", "rows", "runs", "seen", "staged",
+        "state", "status", "stopped", "tells", "until", "until_stored", "values",
     )  # fmt: skip
 
     def __init__(self, status: Status) -> None:
@@ -211,6 +213,7 @@ class Draft:
         self.failure: Failure | None = None
         self.folding: Folding | None = None  # of all its rows, with these
         self.stopped: list[str] = []  # called runs that are told to stop
+        self.late: dict[str, str] = {}  # messages that were emitted before, for which there are new runs; their topics
         self.staged = ""  # where what becomes rows now was staged
 
     def own(self, lineage: Lineage, first: int = 0) -> list[MessageEvent]:
@@ -223,9 +226,11 @@ class Draft:
         live.events += own
         if own:
             live.folding = self.folding
-        if self.messages:
+        if self.children:
             live.children |= {child.lineage[-1]: child for child in self.children}
+        if self.messages:
             live.wakes |= wakes_of(self.messages)
+            live.topics |= {message.id: message.topic for message in self.messages}
         if self.values:
             live.returned.update(value.variable for value in self.values)
             live.values += self.values
