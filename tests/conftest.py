@@ -85,6 +85,13 @@ def postgres_servers() -> Iterator[Servers]:
     servers.end()
 
 
+@pytest.fixture
+def empty_schema(postgres_servers: Servers) -> Iterator[Callable[[], str]]:
+    """Gives the URL of a Postgres schema with nothing in its tables at each call; the next test has it after this."""
+    yield postgres_servers.empty
+    postgres_servers.take_back()
+
+
 @pytest.fixture(scope="session")
 def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with all tables and nothing in them, to be copied: migrating one takes longer than most trials."""
@@ -120,8 +127,8 @@ def fresh(request: pytest.FixtureRequest, empty_file: Path, quick_path: Path) ->
     if request.param == "memory":
         return lambda: partial(MemoryStore, MemoryDatabase())
     if request.param == "postgres":
-        servers: Servers = request.getfixturevalue("postgres_servers")
-        return servers.fresh
+        new: Callable[[], str] = request.getfixturevalue("empty_schema")
+        return new
     numbers = count()
     return lambda: f"sqlite:///{shutil.copyfile(empty_file, quick_path / f'{next(numbers)}.db')}"
 

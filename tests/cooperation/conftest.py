@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -10,7 +10,6 @@ import pytest
 
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from tests.cooperation import engines
-from tests.storage.postgres.server import Servers
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +18,8 @@ def stores(empty_file: Path, quick_path: Path, request: pytest.FixtureRequest) -
     numbers = count()
 
     def on_postgres() -> str:
-        servers: Servers = request.getfixturevalue("postgres_servers")
-        return servers.fresh()
+        new: Callable[[], str] = request.getfixturevalue("empty_schema")
+        return new()
 
     engines.SOURCES.update(
         memory=lambda: partial(MemoryStore, MemoryDatabase()),
