@@ -28,7 +28,7 @@ def add_to(app: typer.Typer) -> None:
         log_level: LogLevel = "info",
     ) -> None:
         """Serve the HTTP API of a store, until Ctrl-C or SIGTERM. It runs no workflows: that is what workers do."""
-        http = _http()
+        http = http_extra()
         set_up_logging(log_level)
         async with desk.client() as client:
             signals = StopSignals(lambda: desk.aside("stopped at once"))
@@ -52,7 +52,8 @@ def add_to(app: typer.Typer) -> None:
             desk.json_line({"event": "stopped"})
 
 
-def _http() -> ModuleType:
+def http_extra() -> ModuleType:
+    """perdure.http. Raises Refusal if what it needs is not installed."""
     try:
         return importlib.import_module("perdure.http")
     except ModuleNotFoundError as error:
@@ -66,4 +67,4 @@ def _http() -> ModuleType:
         ) from error
 
 
-__all__ = ["add_to"]
+__all__ = ["add_to", "http_extra"]

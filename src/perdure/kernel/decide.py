@@ -213,12 +213,29 @@ def _continue(run: Run, op: ops.Advance, me: str, scene: Scene) -> Decision:
 
 
 def _advance_aloud(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decision:
+    heard: tuple[Audit, ...] = ()
+    if op.events_read and run is not None:
+        run, heard = _heard(run, op, scene)
     decision = _advance(run, op, me, scene)
+    if heard and decision.run is not None:
+        decision = replace(decision, row=True, audit=heard + decision.audit)
     if op.published or op.stream_items:
         decision = publishing.said(decision, op)
     if op.stock is not None or (op.end is not None and op.end.has_staged) or scene.box is not EMPTY:
         decision = stocking.brought(decision, op, scene)
     return decision
+
+
+def _heard(run: Run, op: ops.Advance, scene: Scene) -> tuple[Run, tuple[Audit, ...]]:
+    """Who sent the broadcasts that the run has read, where it is somebody. While they were sent nobody knew who would
+    get them; what is sent to a run is in its trail from then on."""
+    rows: tuple[Audit, ...] = ()
+    read = set(op.events_read)
+    for event in scene.box.events:
+        if event.shared and event.id in read and event.actor and event.actor not in delivery.UNNAMED:
+            run, more = note(run, replace(op, actor=event.actor), "received", f"received {event.name}")
+            rows += more
+    return run, rows
 
 
 def _meet(box: Box, op: ops.Advance) -> tuple[Box | None, tuple[Event, ...]]:

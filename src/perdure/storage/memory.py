@@ -47,6 +47,7 @@ from perdure.ports import (
     TaskFilter,
     Transacts,
 )
+from perdure.storage.claims import better_models
 from perdure.storage.memory_cooperation import CooperationTables
 from perdure.storage.memory_events import EventTables
 from perdure.storage.memory_stock import StockTables
@@ -197,7 +198,8 @@ class MemoryStore:
             check_fence(database, engine_id, epoch)
             claimed: builtins.list[LoadedRun] = []
             for was in _claimable(database, offers)[: max(0, limit)]:
-                run = replace(was, owner=engine_id, claim=was.claim + 1)
+                model = better_models([was], offers).get(was.id, was.model)
+                run = replace(was, owner=engine_id, claim=was.claim + 1, model=model)
                 database.runs[run.id] = replace(database.runs[run.id], run=run)
                 claimed.append(replace(_loaded(database, run), orphaned=was.owner is not None))
             return claimed
@@ -330,19 +332,29 @@ class MemoryStore:
         known = self._database().stock.tasks
         return {one: known[one] for one in ids if one in known}
 
-    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
+    async def claim_tasks(
+        self, *, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str = ""
+    ) -> builtins.list[Task]:
         database = self._database()
-        check_storable(queue, worker, at + lease_us)
+        check_storable(queue, worker, at + lease_us, actor)
         with database.lock:
-            return database.stock.claim_tasks(queue, worker, lease_us, at, limit)
+            return database.stock.claim_tasks(queue, worker, lease_us, at, limit, actor)
 
     async def hold_task(
-        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+        self,
+        *,
+        task_id: str,
+        worker: str,
+        at: int,
+        keep: bool,
+        details: str | None = None,
+        error: str | None = None,
+        actor: str = "",
     ) -> bool:
         database = self._database()
-        check_storable(worker, details, error)
+        check_storable(worker, details, error, actor)
         with database.lock:
-            return database.stock.hold_task(task_id, worker, at, keep, details, error)
+            return database.stock.hold_task(task_id, worker, at, keep, details, error, actor)
 
     async def put_record(self, record: Record) -> int:
         database = self._database()
