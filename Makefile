@@ -9,7 +9,7 @@ PEERS  := .venv-peers
 CODE   := $(wildcard src tests bench examples)
 
 .DEFAULT_GOAL := check
-.PHONY: demo demo-ui test check lint format types bench bench-scale bench-graphs simulate soak clean
+.PHONY: demo demo-ui test check lint format types bench bench-scale bench-lists bench-graphs simulate soak clean
 
 demo: $(STAMP)           ## a shop whose process is killed, and whose orders arrive all the same
 	@$(BIN)/python examples/shop/demo.py
@@ -39,6 +39,9 @@ bench: $(STAMP)          ## what the engine does per second, beside the floor of
 
 bench-scale: $(STAMP)    ## an engine on a file with a million waiting runs
 	@$(BIN)/python -m bench.scale
+
+bench-lists: $(STAMP)    ## pages of a million runs, with every filter, on SQLite and Postgres
+	@$(BIN)/python -m bench.lists
 
 bench-graphs: $(STAMP) $(PEERS)/.installed  ## one run of a graph with up to 10,000 branches; graphs beside LangGraph
 	@$(BIN)/python -m bench.graphs

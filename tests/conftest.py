@@ -36,6 +36,7 @@ LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
 # are asked for.
 ALL_ON_POSTGRES = bool(os.environ.get("PERDURE_ALL_ON_POSTGRES"))
 ON_POSTGRES = {
+    "test_calls",
     "test_children",
     "test_client",
     "test_commits",
@@ -54,6 +55,7 @@ ON_POSTGRES = {
     "test_cooperation_engine",
     "test_meeting",
     "test_functions",
+    "test_late",
     "test_tasks",
     "test_together",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
 
@@ -19,6 +19,7 @@ from perdure.registry import Registry, named
 from perdure.views import (
     AuditView,
     EngineView,
+    HierarchyView,
     History,
     Page,
     RunTree,
@@ -27,6 +28,7 @@ from perdure.views import (
     engine_view,
     entry_view,
     from_cursor,
+    hierarchy_event_view,
     message_event_view,
     run_view,
     to_cursor,
@@ -151,16 +153,32 @@ class Inspecting:
 
         Raises RunNotFound; Misuse if the run is none of a graph, or of another one.
         """
-        run, found = await self._graph_run(id, graph)
-        return await self._traced(run, found)
+        run, found = await self._graph_of(id, graph)
+        input, entries = await self._store.journal(id)
+        done: asyncio.Future[TokensView] = asyncio.get_running_loop().create_future()
 
-    async def picture(self, id: str, *, graph: Graph[Any, Any] | None = None) -> str:
-        """A run of a graph as an SVG picture, with its tokens. As `tokens`."""
-        run, found = await self._graph_run(id, graph)
-        return found.to_svg(await self._traced(run, found))
+        def trace() -> None:  # A replay has tasks of its own, so it cannot happen inside another's.
+            try:
+                view = found.trace(run, input, entries, self._codec, self._payload_bytes_max)
+            except Exception as error:  # noqa: BLE001 - it is raised where it is asked for
+                done.set_exception(error)
+            else:
+                done.set_result(view)
 
-    async def _graph_run(self, id: str, graph: Graph[Any, Any] | None) -> tuple[Run, Graph[Any, Any]]:
-        """A run and its graph. Raises RunNotFound, Misuse."""
+        asyncio.get_running_loop().call_soon(trace)
+        return await done
+
+    async def drawing(
+        self, id: str, form: Literal["svg", "mermaid"] = "svg", *, graph: Graph[Any, Any] | None = None
+    ) -> str:
+        """A picture of a run's graph with its tokens, as SVG or as a Mermaid flowchart. Raises as `tokens`."""
+        tokens = await self.tokens(id, graph=graph)
+        _, found = await self._graph_of(id, graph)
+        text: str = found.to_svg(tokens) if form == "svg" else found.to_mermaid(tokens)
+        return text
+
+    async def _graph_of(self, id: str, graph: Graph[Any, Any] | None) -> tuple[Run, Any]:
+        """A run, and the graph that it is of. Raises RunNotFound, Misuse."""
         self._check_open()
         stored = (await self._store.get([checked_text(id, "a run's id")])).get(id)
         if stored is None:
@@ -177,20 +195,17 @@ class Inspecting:
             raise Misuse(f"run {id!r} is of {which}, not of {found!r}")
         return run, found
 
-    async def _traced(self, run: Run, graph: Graph[Any, Any]) -> TokensView:
-        input, entries = await self._store.journal(run.id)
-        done: asyncio.Future[TokensView] = asyncio.get_running_loop().create_future()
-
-        def trace() -> None:  # A replay has tasks of its own, so it cannot happen inside another's.
-            try:
-                view = graph.trace(run, input, entries, self._codec, self._payload_bytes_max)
-            except Exception as error:  # noqa: BLE001 - it is raised where it is asked for
-                done.set_exception(error)
-            else:
-                done.set_result(view)
-
-        asyncio.get_running_loop().call_soon(trace)
-        return await done
+    async def hierarchy(self, id: str, *, runs_max: int = 10_000) -> HierarchyView:
+        """What followed from an emission (by the id of its root), or the part of it from a run on: the runs, and what
+        happened to each of its messages, in the order of time. Raises as `tree`."""
+        tree = await self.tree(id, runs_max=runs_max)
+        found = await self._store.hierarchy(id)
+        topics = {message.id: message.topic for message in found.messages}
+        rows = sorted(found.events, key=lambda row: (row.created_at, row.scope, row.seq))
+        return HierarchyView(
+            tree=tree,
+            events=[hierarchy_event_view(row, topics.get(row.message_id, ""), self._codec) for row in rows],
+        )
 
     async def tree(self, id: str, *, runs_max: int = 10_000) -> RunTree:
         """A run with its children and theirs, oldest first, without payloads: as data, as text (`.text()`) or as a

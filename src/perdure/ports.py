@@ -55,6 +55,7 @@ class Offer(Struct, frozen=True):
     workflow: str
     version: str
     fingerprint: str
+    model: str = "function"
 
 
 class News(Struct, frozen=True, kw_only=True):
@@ -358,12 +359,22 @@ class Store(Protocol):
     async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
         """Tasks by id in one query; unknown ids are absent; an empty list asks nothing."""
 
-    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
+    async def claim_tasks(
+        self, *, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str = ""
+    ) -> builtins.list[Task]:
         """Give up to `limit` open tasks of a queue that nobody has at `at` to a worker, by id; each to one worker
         only."""
 
     async def hold_task(
-        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+        self,
+        *,
+        task_id: str,
+        worker: str,
+        at: int,
+        keep: bool,
+        details: str | None = None,
+        error: str | None = None,
+        actor: str = "",
     ) -> bool:
         """Lengthen a worker's lease, or (`keep` False) end it; whether the worker has the task, and it is open. None
         leaves details and error as they are."""

@@ -78,7 +78,10 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
 
     def offers(self) -> list[Offer]:
         """The code that is here, as the store wants to know it."""
-        found = [Offer(name, version, workflow.fingerprint) for (name, version), workflow in self._known.items()]
+        found = [
+            Offer(name, version, workflow.fingerprint, workflow.model)
+            for (name, version), workflow in self._known.items()
+        ]
         return found + [Offer(name, "", operation.fingerprint) for name, operation in self.operations.items()]
 
     def of(self, call: RunCall[Any]) -> Workflow[Any, Any]:

@@ -36,7 +36,7 @@ _CLAIMED_MAX: Final = 1_000
 class TaskView(Struct, frozen=True, kw_only=True):
     """A task. It is `claimed` while a worker's lease lasts, and `open` again by itself when that has passed. `details`
     is what the last heartbeat said, `error` how the last worker that gave it back failed, `claims` how often it was
-    taken."""
+    taken, `actor` who asked for the last claim, heartbeat or release."""
 
     id: str
     run_id: str
@@ -57,6 +57,7 @@ class TaskView(Struct, frozen=True, kw_only=True):
     created_at: datetime
     closed_at: datetime | None
     answered_by: str | None
+    actor: str | None = None
 
 
 class Tasking:
@@ -131,10 +132,11 @@ class Tasking:
     # Workers.
 
     async def claim_tasks(
-        self, queue: str, worker: str, *, limit: int = 1, lease: timedelta | float = 60
+        self, queue: str, worker: str, *, limit: int = 1, lease: timedelta | float = 60, actor: str | None = None
     ) -> list[TaskView]:
         """Take open tasks of a queue, the oldest first: nobody else has them while the lease lasts, which `beat_task`
-        lengthens. A worker that dies gives them back by that. Numbers are seconds. Raises InvalidArguments."""
+        lengthens. A worker that dies gives them back by that. Numbers are seconds. The `actor`, which stands with the
+        task, is the worker unless given. Raises InvalidArguments."""
         self._check_open()
         checked_text(queue, "a queue's name")
         checked_text(worker, "a worker's name")
@@ -144,20 +146,23 @@ class Tasking:
         if lease_us <= 0:
             raise InvalidArguments(f"a lease lasts for more than no time at all, not {lease!r}")
         now = self._clock.now()
-        found = await self._store.claim_tasks(queue=queue, worker=worker, lease_us=lease_us, at=now, limit=limit)
+        by = _checked_actor(actor, worker)
+        found = await self._store.claim_tasks(
+            queue=queue, worker=worker, lease_us=lease_us, at=now, limit=limit, actor=by
+        )
         return [self._task_view(one) for one in found]
 
-    async def beat_task(self, id: str, worker: str, details: Any = None) -> None:
+    async def beat_task(self, id: str, worker: str, details: Any = None, *, actor: str | None = None) -> None:
         """Say that a worker is alive, and how far it got: its lease begins anew. Raises TaskLost if another one has the
         task by now, TaskClosed if nobody waits for it any more."""
         text = None
         if details is not None:
             text = self._codec.encode(to_text(details, "the details of a heartbeat", self._payload_bytes_max))
-        await self._hold_task(id, worker, keep=True, details=text)
+        await self._hold_task(id, worker, keep=True, actor=actor, details=text)
 
-    async def release_task(self, id: str, worker: str) -> None:
+    async def release_task(self, id: str, worker: str, *, actor: str | None = None) -> None:
         """Give a task back: it is open at once. Raises as `beat_task`."""
-        await self._hold_task(id, worker, keep=False)
+        await self._hold_task(id, worker, keep=False, actor=actor)
 
     async def fail_task(self, id: str, worker: str, error: str, *, retry: bool, actor: str | None = None) -> None:
         """Say that a worker could not do a task. With `retry` it is open again, for whoever claims it next; otherwise
@@ -165,19 +170,29 @@ class Tasking:
         TaskLost, TaskClosed, TaskNotFound."""
         checked_text(error, "an error", _ERROR_MAX_CHARS)
         if retry:
-            await self._hold_task(id, worker, keep=False, error=error)
+            await self._hold_task(id, worker, keep=False, actor=actor, error=error)
             return
         checked_text(worker, "a worker's name")
         await self._give(await self._task(id), worker if actor is None else actor, worker, error=error)
 
     async def _hold_task(
-        self, id: str, worker: str, *, keep: bool, details: str | None = None, error: str | None = None
+        self,
+        id: str,
+        worker: str,
+        *,
+        keep: bool,
+        actor: str | None,
+        details: str | None = None,
+        error: str | None = None,
     ) -> None:
         self._check_open()
         checked_text(id, "a task's id")
         checked_text(worker, "a worker's name")
         now = self._clock.now()
-        if await self._store.hold_task(task_id=id, worker=worker, at=now, keep=keep, details=details, error=error):
+        by = _checked_actor(actor, worker)
+        if await self._store.hold_task(
+            task_id=id, worker=worker, at=now, keep=keep, details=details, error=error, actor=by
+        ):
             return
         task = await self._task(id)
         raise closed(task) if task.status != "open" else lost(task, worker)
@@ -257,7 +272,12 @@ class Tasking:
             created_at=to_datetime(task.created_at),
             closed_at=_at(task.closed_at),
             answered_by=task.answered_by,
+            actor=task.actor or None,
         )
+
+
+def _checked_actor(actor: str | None, worker: str) -> str:
+    return worker if actor is None else checked_text(actor, "an actor")
 
 
 def _at(at: int | None) -> datetime | None:

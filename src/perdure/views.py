@@ -116,6 +116,26 @@ class RunTree(Struct, frozen=True, kw_only=True):
         return name
 
 
+class HierarchyEventView(Struct, frozen=True, kw_only=True):
+    """Something that happened to a message of a hierarchy of operations, in the run (or root) that `scope` names."""
+
+    scope: str
+    seq: int
+    topic: str
+    message_id: str
+    kind: str
+    name: str
+    failure: Failure | None
+    at: datetime
+
+
+class HierarchyView(Struct, frozen=True, kw_only=True):
+    """A hierarchy of operations: its runs, and what happened, in the order of time."""
+
+    tree: RunTree
+    events: list[HierarchyEventView]
+
+
 class EngineView(Struct, frozen=True, kw_only=True):
     """A process's instance of Perdure, and the code that it has: names and versions of workflows."""
 
@@ -189,6 +209,20 @@ def message_event_view(row: MessageEventRow, codec: Codec) -> EntryView:
         attempts=1,
         started_at=to_datetime(row.created_at),
         at=to_datetime(row.created_at),
+    )
+
+
+def hierarchy_event_view(row: MessageEventRow, topic: str, codec: Codec) -> HierarchyEventView:
+    entry = message_event_view(row, codec)
+    return HierarchyEventView(
+        scope=row.scope,
+        seq=row.seq,
+        topic=topic,
+        message_id=row.message_id,
+        kind=entry.kind,
+        name=entry.name,
+        failure=entry.failure,
+        at=entry.at,
     )
 
 

@@ -69,7 +69,7 @@ def test_bench_measures_and_leaves_nothing_behind(shell: Shell) -> None:
     assert shell("runs", "list", "--tag", "perdure=bench").out
 
 
-@pytest.mark.parametrize("group", [[], ["runs"], ["dead-letters"], ["tasks"], ["artifacts"], ["graph"]])
+@pytest.mark.parametrize("group", [[], ["runs"], ["dead-letters"], ["tasks"], ["artifacts"], ["graph"], ["tokens"]])
 def test_every_verb_has_help_and_json(shell: Shell, group: list[str]) -> None:
     listed = shell(*group, "-h").out.partition("Commands:\n")[2]
     verbs = [line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2] != " "]

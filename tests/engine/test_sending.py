@@ -56,6 +56,23 @@ async def test_who_sends_to_a_run_is_in_its_audit_whatever_the_run_is_doing(open
         await env.check()
 
 
+async def test_who_sent_a_broadcast_is_in_the_audit_of_the_run_that_read_it(opened: Open) -> None:
+    async with opened() as env:
+        await env.engine.start(pinged(), id="waits")
+        await env.quiet()
+        await env.engine.send(Ping(number=1), actor="ann")
+        await env.engine.send(Ping(number=2), actor="bob")
+        await env.engine.start(pinged(), id="finds")
+        for id, actor in (("waits", "ann"), ("finds", "bob")):
+            await env.engine.handle(id).result()
+            rows = [(row.became, row.cause, row.actor) for row in await env.engine.audit(id) if "Ping" in row.cause]
+            assert rows == [("received", "received Ping", actor)]
+            seqs = [row.seq for row in await env.engine.audit(id)]
+            assert seqs == list(range(1, len(seqs) + 1))
+        await env.restart()
+        await env.check()
+
+
 async def test_many_events_are_sent_at_once_and_each_has_its_result(opened: Open) -> None:
     async with opened() as env:
         await env.engine.start(pinged(), id="r")

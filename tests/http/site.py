@@ -26,6 +26,7 @@ from perdure import (
     task,
     workflow,
 )
+from perdure.graph import Graph, wait
 from perdure.http import Scope, make_token, serving
 from perdure.ports import Store
 
@@ -108,7 +109,17 @@ async def makes(name: str, text: str, media_type: str | None = None) -> str:
     return name
 
 
-WORKFLOWS: list[Workflow[Any, Any]] = [greet, pays, sleeps, family, fails, asks, makes]
+@step
+async def says(name: str) -> str:
+    return f"hello {name}"
+
+
+greeting: Graph[Any, Any] = Graph("greeting")
+greeting.node("says", says, input={"name": "input.name"})
+greeting.node("more", wait("told"))
+greeting.edge("says", "more")
+
+WORKFLOWS: list[Workflow[Any, Any]] = [greet, pays, sleeps, family, fails, asks, makes, greeting]
 
 
 class Site:

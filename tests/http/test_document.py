@@ -40,9 +40,9 @@ class Target:
         self.url = url
         self.headers = {"authorization": f"Bearer {token}"}
         self.ids: dict[str, list[str]] = {
-            "run_id": ["r-1", "r-3", "r-4"],
-            "key": ["k"] * 3,
-            "name": ["log"] * 3,
+            "run_id": ["r-1", "r-3", "r-4", "g-1"],
+            "key": ["k"] * 4,
+            "name": ["log"] * 4,
             "queue": ["gpu"],
         }
         self._client = client
@@ -87,11 +87,12 @@ async def settled(client: Client) -> None:
     await client.start("sleeps", {}, id="r-3")
     await client.start("makes", {"name": "n", "text": "t"}, id="r-4")
     await client.handle("r-4").result()
+    await client.start("greeting", {"input": {"name": "ada"}}, id="g-1")
     while len(await client.tasks()) < 2 or await client.handle("r-3").status() != "suspended":
         await asyncio.sleep(0.01)
     await client.send(Paid(amount=1), to="r-3")
     await client.cancel("r-3")
-    for id in ("r-1", "r-2"):
+    for id in ("r-1", "r-2", "g-1"):
         while await client.handle(id).status() != "suspended":
             await asyncio.sleep(0.01)
 
@@ -103,11 +104,11 @@ def target(store: str) -> Iterator[Target]:
 
     async def house() -> None:
         loop = asyncio.get_running_loop()
-        async with Engine(store, workflows=WORKFLOWS, grace_s=0) as engine, Client(store) as client:
+        async with Engine(store, workflows=WORKFLOWS, grace_s=0) as engine:
             await settled(engine)
-            token = await make_token(client, "root", "admin")
+            token = await make_token(engine, "root", "admin")
             options: dict[str, Any] = {"requests_burst": 1_000_000, "stream_s_max": 0.02, "poll_s": 0.01}
-            async with serving(client, port=0, **options) as url:
+            async with serving(engine, port=0, **options) as url:
                 ready.append(Target(url, token, engine, loop))
                 await ready[0].look_round()
                 is_ready.set()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from perdure.http.routes.dead_letters import REMOVAL
 from perdure.ports import Store
+from perdure.removals import REMOVAL
 from tests.http.site import Paid, refused, site, told
 
 MakeStore = Callable[[], Store]

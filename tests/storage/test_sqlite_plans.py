@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from perdure.storage.listing import ways
 from perdure.storage.sqlite import queries, stock
 from perdure.storage.sqlite.connection import connect_writer
+from perdure.storage.sqlite.listing import counting, listing
 from perdure.storage.sqlite.queries import WideStatement
+from tests.storage.listings import LISTINGS, Listing
 
 QUERIES = {**queries.QUERIES, **stock.QUERIES}
 
@@ -72,3 +75,16 @@ def test_no_query_reads_a_whole_table(database: sqlite3.Connection, name: str) -
 def test_what_takes_the_first_of_many_sorts_nothing(database: sqlite3.Connection, name: str) -> None:
     steps = plan(database, QUERIES[name])
     assert not [step for step in steps if "TEMP B-TREE" in step], steps
+
+
+@pytest.mark.parametrize("listed", LISTINGS, ids=str)
+def test_every_way_to_list_runs_walks_an_index_and_sorts_nothing(database: sqlite3.Connection, listed: Listing) -> None:
+    found = ways(listed.wanted)
+    assert tuple(way.query for way in found) == listed.ways
+    for way in found:
+        steps = plan(database, listing(way.query, len(way.statuses)))
+        walked = [step for step in steps if step.startswith(("SCAN", "SEARCH")) and not step.startswith("SCAN wanted")]
+        index = "run_tags USING PRIMARY KEY" if way.query == "by_tag" else f"runs USING INDEX {listed.index(way.query)}"
+        assert sum(index in step for step in walked) == max(1, len(way.statuses)), steps
+        assert not [step for step in walked if step.startswith("SCAN runs") or "TEMP B-TREE" in step], steps
+        assert not [step for step in plan(database, counting(way.query, len(way.statuses))) if WHOLE_TABLE.match(step)]

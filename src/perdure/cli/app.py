@@ -24,6 +24,7 @@ from perdure.cli import (
     serving,
     starting,
     tasks,
+    tokens,
     worker,
 )
 
@@ -32,6 +33,7 @@ CAPABILITIES = (
     projects,
     worker,
     serving,
+    tokens,
     starting,
     runs,
     events,

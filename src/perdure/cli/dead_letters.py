@@ -10,7 +10,7 @@ import typer
 from perdure.cli import bulk
 from perdure.cli.changing import AtMost, Everything, Yes
 from perdure.cli.desk import Desk
-from perdure.cli.failures import Code, Refusal
+from perdure.cli.failures import Refusal
 from perdure.cli.settings import actor
 from perdure.cli.texts import brief
 from perdure.cli.verbs import group, verb
@@ -88,16 +88,12 @@ def _add_remove(letters: typer.Typer) -> None:
         at_most: AtMost = 10_000,
     ) -> int:
         """Forget dead letters for good: by id, or all of a name, after asking."""
+        from perdure.removals import remove_dead_letter
+
         async with desk.client() as client:
 
             async def act(id: str) -> str:
-                if not await client.remove_dead_letter(id):
-                    raise Refusal(
-                        f"there is no dead letter {id!r}: it was replayed or removed",
-                        "see which there are: perdure dead-letters list",
-                        code=Code.NOT_FOUND,
-                        kind="dead_letter_not_found",
-                    )
+                await remove_dead_letter(client, id, actor=actor())
                 return "removed"
 
             chosen = await _chosen(desk, client, ids or (), name, everything, "remove", yes, at_most)

@@ -40,7 +40,7 @@ def add_to(app: typer.Typer) -> None:
     ) -> None:
         """Serve the HTTP API of a store, and the dashboard, until Ctrl-C or SIGTERM. It runs no workflows: that is what
         workers do. Graphs of MODULE are drawn on the pages of their runs."""
-        http = _http()
+        http = http_extra()
         set_up_logging(log_level)
         async with desk.client() as client:
             signals = StopSignals(lambda: desk.aside("stopped at once"))
@@ -83,7 +83,8 @@ def _pages(desk: Desk, targets: Sequence[str]) -> Any:
     return pages.dashboard(decorated_workflows())
 
 
-def _http() -> ModuleType:
+def http_extra() -> ModuleType:
+    """perdure.http. Raises Refusal if what it needs is not installed."""
     try:
         importlib.import_module("jinja2")
         return importlib.import_module("perdure.http")
@@ -98,4 +99,4 @@ def _http() -> ModuleType:
         ) from error
 
 
-__all__ = ["add_to"]
+__all__ = ["add_to", "http_extra"]

@@ -27,7 +27,7 @@ class Graphs:
     async def picture(self, client: Client, run: RunView) -> Markup | None:
         """A run with its tokens; None if it is none of a graph, or of one whose code is not here, or has changed."""
         try:
-            drawn = await client.picture(run.id, graph=self._known.get((run.workflow, run.workflow_version)))
+            drawn = await client.drawing(run.id, graph=self._known.get((run.workflow, run.workflow_version)))
         except Misuse:
             return None
         return for_page(drawn)

@@ -47,7 +47,7 @@ async def check_bind(client: Client, host: str) -> str:
     if not is_loopback(host):
         raise Misuse(
             f"the API does not listen on {host!r} without a token: whoever reaches it could do everything. Make one "
-            "with make_token(client, 'ops', 'admin'), or listen on 127.0.0.1"
+            "with `perdure tokens create ops --scope admin`, or listen on 127.0.0.1"
         )
     if await has_tokens(client):
         return "all tokens are revoked: nobody gets in before a new one is made"

@@ -164,10 +164,10 @@ def _ended(
         entries=op.entries,
         waits_cleared=undoes or end.has_waited or scene.box is not EMPTY,
         events_read=op.events_read,
-        consumed=op.consumed,
+        consumed=(*op.consumed, *cooperating.heard_of(run)),
         audit=audit_rows + more,
         effects=effects,
-        posts=posts,
+        posts=(*posts, *cooperating.to_caller(run, op)),
         reply=True,
     )
 
@@ -213,12 +213,29 @@ def _continue(run: Run, op: ops.Advance, me: str, scene: Scene) -> Decision:
 
 
 def _advance_aloud(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decision:
+    heard: tuple[Audit, ...] = ()
+    if op.events_read and run is not None:
+        run, heard = _heard(run, op, scene)
     decision = _advance(run, op, me, scene)
+    if heard and decision.run is not None:
+        decision = replace(decision, row=True, audit=heard + decision.audit)
     if op.published or op.stream_items:
         decision = publishing.said(decision, op)
     if op.stock is not None or (op.end is not None and op.end.has_staged) or scene.box is not EMPTY:
         decision = stocking.brought(decision, op, scene)
     return decision
+
+
+def _heard(run: Run, op: ops.Advance, scene: Scene) -> tuple[Run, tuple[Audit, ...]]:
+    """Who sent the broadcasts that the run has read, where it is somebody. While they were sent nobody knew who would
+    get them; what is sent to a run is in its trail from then on."""
+    rows: tuple[Audit, ...] = ()
+    read = set(op.events_read)
+    for event in scene.box.events:
+        if event.shared and event.id in read and event.actor and event.actor not in delivery.UNNAMED:
+            run, more = note(run, replace(op, actor=event.actor), "received", f"received {event.name}")
+            rows += more
+    return run, rows
 
 
 def _meet(box: Box, op: ops.Advance) -> tuple[Box | None, tuple[Event, ...]]:
@@ -336,11 +353,26 @@ def _end(
         box=EMPTY,
         outcome=outcome,
         waits_cleared=True,
+        consumed=cooperating.heard_of(run),
         audit=audit_rows,
         effects=(Finish(run, outcome),),
-        posts=posts,
+        posts=(*posts, *cooperating.to_caller(run, op)),
         reply=True,
     )
+
+
+def _tell(run: Run | None, op: ops.Tell, me: str, scene: Scene) -> Decision:
+    if run is None or run.model == "operation":
+        return cooperating.tell(run, op, me, scene)
+    if op.kind == "undo" and run.status is Status.SUCCEEDED:
+        return cooperating.undo_call(run, op, me, scene)
+    if op.kind not in ("stop", "undo") or run.status in FINISHED or run.status in _UNDOING:
+        return NOTHING
+    reason = "the operation that called it gives up"
+    run = mine_or_free(run, op, me)
+    failure = op.failure or cancellation(reason)
+    stop = ops.Cancel(run_id=run.id, at=op.at, actor=op.actor, reason=reason, failure=failure)
+    return _cancel(run, stop, me, scene)
 
 
 def _retry(run: Run | None, op: ops.Retry, me: str, scene: Scene) -> Decision:
@@ -466,7 +498,7 @@ _RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
     ops.Prove: delivery.prove,
     ops.Emit: cooperating.emit,
     ops.Cooperate: cooperating.cooperate,
-    ops.Tell: cooperating.tell,
+    ops.Tell: _tell,
     ops.Settle: cooperating.settle,
     ops.CancelScope: cooperating.cancel_scope,
     ops.UndoScope: cooperating.undo_scope,

@@ -20,7 +20,7 @@ from perdure.kernel.records import Event, Run
 from perdure.kernel.status import FINISHED, Status
 
 # Nobody in particular: code that sends says who it is only if somebody wants to know.
-_UNNAMED = frozenset({"api", "engine"})
+UNNAMED = frozenset({"api", "engine"})
 
 
 class Delivered(Struct, frozen=True):
@@ -98,7 +98,7 @@ def send(run: Run | None, op: ops.Send, me: str, scene: Scene) -> Decision:
 
 def noted(decision: Decision, op: ops.Op, became: str, cause: str) -> Decision:
     """A decision about a run, with a row in its audit trail that says who asked for it, if it is somebody."""
-    if decision.run is None or op.actor in _UNNAMED:
+    if decision.run is None or op.actor in UNNAMED:
         return decision
     run, rows = note(decision.run, op, became, cause)
     effects = tuple(Begin(run) if isinstance(effect, Begin) else effect for effect in decision.effects)

@@ -83,6 +83,7 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     created_at: int
     closed_at: int | None = None
     answered_by: str | None = None
+    actor: str = ""  # who asked for the last claim, heartbeat or release
 
     def is_claimed(self, at: int) -> bool:
         return self.status == "open" and self.lease_until is not None and self.lease_until > at

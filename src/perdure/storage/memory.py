@@ -14,7 +14,7 @@ from msgspec.structs import astuple, replace
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced, Misuse, RunNotFound, StoreBroken
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
-from perdure.kernel.cooperation import HandlerBook, MessageEventRow, ScopeRows
+from perdure.kernel.cooperation import HandlerBook, MessageEventRow, OperationRow, ScopeRows
 from perdure.kernel.mail import knock
 from perdure.kernel.matching import Settlement
 from perdure.kernel.records import (
@@ -47,6 +47,7 @@ from perdure.ports import (
     TaskFilter,
     Transacts,
 )
+from perdure.storage.claims import better_models
 from perdure.storage.memory_cooperation import CooperationTables
 from perdure.storage.memory_events import EventTables
 from perdure.storage.memory_stock import StockTables
@@ -197,7 +198,8 @@ class MemoryStore:
             check_fence(database, engine_id, epoch)
             claimed: builtins.list[LoadedRun] = []
             for was in _claimable(database, offers)[: max(0, limit)]:
-                run = replace(was, owner=engine_id, claim=was.claim + 1)
+                model = better_models([was], offers).get(was.id, was.model)
+                run = replace(was, owner=engine_id, claim=was.claim + 1, model=model)
                 database.runs[run.id] = replace(database.runs[run.id], run=run)
                 claimed.append(replace(_loaded(database, run), orphaned=was.owner is not None))
             return claimed
@@ -337,19 +339,29 @@ class MemoryStore:
         known = self._database().stock.tasks
         return {one: known[one] for one in ids if one in known}
 
-    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
+    async def claim_tasks(
+        self, *, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str = ""
+    ) -> builtins.list[Task]:
         database = self._database()
-        check_storable(queue, worker, at + lease_us)
+        check_storable(queue, worker, at + lease_us, actor)
         with database.lock:
-            return database.stock.claim_tasks(queue, worker, lease_us, at, limit)
+            return database.stock.claim_tasks(queue, worker, lease_us, at, limit, actor)
 
     async def hold_task(
-        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+        self,
+        *,
+        task_id: str,
+        worker: str,
+        at: int,
+        keep: bool,
+        details: str | None = None,
+        error: str | None = None,
+        actor: str = "",
     ) -> bool:
         database = self._database()
-        check_storable(worker, details, error)
+        check_storable(worker, details, error, actor)
         with database.lock:
-            return database.stock.hold_task(task_id, worker, at, keep, details, error)
+            return database.stock.hold_task(task_id, worker, at, keep, details, error, actor)
 
     async def put_record(self, record: Record) -> int:
         database = self._database()
@@ -530,8 +542,10 @@ def write_batch(
     for run_id, write in runs.items():
         database.runs[run_id] = _written(database.runs.get(run_id), write)
         (database.active.add if write.run.status in ACTIVE else database.active.discard)(run_id)
-        if write.expected_version is None and write.run.model == "operation" and write.run.parent_id is not None:
-            database.cooperation.children.setdefault(write.run.parent_id, []).append(run_id)
+        run = write.run
+        takes_part = run.model == "operation" or run.bond == "called"
+        if write.expected_version is None and run.parent_id is not None and takes_part:
+            database.cooperation.children.setdefault(run.parent_id, []).append(run_id)
     for run_id, first, attempt in batch.archive:
         for seq in _from(database, run_id, first):
             database.archive.setdefault(run_id, {})[attempt, seq] = database.journal[run_id].pop(seq)
@@ -610,9 +624,23 @@ def _loaded(database: MemoryDatabase, run: Run) -> LoadedRun:
     return LoadedRun(run=run, waits=database.tables.waits_of(run.id), events=database.tables.of(run.id))
 
 
-def _operation(database: MemoryDatabase, run_id: str) -> Run | None:
+def _operation(database: MemoryDatabase, run_id: str) -> OperationRow | None:
     stored = database.runs.get(run_id)
-    return None if stored is None or stored.run.model != "operation" else stored.run
+    if stored is None:
+        return None
+    run, is_call = stored.run, stored.run.bond == "called"
+    if run.model != "operation" and not is_call:
+        return None
+    return OperationRow(
+        id=run.id,
+        parent_id=run.parent_id,
+        handler=run.workflow,
+        status=run.status,
+        origin=run.origin,
+        bond=run.bond,
+        output=stored.outcome.output if is_call else None,
+        failure=stored.outcome.failure if is_call else None,
+    )
 
 
 def _is_for(database: MemoryDatabase, mail: Mail, engine_id: str) -> bool:

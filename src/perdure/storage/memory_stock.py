@@ -127,7 +127,7 @@ class StockTables(Struct, eq=False):
 
     # Writing beside commits.
 
-    def claim_tasks(self, queue: str, worker: str, lease_us: int, at: int, limit: int) -> list[Task]:
+    def claim_tasks(self, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str) -> list[Task]:
         free = self.list_tasks(TaskFilter(queue=queue, status="open", at=at, limit=limit))
         claimed = [
             replace(
@@ -137,13 +137,16 @@ class StockTables(Struct, eq=False):
                 lease_until=at + lease_us,
                 beat_at=at,
                 claims=task.claims + 1,
+                actor=actor,
             )
             for task in free
         ]
         self.tasks |= {task.id: task for task in claimed}
         return claimed
 
-    def hold_task(self, task_id: str, worker: str, at: int, keep: bool, details: str | None, error: str | None) -> bool:
+    def hold_task(
+        self, task_id: str, worker: str, at: int, keep: bool, details: str | None, error: str | None, actor: str
+    ) -> bool:
         task = self.tasks.get(task_id)
         if task is None or task.status != "open" or task.worker != worker:
             return False
@@ -154,6 +157,7 @@ class StockTables(Struct, eq=False):
             beat_at=at,
             details=task.details if details is None else details,
             error=task.error if error is None else error,
+            actor=actor,
         )
         return True
 

@@ -168,15 +168,27 @@ class StoreProxy:
     async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
         return await self._through(self.inner.load_tasks(ids))
 
-    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
-        claiming = self.inner.claim_tasks(queue=queue, worker=worker, lease_us=lease_us, at=at, limit=limit)
+    async def claim_tasks(
+        self, *, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str = ""
+    ) -> builtins.list[Task]:
+        claiming = self.inner.claim_tasks(
+            queue=queue, worker=worker, lease_us=lease_us, at=at, limit=limit, actor=actor
+        )
         return await self._through(claiming)
 
     async def hold_task(
-        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+        self,
+        *,
+        task_id: str,
+        worker: str,
+        at: int,
+        keep: bool,
+        details: str | None = None,
+        error: str | None = None,
+        actor: str = "",
     ) -> bool:
         holding = self.inner.hold_task(
-            task_id=task_id, worker=worker, at=at, keep=keep, details=details, error=error
+            task_id=task_id, worker=worker, at=at, keep=keep, details=details, error=error, actor=actor
         )  # fmt: skip
         return await self._through(holding)
 

@@ -10,8 +10,12 @@ from typing import cast
 
 import pytest
 
+from perdure.storage.listing import ways
 from perdure.storage.postgres import PostgresStore, queries, stock
-from perdure.storage.postgres.connection import connect
+from perdure.storage.postgres.connection import Connection, connect
+from perdure.storage.postgres.listing import LISTING, counting, listing
+from perdure.storage.postgres.queries import Query
+from tests.storage.listings import LISTINGS
 from tests.storage.postgres.meddling import author_on
 from tests.storage.postgres.server import VERSIONS, Servers
 
@@ -39,13 +43,37 @@ async def test_no_query_reads_a_whole_table(postgres_servers: Servers, version: 
         assert len(asked) > 40
         wrong: list[str] = []
         for name, query in asked.items():
-            await connection.execute(f"prepare asked as {query.sql}")
-            values = f"({', '.join('null' for _ in query.names)})" if query.names else ""
-            plan = [row[0] for row in await connection.fetch(f"explain (costs off) execute asked{values}")]
-            await connection.execute("deallocate asked")
+            plan = await plan_of(connection, query)
             wrong += [f"{name}: {line.strip()}" for line in whole_reads(plan) if ASKED_FOR.get(name, "-") not in line]
         await connection.close()
         assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_every_way_to_list_runs_walks_an_index_in_order(postgres_servers: Servers, version: int) -> None:
+    async with author_on(postgres_servers.fresh(version)) as author:
+        connection = await connect(cast(PostgresStore, author.store).address, "plans")
+        await connection.execute(f"begin; {LISTING}")
+        for listed in LISTINGS:
+            found = ways(listed.wanted)
+            assert tuple(way.query for way in found) == listed.ways
+            for way in found:
+                plan = await plan_of(connection, listing(way.query, len(way.statuses)))
+                text = "\n".join(plan)
+                count = max(1, len(way.statuses))
+                assert sum(listed.index(way.query) in line for line in plan if " Scan " in line) >= count, text
+                assert not whole_reads(plan), text
+                assert not [line for line in plan if "Sort  " in f"{line}  "], text
+                assert not whole_reads(await plan_of(connection, counting(way.query, len(way.statuses))))
+        await connection.close()
+
+
+async def plan_of(connection: Connection, query: Query) -> list[str]:
+    await connection.execute(f"prepare asked as {query.sql}")
+    values = f"({', '.join('null' for _ in query.names)})" if query.names else ""
+    plan = [row[0] for row in await connection.fetch(f"explain (costs off) execute asked{values}")]
+    await connection.execute("deallocate asked")
+    return plan
 
 
 def whole_reads(plan: list[str]) -> list[str]:

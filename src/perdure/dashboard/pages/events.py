@@ -10,7 +10,7 @@ from perdure import Delivered, NamedEvent
 from perdure.dashboard.page import Action, Form, Page, Shown, Visit, Wrong
 from perdure.dashboard.rendering import url
 from perdure.errors import InvalidArguments, QueueFull, RunFinished, RunNotFound, UnstorableValue
-from perdure.http.routes.dead_letters import removed
+from perdure.removals import remove_dead_letter
 
 _LIMIT: Final = 50
 _SENDING: Final = (RunNotFound, RunFinished, QueueFull, UnstorableValue, InvalidArguments)
@@ -53,7 +53,7 @@ async def replay(visit: Visit, form: Form) -> str:
 
 async def remove(visit: Visit, form: Form) -> str:
     del form
-    await removed(visit.client, visit.part("letter_id"), visit.caller.name)
+    await remove_dead_letter(visit.client, visit.part("letter_id"), actor=visit.caller.name)
     return url("events", said="removed")
 
 

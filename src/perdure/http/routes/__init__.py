@@ -11,6 +11,7 @@ from perdure.http.routes import (
     events,
     executors,
     health,
+    insights,
     metrics,
     runs,
     tasks,
@@ -20,6 +21,7 @@ from perdure.http.routes import (
 # Below the API's own path.
 CAPABILITIES = (
     runs.router,
+    insights.router,
     events.router,
     dead_letters.router,
     artifacts.router,

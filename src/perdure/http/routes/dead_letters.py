@@ -6,7 +6,7 @@ from litestar import Router, delete, get, post
 from litestar.params import JSONBody
 from msgspec import Struct
 
-from perdure.client import Client
+from perdure import removals
 from perdure.errors import DeadLetterNotFound, InvalidArguments, QueueFull, RunFinished, RunNotFound
 from perdure.http.access import caller_of, operates, reads
 from perdure.http.given import Asked, TheClient
@@ -14,8 +14,6 @@ from perdure.http.problems import no
 from perdure.http.routes.events import SentView, sent_view
 from perdure.http.wanted import After, Body, Id, Limit, Name, Text, cursor_of
 from perdure.views import DeadLetterView
-
-REMOVAL = "perdure.dead-letter-removal"  # the kind of record that says who removed which
 
 
 class DeadLetters(Struct, frozen=True, kw_only=True):
@@ -60,17 +58,7 @@ async def replay_dead_letter(request: Asked, client: TheClient, letter_id: Id, d
 @delete("/{letter_id:str}", guards=[operates], responses=no(DeadLetterNotFound, changes=True))
 async def remove_dead_letter(request: Asked, client: TheClient, letter_id: Id) -> None:
     """Forget it, for good. Who did so stays on record."""
-    await removed(client, letter_id, caller_of(request).name)
-
-
-async def removed(client: Client, letter_id: str, actor: str) -> None:
-    """Remove a dead letter, and leave a record of who did. Raises DeadLetterNotFound."""
-    letter = await client.dead_letter(letter_id)
-    # The trail comes first: a crash in between leaves a note of something that is still to be done, never the reverse.
-    note = {"event": letter.name, "to": letter.to, "sent_at": letter.sent_at}
-    await client.put_record(REMOVAL, letter_id, note, actor=actor)
-    if not await client.remove_dead_letter(letter_id, actor=actor):
-        raise DeadLetterNotFound(f"there is no dead letter {letter_id!r} any more", letter_id=letter_id)
+    await removals.remove_dead_letter(client, letter_id, actor=caller_of(request).name)
 
 
 router = Router(
@@ -79,4 +67,4 @@ router = Router(
     tags=["dead letters"],
 )
 
-__all__ = ["REMOVAL", "removed", "router"]
+__all__ = ["router"]

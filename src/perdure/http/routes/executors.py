@@ -70,9 +70,10 @@ class Release(Body, frozen=True, kw_only=True):
 
 
 @post("/queues/{queue:str}/claim", guards=[operates], status_code=200, responses=no(InvalidArguments, changes=True))
-async def claim_tasks(client: TheClient, queue: Id, data: JSONBody[Claim]) -> list[TaskView]:
+async def claim_tasks(request: Asked, client: TheClient, queue: Id, data: JSONBody[Claim]) -> list[TaskView]:
     """Take open tasks of a queue, the oldest first. Nobody else gets them while the lease lasts."""
-    return await client.claim_tasks(queue, data.worker, limit=data.limit, lease=data.lease_s)
+    actor = caller_of(request).name
+    return await client.claim_tasks(queue, data.worker, limit=data.limit, lease=data.lease_s, actor=actor)
 
 
 @post(
@@ -81,9 +82,9 @@ async def claim_tasks(client: TheClient, queue: Id, data: JSONBody[Claim]) -> li
     status_code=200,
     responses=no(*_HOLDING, UnstorableValue, changes=True),
 )
-async def beat_task(client: TheClient, task_id: Id, data: JSONBody[Heartbeat]) -> TaskView:
+async def beat_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Heartbeat]) -> TaskView:
     """Say that the worker is alive: its lease begins anew."""
-    await client.beat_task(task_id, data.worker, data.details)
+    await client.beat_task(task_id, data.worker, data.details, actor=caller_of(request).name)
     return await client.task(task_id)
 
 
@@ -126,9 +127,9 @@ async def fail_task(request: Asked, client: TheClient, task_id: Id, data: JSONBo
 
 
 @post("/tasks/{task_id:str}/release", guards=[operates], status_code=200, responses=no(*_HOLDING, changes=True))
-async def release_task(client: TheClient, task_id: Id, data: JSONBody[Release]) -> TaskView:
+async def release_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Release]) -> TaskView:
     """Give a task back: it is open at once."""
-    await client.release_task(task_id, data.worker)
+    await client.release_task(task_id, data.worker, actor=caller_of(request).name)
     return await client.task(task_id)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from perdure.ports import LoadedRun, News, Offer
+from perdure.storage.claims import better_models
 from perdure.storage.postgres.commit import check_fence
 from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.faults import is_lost
@@ -81,4 +82,8 @@ async def _claim(connection: Connection, engine_id: str, offers: Sequence[Offer]
     ids = [*orphaned]
     await fetch(connection, "take_over", owner=engine_id, ids=ids)
     loaded = {one.run.id: one for one in await load_now(connection, ids)}
+    if models := better_models([one.run for one in loaded.values()], offers):
+        await fetch(connection, "put_models", ids=[*models], models=[*models.values()])
+        for run_id, model in models.items():
+            loaded[run_id] = replace(loaded[run_id], run=replace(loaded[run_id].run, model=model))
     return [replace(loaded[run_id], orphaned=orphaned[run_id]) for run_id in ids]

@@ -1,57 +1,71 @@
-"""Listing runs: which query answers a filter without reading the whole table."""
+"""Listing runs: the statements for a filter."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Final
 
-from perdure.kernel.status import ACTIVE, FINISHED, Status
 from perdure.ports import RunFilter
+from perdure.storage.listing import COUNTED_MAX, Way, cursor, for_each_status, narrowest, ways
+from perdure.storage.postgres.connection import Connection
+from perdure.storage.postgres.queries import QUERIES, Query, to_query
+from perdure.storage.postgres.rows import json_text
 
-_UNSUCCESSFUL = FINISHED - {Status.SUCCEEDED}
-_FIRST = -(2**63)
-_LAST = 2**63 - 1
+# Each listing walks an index in its order, and stops when the page is full. Left to itself, Postgres guesses how many
+# runs a condition fits, and where it guesses few, finds all of them and sorts them.
+LISTING: Final = (
+    "; ".join(f"set local {name} = off" for name in ("enable_sort", "enable_incremental_sort", "enable_bitmapscan"))
+    + "; set local max_parallel_workers_per_gather = 0"
+)
 
 
-def listing(wanted: RunFilter) -> tuple[str, dict[str, Any]]:
-    """The name of the query for a filter, and its variables. What finds few runs comes first, the order of creation
-    last."""
-    before_at, before_id = _cursor(wanted)
-    variables: dict[str, Any] = {
+async def list_runs(connection: Connection, wanted: RunFilter) -> Sequence[Sequence[Any]]:
+    way = await chosen_way(connection, wanted)
+    query = listing(way.query, len(way.statuses))
+    return await connection.fetch(query.sql, *query.arguments({**given(wanted), **way.variables}))
+
+
+async def chosen_way(connection: Connection, wanted: RunFilter) -> Way:
+    found = ways(wanted)
+    if len(found) == 1:
+        return found[0]
+    counts: list[int] = []
+    for way in found:
+        query = counting(way.query, len(way.statuses))
+        counts.append(await connection.fetchval(query.sql, *query.arguments({**given(wanted), **way.variables})))
+    return narrowest(found, counts)
+
+
+def given(wanted: RunFilter) -> dict[str, Any]:
+    created_from, before_at, before_id = cursor(wanted)
+    return {
         "workflow": wanted.workflow,
         "statuses": [str(status) for status in wanted.statuses] or None,
         "hold": wanted.hold,
         "parent_id": wanted.parent_id,
-        "tag_keys": list(wanted.tags),
-        "tag_values": list(wanted.tags.values()),
-        "created_from": _FIRST if wanted.created_from is None else wanted.created_from,
+        "tags": json_text(wanted.tags) if wanted.tags else None,
+        "created_from": created_from,
         "before_at": before_at,
         "before_id": before_id,
         "limit": max(0, wanted.limit),
     }
-    if wanted.tags:
-        variables["tag_key"], variables["tag_value"] = next(iter(wanted.tags.items()))
-    return _way(wanted), variables
 
 
-def _way(wanted: RunFilter) -> str:
-    if wanted.parent_id is not None:
-        return "list_by_parent"
-    if wanted.hold is not None:
-        return "list_held"
-    if wanted.tags:
-        return "list_by_tag"
-    if wanted.statuses and ACTIVE.issuperset(wanted.statuses):
-        return "list_active"
-    if wanted.statuses and _UNSUCCESSFUL.issuperset(wanted.statuses):
-        return "list_unsuccessful"
-    return "list_all"
+@cache
+def listing(query: str, statuses: int) -> Query:
+    """The statement for a way with so many statuses: the newest of each, and of these the newest."""
+    columns, checks = QUERIES["run_columns"].text, QUERIES["filters"].text
+    newest = QUERIES["newest_by_tag" if query == "by_tag" else "newest"].text
+    return _for_each(f"select {columns} {QUERIES[query].text} and {checks}", statuses, newest)
 
 
-def _cursor(wanted: RunFilter) -> tuple[int, str]:
-    """Where the listing starts, exclusively: no id sorts before the empty one."""
-    starts = [(_LAST, "\U0010ffff")]
-    if wanted.created_before is not None:
-        starts.append((wanted.created_before, ""))
-    if wanted.after is not None:
-        starts.append(wanted.after)
-    return min(starts)
+@cache
+def counting(query: str, statuses: int) -> Query:
+    counted = _for_each(f"select 1 {QUERIES[query].text}", statuses, f"limit {COUNTED_MAX}").text
+    return to_query(f"select count(*) from ({counted}) as counted")  # noqa: S608 - of our own texts
+
+
+def _for_each(part: str, statuses: int, end: str) -> Query:
+    whole = f"{for_each_status(f'({part} {end})', statuses)} {end}"
+    return to_query(whole if statuses > 1 else for_each_status(f"{part} {end}", 1))

@@ -20,6 +20,7 @@ class Query(Struct, frozen=True):
 
     sql: str
     names: tuple[str, ...]
+    text: str  # as in the file
 
     def arguments(self, variables: Mapping[str, Any]) -> list[Any]:
         return [variables[name] for name in self.names]
@@ -34,12 +35,12 @@ def load_queries(text: str) -> Mapping[str, Query]:
         if name.strip() in texts:
             raise InvariantViolated(f"two queries are named {name.strip()!r}")
         texts[name.strip()] = _FRAGMENT.sub(lambda match: texts[match[1]], "\n".join(lines).strip())
-    return {name: _query(sql) for name, sql in texts.items()}
+    return {name: to_query(sql) for name, sql in texts.items()}
 
 
-def _query(sql: str) -> Query:
+def to_query(sql: str) -> Query:
     names = list(dict.fromkeys(_VARIABLE.findall(sql)))
-    return Query(_VARIABLE.sub(lambda match: f"${names.index(match[1]) + 1}", sql), tuple(names))
+    return Query(_VARIABLE.sub(lambda match: f"${names.index(match[1]) + 1}", sql), tuple(names), sql)
 
 
 QUERIES: Final = load_queries(Path(__file__).with_name("queries.sql").read_text("utf-8"))

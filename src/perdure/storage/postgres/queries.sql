@@ -19,10 +19,6 @@ runs.status in ('created', 'running', 'suspended', 'cancelling', 'rolling_back')
 -- The condition of the index runs_awake.
 runs.status in ('created', 'running', 'cancelling', 'rolling_back')
 
--- name: unsuccessful
--- The condition of the index runs_unsuccessful.
-runs.status in ('failed', 'cancelled', 'rolled_back', 'rollback_failed')
-
 -- name: forsaken
 -- Nobody alive has the run.
 (runs.owner is null or not exists (select 1 from engines where engines.id = runs.owner and engines.alive))
@@ -399,6 +395,11 @@ order by runs.created_at, runs.id limit :limit for update of runs skip locked
 -- Give runs to an engine.
 update runs set owner = :owner, claim = claim + 1 where id = any(:ids::text[])
 
+-- name: put_models
+-- What runs are, once that is known.
+update runs set model = new.model
+from unnest(:ids::text[], :models::text[]) as new (id, model) where runs.id = new.id
+
 -- name: runs
 -- Runs by id.
 select {run_columns} from runs where runs.id = any(:ids::text[])
@@ -545,42 +546,36 @@ select id from mail where id = any(:ids::bigint[])
 and (:statuses::text[] is null or runs.status = any(:statuses::text[]))
 and (:hold::text is null or runs.hold_kind = :hold::text)
 and (:parent_id::text is null or runs.parent_id = :parent_id::text)
-and not exists (
-    select 1 from unnest(:tag_keys::text[], :tag_values::text[]) as wanted (key, value)
-    where not exists (
-        select 1 from run_tags
-        where run_tags.key = wanted.key and run_tags.value = wanted.value
-            and run_tags.created_at = runs.created_at and run_tags.run_id = runs.id
-    )
-)
+and (:tags::text is null or runs.tags::jsonb @> :tags::text::jsonb)
+
+-- name: window
+-- From the cursor on, in the order that every index for listings has.
+runs.created_at >= :created_from and (runs.created_at, runs.id) < (:before_at, :before_id)
+
+-- name: by_parent
+-- Where a listing finds its runs: each is one of these and the filters, of several statuses one for each.
+from runs where runs.parent_id = :parent_id::text and {window}
+
+-- name: by_hold
+from runs where runs.hold_kind = :hold::text and {window}
+
+-- name: by_tag
+-- One of the tags finds the runs, the filters check the others.
+from run_tags as found join runs on runs.id = found.run_id
+where found.key = :tag_key and found.value = :tag_value and found.created_at >= :created_from
+    and (found.created_at, found.run_id) < (:before_at, :before_id)
+
+-- name: by_workflow
+from runs where runs.workflow = :workflow::text and runs.status = :status::text and {window}
+
+-- name: by_status
+from runs where runs.status = :status::text and {window}
 
 -- name: newest
--- From the cursor on, newest first, in the order that every index on created_at has.
-runs.created_at >= :created_from and (runs.created_at, runs.id) < (:before_at, :before_id)
-order by runs.created_at desc, runs.id desc limit :limit
+order by created_at desc, id desc limit :limit
 
--- name: list_by_parent
-select {run_columns} from runs where runs.parent_id = :parent_id::text and {filters} and {newest}
-
--- name: list_by_tag
--- One of the tags finds the runs, the filters check the others.
-select {run_columns} from run_tags as found join runs on runs.id = found.run_id
-where found.key = :tag_key and found.value = :tag_value and found.created_at >= :created_from
-    and (found.created_at, found.run_id) < (:before_at, :before_id) and {filters}
+-- name: newest_by_tag
 order by found.created_at desc, found.run_id desc limit :limit
-
--- name: list_held
-select {run_columns} from runs where runs.hold_kind is not null and {filters} and {newest}
-
--- name: list_active
--- Sorts the active runs, of which there are few beside the finished ones.
-select {run_columns} from runs where {active} and {filters} and {newest}
-
--- name: list_unsuccessful
-select {run_columns} from runs where {unsuccessful} and {filters} and {newest}
-
--- name: list_all
-select {run_columns} from runs where {filters} and {newest}
 
 -- name: hint
 -- Tell these engines, those that own these runs, and all engines if nobody does, that there may be news.

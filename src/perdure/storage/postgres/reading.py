@@ -81,14 +81,16 @@ async def status(connection: Connection, run_id: str) -> str:
 class Snapshot:
     """Several reads of one state of the database, on a connection that is taken for them."""
 
-    def __init__(self, lane: AbstractAsyncContextManager[Connection]) -> None:
+    def __init__(self, lane: AbstractAsyncContextManager[Connection], settings: str = "") -> None:
+        """With statements that set something for these reads alone."""
         self._lane = lane
+        self._begin = f"begin isolation level repeatable read read only; {settings}"
         self._connection: Connection
 
     async def __aenter__(self) -> Connection:
         connection = await self._lane.__aenter__()
         try:
-            await connection.execute("begin isolation level repeatable read read only")
+            await connection.execute(self._begin)
         except BaseException as error:
             await self._lane.__aexit__(type(error), error, error.__traceback__)
             raise

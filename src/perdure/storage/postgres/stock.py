@@ -33,7 +33,7 @@ def stock_of(batch: Batch) -> dict[str, Any]:
         "chunks_gone": stock.chunks_gone,
         "artifacts": [astuple(artifact) for artifact in stock.artifacts],
         "fates": list(stock.fates.items()),
-        "tasks": [astuple(task) for task in stock.tasks],
+        "tasks": [astuple(task)[:-1] for task in stock.tasks],  # A new one has no actor yet.
         "answers": [astuple(answer) for answer in stock.answers],
         "withdrawn": stock.withdrawn,
     }

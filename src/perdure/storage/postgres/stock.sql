@@ -46,7 +46,7 @@ select data from artifact_chunks where artifact_id = :artifact_id and number = :
 -- A task, in the order of the fields of kernel.stock.Task.
 tasks.id, tasks.run_id, tasks.position, tasks.queue, tasks.kind, tasks.title, tasks.schema, tasks.payload, tasks.status,
 tasks.worker, tasks.lease_us, tasks.lease_until, tasks.beat_at, tasks.details, tasks.error, tasks.claims, tasks.due_at,
-tasks.created_at, tasks.closed_at, tasks.answered_by
+tasks.created_at, tasks.closed_at, tasks.answered_by, tasks.actor
 
 -- name: is_wanted_task
 -- The rest of a filter for tasks.
@@ -82,7 +82,7 @@ with free as (
 ), claimed as (
     update tasks set
         worker = :worker, lease_us = :lease_us, lease_until = :at::bigint + :lease_us::bigint, beat_at = :at,
-        claims = claims + 1
+        claims = claims + 1, actor = :actor
     from free where tasks.id = free.id returning {task_columns}
 )
 select * from claimed order by id
@@ -90,7 +90,7 @@ select * from claimed order by id
 -- name: hold_task
 update tasks set
     worker = case when :keep::boolean then worker end, lease_until = case when :keep then :at::bigint + lease_us end,
-    beat_at = :at, details = coalesce(:details, details), error = coalesce(:error, error)
+    beat_at = :at, details = coalesce(:details, details), error = coalesce(:error, error), actor = :actor
 where id = :id and status = 'open' and worker = :worker returning id
 
 -- name: put_record

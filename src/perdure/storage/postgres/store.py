@@ -43,7 +43,7 @@ from perdure.storage.postgres.faults import LOCKED, sqlstate, store_fault
 from perdure.storage.postgres.fleet import Claims, look, offered
 from perdure.storage.postgres.hints import ANYBODY, Listener, Notifier
 from perdure.storage.postgres.insertion import insertion
-from perdure.storage.postgres.listing import listing
+from perdure.storage.postgres.listing import LISTING, list_runs
 from perdure.storage.postgres.liveness import SignsOfLife, now
 from perdure.storage.postgres.lookout import Lookout
 from perdure.storage.postgres.reading import Snapshot, fetch, journals, load_now, ripe_waits, status
@@ -297,8 +297,8 @@ class PostgresStore:
         return {row[0]: stored_run_of(row) for row in await self._read("stored_runs", ids=[*ids])}
 
     async def list(self, wanted: RunFilter) -> builtins.list[Run]:
-        query, variables = listing(wanted)
-        return [run_of(row) for row in await self._read(query, **variables)]
+        async with self._snapshot(LISTING) as connection:
+            return [run_of(row) for row in await list_runs(connection, wanted)]
 
     async def audit(self, run_id: str) -> builtins.list[Audit]:
         return [audit_of(row) for row in await self._read("audit", run_id=run_id)]
@@ -341,15 +341,40 @@ class PostgresStore:
     async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
         return {row[0]: stock.task_of(row) for row in await self._read_stock("tasks", ids=[*ids])} if ids else {}
 
-    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
+    async def claim_tasks(
+        self, *, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str = ""
+    ) -> builtins.list[Task]:
         """If the connection breaks, tasks may be claimed that nobody knows of: their lease ends."""
-        wanted = {"queue": queue, "worker": worker, "lease_us": lease_us, "at": at, "limit": max(0, limit)}
+        wanted = {
+            "queue": queue,
+            "worker": worker,
+            "lease_us": lease_us,
+            "at": at,
+            "limit": max(0, limit),
+            "actor": actor,
+        }
         return [stock.task_of(row) for row in await self._write_stock("claim_tasks", **wanted)]
 
     async def hold_task(
-        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+        self,
+        *,
+        task_id: str,
+        worker: str,
+        at: int,
+        keep: bool,
+        details: str | None = None,
+        error: str | None = None,
+        actor: str = "",
     ) -> bool:
-        wanted = {"id": task_id, "worker": worker, "at": at, "keep": keep, "details": details, "error": error}
+        wanted = {
+            "id": task_id,
+            "worker": worker,
+            "at": at,
+            "keep": keep,
+            "details": details,
+            "error": error,
+            "actor": actor,
+        }
         return bool(await self._write_stock("hold_task", **wanted))
 
     async def put_record(self, record: Record) -> int:
@@ -438,9 +463,9 @@ class PostgresStore:
         except CommitRefused as error:
             raise UnstorableValue(f"nothing in a store can match this: {error}") from error
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self, settings: str = "") -> Snapshot:
         self._check_open()
-        return Snapshot(self._lanes.use())
+        return Snapshot(self._lanes.use(), settings)
 
     def _check_open(self) -> None:
         if self._state != "open":

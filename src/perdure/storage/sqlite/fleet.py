@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from perdure.errors import CommitRefused
 from perdure.kernel.records import Engine, Mail
 from perdure.ports import LoadedRun, News, Offer
+from perdure.storage.claims import better_models
 from perdure.storage.sqlite.commit import check_fence, posting
 from perdure.storage.sqlite.liveness import SignsOfLife
 from perdure.storage.sqlite.queries import QUERIES
@@ -68,6 +69,9 @@ def claim(
         ids = list(orphaned)
         connection.execute(QUERIES["take_over"], {"owner": engine_id, "ids": json_text(ids)})
         loaded = {one.run.id: one for one in load_now(connection, ids)}
+        for run_id, model in better_models([one.run for one in loaded.values()], offers).items():
+            connection.execute(QUERIES["put_model"], {"run_id": run_id, "model": model})
+            loaded[run_id] = replace(loaded[run_id], run=replace(loaded[run_id].run, model=model))
         return [replace(loaded[run_id], orphaned=orphaned[run_id]) for run_id in ids]
 
 

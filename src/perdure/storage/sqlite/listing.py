@@ -1,55 +1,58 @@
-"""Listing runs: which query answers a filter without reading the whole table."""
+"""Listing runs: the statements for a filter."""
 
 from __future__ import annotations
 
-from perdure.kernel.status import ACTIVE, FINISHED, Status
+import sqlite3
+from functools import cache
+from typing import Any
+
 from perdure.ports import RunFilter
+from perdure.storage.listing import COUNTED_MAX, Way, cursor, for_each_status, narrowest, ways
 from perdure.storage.sqlite.queries import QUERIES
 from perdure.storage.sqlite.rows import json_text
 
-_UNSUCCESSFUL = FINISHED - {Status.SUCCEEDED}
-_FIRST = -(2**63)
-_LAST = 2**63 - 1
+
+def list_runs(connection: sqlite3.Connection, *, wanted: RunFilter) -> list[tuple[Any, ...]]:
+    way = chosen_way(connection, wanted)
+    return connection.execute(listing(way.query, len(way.statuses)), {**given(wanted), **way.variables}).fetchall()
 
 
-def listing(wanted: RunFilter) -> tuple[str, dict[str, object]]:
-    """The query for a filter and its variables. What finds few runs comes first, the order of creation last."""
-    before_at, before_id = _cursor(wanted)
-    variables: dict[str, object] = {
+def chosen_way(connection: sqlite3.Connection, wanted: RunFilter) -> Way:
+    found = ways(wanted)
+    if len(found) == 1:
+        return found[0]
+    return narrowest(found, [_count(connection, way, given(wanted)) for way in found])
+
+
+def given(wanted: RunFilter) -> dict[str, object]:
+    created_from, before_at, before_id = cursor(wanted)
+    return {
         "workflow": wanted.workflow,
         "statuses": json_text(wanted.statuses) if wanted.statuses else None,
         "hold": wanted.hold,
         "parent_id": wanted.parent_id,
         "tags": json_text(wanted.tags) if wanted.tags else None,
-        "created_from": _FIRST if wanted.created_from is None else wanted.created_from,
+        "created_from": created_from,
         "before_at": before_at,
         "before_id": before_id,
         "limit": max(0, wanted.limit),
     }
-    if wanted.tags:
-        variables["tag_key"], variables["tag_value"] = next(iter(wanted.tags.items()))
-    return QUERIES[_way(wanted)], variables
 
 
-def _way(wanted: RunFilter) -> str:
-    if wanted.parent_id is not None:
-        return "list_by_parent"
-    if wanted.hold is not None:
-        return "list_held"
-    if wanted.tags:
-        return "list_by_tag"
-    if wanted.statuses and ACTIVE.issuperset(wanted.statuses):
-        return "list_active"
-    if wanted.statuses and _UNSUCCESSFUL.issuperset(wanted.statuses):
-        return "list_unsuccessful"
-    return "list_all"
+@cache
+def listing(query: str, statuses: int) -> str:
+    """The statement for a way with so many statuses. SQLite merges the parts as it goes, and sorts nothing."""
+    part = f"select {QUERIES['run_columns']} {QUERIES[query]} and {QUERIES['filters']}"
+    return f"{for_each_status(part, statuses)} {QUERIES['newest_by_tag' if query == 'by_tag' else 'newest']}"
 
 
-def _cursor(wanted: RunFilter) -> tuple[int, str]:
-    """Where the listing starts, exclusively: no id sorts before the empty one."""
-    starts = [(_LAST, "\U0010ffff")]
-    if wanted.created_before is not None:
-        starts.append((wanted.created_before, ""))
-    if wanted.after is not None:
-        starts.append(wanted.after)
-    return min(starts)
+@cache
+def counting(query: str, statuses: int) -> str:
+    parts = for_each_status(f"select 1 {QUERIES[query]}", statuses)
+    return f"select count(*) from ({parts} limit {COUNTED_MAX})"  # noqa: S608 - of our own texts
+
+
+def _count(connection: sqlite3.Connection, way: Way, variables: dict[str, object]) -> int:
+    statement = counting(way.query, len(way.statuses))
+    count: int = connection.execute(statement, {**variables, **way.variables}).fetchone()[0]
+    return count

@@ -20,13 +20,6 @@ runs.created_at, runs.started_at, runs.updated_at, runs.completed_at
 -- The condition of the index runs_awake, word for word.
 (runs.status = 'created' or runs.status = 'running' or runs.status = 'cancelling' or runs.status = 'rolling_back')
 
--- name: unsuccessful
--- The condition of the index runs_unsuccessful, word for word.
-(
-    runs.status = 'failed' or runs.status = 'cancelled' or runs.status = 'rolled_back'
-    or runs.status = 'rollback_failed'
-)
-
 -- name: given_ids
 -- A JSON list of ids as rows: a list of question marks would meet SQLite's limit on variables.
 (select value from json_each(:ids))
@@ -546,6 +539,10 @@ order by runs.created_at, runs.id limit :limit
 -- Give runs to an engine.
 update runs set owner = :owner, claim = claim + 1 where id in {given_ids}
 
+-- name: put_model
+-- What a run is, once that is known.
+update runs set model = :model where id = :run_id
+
 -- name: runs
 -- Runs by id.
 select {run_columns} from runs where runs.id in {given_ids}
@@ -681,32 +678,31 @@ and (:tags is null or not exists (
     )
 ))
 
--- name: newest
--- From the cursor on, newest first, in the order that every index on created_at has.
+-- name: window
+-- From the cursor on, in the order that every index for listings has.
 runs.created_at >= :created_from and (runs.created_at, runs.id) < (:before_at, :before_id)
-order by runs.created_at desc, runs.id desc limit :limit
 
--- name: list_by_parent
-select {run_columns} from runs indexed by runs_parent
-where runs.parent_id = :parent_id and {filters} and {newest}
+-- name: by_parent
+-- Where a listing finds its runs: each is one of these and the filters, of several statuses one for each.
+from runs indexed by runs_parent where runs.parent_id = :parent_id and {window}
 
--- name: list_by_tag
+-- name: by_hold
+from runs indexed by runs_held where runs.hold_kind = :hold and {window}
+
+-- name: by_tag
 -- One of the tags finds the runs, the filters check the others.
-select {run_columns} from run_tags cross join runs on runs.id = run_tags.run_id
+from run_tags cross join runs on runs.id = run_tags.run_id
 where run_tags.key = :tag_key and run_tags.value = :tag_value and run_tags.created_at >= :created_from
-    and (run_tags.created_at, run_tags.run_id) < (:before_at, :before_id) and {filters}
+    and (run_tags.created_at, run_tags.run_id) < (:before_at, :before_id)
+
+-- name: by_workflow
+from runs indexed by runs_workflow where runs.workflow = :workflow and runs.status = :status and {window}
+
+-- name: by_status
+from runs indexed by runs_status where runs.status = :status and {window}
+
+-- name: newest
+order by created_at desc, id desc limit :limit
+
+-- name: newest_by_tag
 order by run_tags.created_at desc, run_tags.run_id desc limit :limit
-
--- name: list_held
-select {run_columns} from runs indexed by runs_held
-where runs.hold_kind is not null and {filters} and {newest}
-
--- name: list_active
--- Sorts the active runs, of which there are few beside the finished ones.
-select {run_columns} from runs indexed by runs_active where {active} and {filters} and {newest}
-
--- name: list_unsuccessful
-select {run_columns} from runs indexed by runs_unsuccessful where {unsuccessful} and {filters} and {newest}
-
--- name: list_all
-select {run_columns} from runs indexed by runs_created where {filters} and {newest}

@@ -152,12 +152,18 @@ def _record_of(row: Row) -> Record:
 
 
 def claim_tasks(
-    connection: sqlite3.Connection, *, queue: str, worker: str, lease_us: int, at: int, limit: int
+    connection: sqlite3.Connection, *, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str
 ) -> list[Task]:
     with transaction(connection):
         free = {"queue": queue, "at": at, "limit": max(0, limit)}
         ids = [row[0] for row in connection.execute(QUERIES["free_tasks"], free).fetchall()]
-        taken: Mapping[str, Any] = {"worker": worker, "lease_us": lease_us, "lease_until": at + lease_us, "at": at}
+        taken: Mapping[str, Any] = {
+            "worker": worker,
+            "lease_us": lease_us,
+            "lease_until": at + lease_us,
+            "at": at,
+            "actor": actor,
+        }
         for task_id in ids:
             connection.execute(QUERIES["claim_task"], {"id": task_id, **taken})
         claimed = load_tasks(connection, ids=ids)

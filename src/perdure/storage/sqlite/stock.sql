@@ -97,7 +97,7 @@ select data from artifact_chunks where artifact_id = :artifact_id and number = :
 -- name: task_columns
 -- A task, in the order of the fields of kernel.stock.Task.
 id, run_id, position, queue, kind, title, schema, payload, status, worker, lease_us, lease_until, beat_at, details, error,
-claims, due_at, created_at, closed_at, answered_by
+claims, due_at, created_at, closed_at, answered_by, actor
 
 -- name: insert_task
 insert into tasks (
@@ -149,13 +149,14 @@ select id from tasks indexed by tasks_open
 where status = 'open' and queue = :queue and (lease_until is null or lease_until <= :at) order by id limit :limit
 
 -- name: claim_task
-update tasks set worker = :worker, lease_us = :lease_us, lease_until = :lease_until, beat_at = :at, claims = claims + 1
+update tasks set worker = :worker, lease_us = :lease_us, lease_until = :lease_until, beat_at = :at, claims = claims + 1,
+    actor = :actor
 where id = :id
 
 -- name: hold_task
 update tasks set
     worker = case when :keep then worker end, lease_until = case when :keep then :at + lease_us end, beat_at = :at,
-    details = coalesce(:details, details), error = coalesce(:error, error)
+    details = coalesce(:details, details), error = coalesce(:error, error), actor = :actor
 where id = :id and status = 'open' and worker = :worker
 
 -- name: record_columns

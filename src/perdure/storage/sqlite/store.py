@@ -35,7 +35,7 @@ from perdure.storage.sqlite.connection import connect_reader, connect_steps, con
 from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
 from perdure.storage.sqlite.hints import LogWatch, Writes
 from perdure.storage.sqlite.insertion import insertion
-from perdure.storage.sqlite.listing import listing
+from perdure.storage.sqlite.listing import list_runs
 from perdure.storage.sqlite.liveness import SignsOfLife
 from perdure.storage.sqlite.pace import brisk_switching
 from perdure.storage.sqlite.queries import QUERIES
@@ -228,7 +228,7 @@ class SqliteStore:
         return {row[0]: stored_run_of(row) for row in rows}
 
     async def list(self, wanted: RunFilter) -> builtins.list[Run]:
-        rows = await self._read(lambda connection: connection.execute(*listing(wanted)).fetchall())
+        rows = await self._read(partial(list_runs, wanted=wanted))
         return [run_of(row) for row in rows]
 
     async def audit(self, run_id: str) -> builtins.list[Audit]:
@@ -258,14 +258,34 @@ class SqliteStore:
     async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
         return await self._read(partial(stock.load_tasks, ids=[*ids])) if ids else {}
 
-    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
-        claim = partial(stock.claim_tasks, queue=queue, worker=worker, lease_us=lease_us, at=at, limit=limit)
+    async def claim_tasks(
+        self, *, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str = ""
+    ) -> builtins.list[Task]:
+        claim = partial(
+            stock.claim_tasks, queue=queue, worker=worker, lease_us=lease_us, at=at, limit=limit, actor=actor
+        )
         return await self._write(claim)
 
     async def hold_task(
-        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+        self,
+        *,
+        task_id: str,
+        worker: str,
+        at: int,
+        keep: bool,
+        details: str | None = None,
+        error: str | None = None,
+        actor: str = "",
     ) -> bool:
-        wanted = {"id": task_id, "worker": worker, "at": at, "keep": keep, "details": details, "error": error}
+        wanted = {
+            "id": task_id,
+            "worker": worker,
+            "at": at,
+            "keep": keep,
+            "details": details,
+            "error": error,
+            "actor": actor,
+        }
         return await self._write(partial(stock.hold_task, wanted=wanted))
 
     async def put_record(self, record: Record) -> int:

@@ -46,6 +46,18 @@ class FleetRules(Rules):
             claimed = await store.claim(engine_id=author.id, epoch=epoch, offers=has, limit=10)
             assert [one.run.id for one in claimed] == ["none", "none held", "two", "two held"]
 
+    async def test_a_claim_says_what_a_run_is_that_was_started_by_name_alone(self) -> None:
+        async with self.author() as author:
+            await author.commit(insert(a_run("plain")), insert(a_run("drawn", workflow="drawn")))
+            await author.commit(insert(a_run("operation", workflow="drawn", model="operation")))
+            store, epoch = author.store, author.engine.epoch
+            has = [Offer("checkout", "", "f"), Offer("drawn", "", "f", "graph")]
+            claimed = await store.claim(engine_id=author.id, epoch=epoch, offers=has, limit=10)
+            models = {"plain": "function", "drawn": "graph", "operation": "operation"}
+            assert {one.run.id: one.run.model for one in claimed} == models
+            stored = await store.get(["plain", "drawn", "operation"])
+            assert {run_id: one.run.model for run_id, one in stored.items()} == models
+
     async def test_who_looks_finds_nothing_where_there_is_nothing_to_do(self) -> None:
         async with self.author("e-1") as one, self.author("e-2") as other:
             assert await _look(one) == News()

@@ -109,14 +109,33 @@ class SimulatedStore(StoreProxy):
             raise CommitConflict(frozenset(batch.runs))
         raise OutcomeUnknown("the connection was lost, as drawn by lot")
 
-    async def claim_tasks(self, *, queue: str, worker: str, lease_us: int, at: int, limit: int) -> builtins.list[Task]:
-        claim = partial(self._memory.claim_tasks, queue=queue, worker=worker, lease_us=lease_us, at=at, limit=limit)
+    async def claim_tasks(
+        self, *, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str = ""
+    ) -> builtins.list[Task]:
+        claim = partial(
+            self._memory.claim_tasks, queue=queue, worker=worker, lease_us=lease_us, at=at, limit=limit, actor=actor
+        )
         return await self._write(lambda: self._database.claim_tasks(claim))
 
     async def hold_task(
-        self, *, task_id: str, worker: str, at: int, keep: bool, details: str | None = None, error: str | None = None
+        self,
+        *,
+        task_id: str,
+        worker: str,
+        at: int,
+        keep: bool,
+        details: str | None = None,
+        error: str | None = None,
+        actor: str = "",
     ) -> bool:
-        wanted: dict[str, Any] = {"worker": worker, "at": at, "keep": keep, "details": details, "error": error}
+        wanted: dict[str, Any] = {
+            "worker": worker,
+            "at": at,
+            "keep": keep,
+            "details": details,
+            "error": error,
+            "actor": actor,
+        }
         hold = partial(self._memory.hold_task, task_id=task_id, **wanted)
         return await self._write(lambda: self._database.hold_task(task_id, hold))
 

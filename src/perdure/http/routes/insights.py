@@ -1,0 +1,69 @@
+"""Why a run is where it is: what it waits for, where its tokens are, what followed from an emission."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from litestar import Router, get
+from litestar.params import QueryParameter
+from msgspec import Struct
+
+from perdure.diagnosing import WaitView
+from perdure.errors import Misuse, RunNotFound
+from perdure.graph import TokensView
+from perdure.http.access import reads
+from perdure.http.given import TheClient
+from perdure.http.problems import no
+from perdure.http.wanted import Id
+from perdure.views import HierarchyView
+
+_RUNS_MAX = 10_000
+
+
+class Form(StrEnum):
+    SVG = "svg"
+    MERMAID = "mermaid"
+
+
+class DrawingView(Struct, frozen=True, kw_only=True):
+    """A picture of a graph, as text."""
+
+    form: Form
+    text: str
+
+
+@get("/runs/{run_id:str}/waits", guards=[reads], responses=no(RunNotFound))
+async def run_waits(client: TheClient, run_id: Id) -> list[WaitView]:
+    """What a run waits for; nothing while its code or a step runs."""
+    return await client.waits(run_id)
+
+
+@get("/runs/{run_id:str}/tokens", guards=[reads], responses=no(RunNotFound, Misuse))
+async def run_tokens(client: TheClient, run_id: Id) -> TokensView:
+    """Where the tokens of a run of a graph are and were. Only a server beside an engine that has the graph knows."""
+    return await client.tokens(run_id)
+
+
+@get("/runs/{run_id:str}/graph", guards=[reads], responses=no(RunNotFound, Misuse))
+async def run_graph(
+    client: TheClient,
+    run_id: Id,
+    form: Annotated[Form, QueryParameter(description="SVG, or a Mermaid flowchart.")] = Form.SVG,
+) -> DrawingView:
+    """A picture of a run's graph with its tokens, as `tokens` has them."""
+    return DrawingView(form=form, text=await client.drawing(run_id, form.value))
+
+
+@get("/hierarchies/{run_id:str}", guards=[reads], responses=no(RunNotFound, Misuse))
+async def hierarchy(
+    client: TheClient, run_id: Id, runs_max: Annotated[int, QueryParameter(ge=1, le=_RUNS_MAX)] = 1_000
+) -> HierarchyView:
+    """What followed from an emission, by the id of its root or of one of its runs: runs with their states, and what
+    happened to each message."""
+    return await client.hierarchy(run_id, runs_max=runs_max)
+
+
+router = Router("/", route_handlers=[run_waits, run_tokens, run_graph, hierarchy], tags=["insights"])
+
+__all__ = ["router"]

@@ -1,0 +1,64 @@
+"""Listing runs: which index answers a filter, so that a page costs what is on it, however many runs there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from perdure.kernel.status import Status
+from perdure.ports import RunFilter
+
+# Of several conditions, the one that fits fewest runs finds them. To tell, this many are counted of each, at most.
+COUNTED_MAX = 1_000
+
+_STATUS = re.compile(r":status\b")
+_FIRST = -(2**63)
+_LAST = 2**63 - 1
+
+
+class Way(Struct, frozen=True):
+    """An index that finds runs by a condition of a filter, newest first: the name of a query and its variables.
+
+    Where it has statuses, each is gone through apart, and the listings are merged."""
+
+    query: str
+    variables: Mapping[str, str]
+    statuses: tuple[str, ...] = ()
+
+
+def ways(wanted: RunFilter) -> list[Way]:
+    """All that can answer a filter, at least one; first what finds few runs as a rule."""
+    found: list[Way] = []
+    if wanted.parent_id is not None:
+        found.append(Way("by_parent", {}))
+    if wanted.hold is not None:
+        found.append(Way("by_hold", {}))
+    found += [Way("by_tag", {"tag_key": key, "tag_value": value}) for key, value in wanted.tags.items()]
+    statuses = tuple(dict.fromkeys(wanted.statuses or Status))
+    variables = {f"status_{number}": str(status) for number, status in enumerate(statuses)}
+    if wanted.workflow is not None:
+        found.append(Way("by_workflow", variables, statuses))
+    elif wanted.statuses or not found:
+        found.append(Way("by_status", variables, statuses))
+    return found
+
+
+def narrowest(found: Sequence[Way], counts: Sequence[int]) -> Way:
+    return min(zip(counts, range(len(found)), found, strict=True))[2]
+
+
+def for_each_status(part: str, statuses: int) -> str:
+    """A part of a statement, once for each status."""
+    return " union all ".join(_STATUS.sub(f":status_{number}", part) for number in range(max(1, statuses)))
+
+
+def cursor(wanted: RunFilter) -> tuple[int, int, str]:
+    """When the listing ends, inclusively, and where it starts, exclusively: no id sorts before the empty one."""
+    starts = [(_LAST, "\U0010ffff")]
+    if wanted.created_before is not None:
+        starts.append((wanted.created_before, ""))
+    if wanted.after is not None:
+        starts.append(wanted.after)
+    return (_FIRST if wanted.created_from is None else wanted.created_from, *min(starts))

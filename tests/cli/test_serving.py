@@ -1,0 +1,83 @@
+"""`perdure serve` and `tokens`: where the HTTP API is, who may use it, and how it ends."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import httpx
+import pytest
+
+from tests.cli.shell import Shell
+
+
+def get(url: str, token: str = "") -> int:
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    return httpx.get(f"{url}/api/v1/runs", headers=headers, timeout=30).status_code
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_in_a_pipe_it_tells_where_it_listens_and_ends_when_it_is_told_to(shell: Shell, number: signal.Signals) -> None:
+    with shell.begin("serve", "--port", 0, "--json") as serve:
+        serve.until("serving")
+        [told] = [line for line in serve.written.splitlines() if '"serving"' in line]
+        url = re.findall(r'"url":"([^"]+)"', told)[0]
+        assert get(url) == 200
+        serve.signal(number)
+        done = serve.ended()
+    assert done.code == 0
+    assert [line["event"] for line in done.json_lines()] == ["serving", "stopped"]
+
+
+def test_in_a_terminal_it_says_where_it_listens_until_ctrl_c(shell: Shell) -> None:
+    with shell.begin("serve", "--port", 0, terminal=True) as serve:
+        serve.until("Ctrl-C stops it")
+        [url] = re.findall(r"is at (http://127\.0\.0\.1:\d+)\n", serve.written)
+        assert get(url) == 200
+        serve.type("\x03")
+        assert serve.ended().code == 0
+
+
+def test_what_cannot_be_listened_on_is_refused(shell: Shell) -> None:
+    with shell.begin("serve", "--port", 0, "--json") as serve:
+        serve.until("serving")
+        port = re.findall(r":(\d+)\"", serve.written)[0]
+        assert "--port" in shell("serve", "--port", port, code=1).err
+    refused = shell("serve", "--host", "0.0.0.0", "--port", 0, code=2)
+    assert "perdure tokens create" in refused.err
+
+
+def test_tokens_are_made_once_used_and_revoked(shell: Shell) -> None:
+    assert "there are no tokens" in shell.terminal("tokens", "list")
+    token = shell("tokens", "create", "ci", "--scope", "operate").out.strip()
+    assert re.fullmatch(r"perdure_ci_[\w-]{43}", token)
+    assert token not in shell("tokens", "list", "--json").out
+    [one] = shell("tokens", "list", "--json").json()["tokens"]
+    assert (one["name"], one["scope"], one["revoked"]) == ("ci", "operate", False)
+    assert one["made_by"].startswith("cli:")
+    assert shell("tokens", "list").rows()[0][:3] == ["ci", "operate", "valid"]
+    with shell.begin("serve", "--port", 0, "--json") as serve:
+        serve.until("serving")
+        url = re.findall(r'"url":"([^"]+)"', serve.written)[0]
+        assert (get(url), get(url, token)) == (401, 200)
+        assert "--replace" in shell("tokens", "create", "ci", code=4).err
+        other = shell("tokens", "create", "ci", "--scope", "read", "--replace", "--json").json()
+        assert (get(url, token), get(url, other["token"])) == (401, 200)
+        assert shell("tokens", "revoke", "ci", "--json").json()["token"]["revoked"]
+        assert get(url, other["token"]) == 401
+
+
+def test_tokens_in_a_terminal(shell: Shell) -> None:
+    screen = shell.terminal("tokens", "create", "ops", "--scope", "admin")
+    assert "perdure_ops_" in screen
+    assert "not shown again" in screen
+    assert "valid" in shell.terminal("tokens", "list")
+    assert "revoked ops" in shell.terminal("tokens", "revoke", "ops")
+    assert "revoked" in shell.terminal("tokens", "list")
+
+
+def test_what_is_no_token_is_refused(shell: Shell) -> None:
+    assert "small letters" in shell("tokens", "create", "No Name", code=2).err
+    assert "scope is read, operate, admin" in shell("tokens", "create", "x", "--scope", "all", code=2).err
+    assert shell("tokens", "revoke", "nobody", code=3).out == ""
+    assert shell("tokens", "list").out == ""

@@ -1,0 +1,159 @@
+"""Whatever changes something leaves a trail with whoever asked for it: every route that does is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from perdure.http import create_app
+from perdure.ports import Store
+from perdure.removals import REMOVAL
+from tests.http.site import Luck, Paid, Site, site, told
+
+MakeStore = Callable[[], Store]
+ANY = {"if-match": "*"}
+
+
+class Ann:
+    """Asks with a token of her own."""
+
+    def __init__(self, here: Site, header: dict[str, str]) -> None:
+        self.here = here
+        self._header = header
+
+    async def does(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        sent = {**self._header, **headers}
+        response = await self.here.http.request(method, path, json=body, headers=sent)
+        assert response.is_success, response.text
+        return response.json() if response.content else None
+
+    async def rows(self, run_id: str) -> list[str]:
+        history = told(await self.here.http.get(f"/runs/{run_id}/history"))
+        return [row["became"] for row in history["audit"] if row["actor"] == "ann"]
+
+
+async def starts(ann: Ann) -> None:
+    await ann.does("POST", "/runs", {"workflow": "greet", "id": "new", "input": {"name": "x"}})
+    assert (await ann.rows("new"))[0] in ("created", "running")
+
+
+async def changes(ann: Ann) -> None:
+    await waiting(ann, "changed")
+    await ann.does("PATCH", "/runs/changed", {"tags": {"a": "b"}}, **ANY)
+    await ann.does("POST", "/runs/changed/pause", {}, **ANY)
+    await ann.does("POST", "/runs/changed/resume", {}, **ANY)
+    assert len(await ann.rows("changed")) == 3
+    await ann.does("POST", "/runs/changed/cancel", {}, **ANY)
+    assert (await ann.rows("changed"))[-1] == "cancelled"
+
+
+async def retries(ann: Ann) -> None:
+    await ann.here.start("fails", "failed")
+    await ann.here.until("failed", "failed")
+    Luck.has_come = True
+    try:
+        await ann.does("POST", "/runs/failed/retry", {}, **ANY)
+        await ann.here.until("failed", "succeeded")
+    finally:
+        Luck.has_come = False
+    assert "running" in await ann.rows("failed")
+
+
+async def sends(ann: Ann) -> None:
+    for id in ("told", "heard"):
+        await waiting(ann, id)
+        path = "/runs/told/events" if id == "told" else "/events"
+        await ann.does("POST", path, {"name": "Paid", "value": {"amount": 1}})
+        await ann.here.until(id, "succeeded")
+        assert [one for one in await ann.rows(id) if one in ("sent", "received")] != []
+
+
+async def letters(ann: Ann) -> None:
+    await ann.here.start("sleeps", "deaf")
+    await ann.here.until("deaf", "suspended")
+    for amount in (1, 2):
+        await ann.here.engine.send(Paid(amount=amount), to="deaf")
+    await ann.here.engine.cancel("deaf")
+    first, second = await ann.here.client.dead_letters()
+    await waiting(ann, "replayed")
+    await ann.does("POST", f"/dead-letters/{first.id}/replay", {"to": "replayed"})
+    assert await ann.rows("replayed") == ["sent"]
+    await ann.does("DELETE", f"/dead-letters/{second.id}")
+    assert (await ann.here.client.record(REMOVAL, second.id)).actor == "ann"
+
+
+async def tasks(ann: Ann) -> None:
+    await ann.here.start("asks", "human", order="o")
+    task = await ann.here.task(queue="approvals")
+    await ann.does("POST", f"/tasks/{task['id']}/answer", {"value": {"ok": True}})
+    await ann.here.until("human", "succeeded")
+    assert await ann.rows("human") == ["answered"]
+
+
+async def executors(ann: Ann) -> None:
+    for id in ("does", "cannot"):
+        await ann.here.start("asks", id, order="o", kind="remote")
+        await ann.here.task(queue="gpu", run=id)
+        worker = {"worker": "w"}
+        [task] = await ann.does("POST", "/executors/queues/gpu/claim", worker)
+        assert (task["actor"], task["worker"]) == ("ann", "w")
+        path = f"/executors/tasks/{task['id']}"
+        for header in (ann._header, {}):  # Somebody else looks after it for a while.
+            beat = await ann.here.http.post(f"{path}/heartbeat", json=worker, headers=header)
+            assert told(beat)["actor"] == ("ann" if header else "root")
+        assert (await ann.does("POST", f"{path}/release", worker))["actor"] == "ann"
+        await ann.does("POST", "/executors/queues/gpu/claim", worker)
+        if id == "does":
+            await ann.does("POST", f"{path}/complete", {**worker, "result": {"ok": True}})
+        else:
+            await ann.does("POST", f"{path}/fail", {**worker, "error": "no"})
+        assert await ann.rows(id) == ["answered"]
+
+
+async def tokens(ann: Ann) -> None:
+    await ann.does("POST", "/tokens", {"name": "bob", "scope": "read"})
+    assert (await ann.here.client.record("perdure.api-token", "bob")).actor == "ann"
+    assert (await ann.does("DELETE", "/tokens/bob"))["made_by"] == "ann"
+
+
+async def waiting(ann: Ann, id: str) -> None:
+    await ann.here.start("pays", id, order="o")
+    await ann.here.until(id, "suspended")
+
+
+TRIED: dict[Callable[[Ann], Awaitable[None]], set[str]] = {
+    starts: {"POST /runs"},
+    changes: {
+        "PATCH /runs/{run_id}",
+        "POST /runs/{run_id}/pause",
+        "POST /runs/{run_id}/resume",
+        "POST /runs/{run_id}/cancel",
+    },
+    retries: {"POST /runs/{run_id}/retry"},
+    sends: {"POST /runs/{run_id}/events", "POST /events"},
+    letters: {"POST /dead-letters/{letter_id}/replay", "DELETE /dead-letters/{letter_id}"},
+    tasks: {"POST /tasks/{task_id}/answer"},
+    executors: {
+        "POST /executors/queues/{queue}/claim",
+        *(f"POST /executors/tasks/{{task_id}}/{verb}" for verb in ("heartbeat", "release", "complete", "fail")),
+    },
+    tokens: {"POST /tokens", "DELETE /tokens/{name}"},
+}
+
+
+async def test_whatever_changes_something_says_who_asked_for_it(make_store: MakeStore) -> None:
+    async with site(make_store) as here:
+        ann = Ann(here, await here.token("ann", "admin"))
+        for tried in TRIED:
+            await tried(ann)
+
+
+def test_every_route_that_changes_something_is_tried() -> None:
+    paths = create_app("memory://").document["paths"]
+    changing = {
+        f"{method.upper()} {path.removeprefix('/api/v1')}"
+        for path, methods in paths.items()
+        for method in methods
+        if method in ("post", "put", "patch", "delete")
+    }
+    assert changing == set().union(*TRIED.values())
