@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -78,7 +78,7 @@ class MemoryDatabase(Struct, eq=False):
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
-    def holding(self, run_id: str) -> Iterator[MemoryDatabase]:
+    def holding(self, run_id: str) -> Generator[MemoryDatabase]:
         """Nobody else reads or writes meanwhile. Raises RunNotFound."""
         with self.lock:
             if run_id not in self.runs:
