@@ -86,6 +86,7 @@ def test_an_operation_that_was_rolled_back(busy: House, eyes: Eyes) -> None:
     assert "rolled back" in eyes.text()
     page.click(".tree > li > .row a")
     expect(page.locator("h1 ~ .dim")).to_have_text("message")
+    expect(page.locator("#happened")).to_contain_text("9000 is more than the card allows")
     eyes.keep_and_check("run-emission")
 
 

@@ -47,7 +47,8 @@ async def show(visit: Visit) -> Shown:
     run = await client.get(run_id)
     tree, ancestors = await _tree(visit, run_id, run)
     if run is None:
-        return {**_emission(tree), "picture": None, "ancestors": []}
+        happened = (await client.hierarchy(run_id, runs_max=_TREE_MAX)).events if tree is not None else []
+        return {**_emission(tree), "picture": None, "ancestors": [], "happened": happened[-_JOURNAL_MAX:]}
     history = await client.history(run_id)
     waits = await client.waits(run_id) if run.status not in FINISHED else []
     zoom = visit.asked("zoom")
@@ -56,6 +57,7 @@ async def show(visit: Visit) -> Shown:
         "title": f"{run.workflow} {run.id}",
         "run": run,
         "is_emission": False,
+        "happened": [],
         "has_ended": run.status in FINISHED,
         "reasons": reasons(run, waits, datetime.now(UTC)),
         "fault": _fault(run, history),
