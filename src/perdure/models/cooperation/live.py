@@ -243,6 +243,10 @@ class StepExecution:
         self.task: asyncio.Future[Any] | None = None
         self.dropped = False
 
+    @property
+    def label(self) -> str:
+        return f"step {self.code.name!r} of run {self.live.id!r}"
+
     def suspended(self) -> None:
         """There is no time limit but the deadlines, which are looked at between steps."""
 
