@@ -10,6 +10,7 @@ import pytest
 
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from tests.cooperation import engines
+from tests.cooperation.everywhere import Everywhere
 from tests.storage.postgres.server import Servers
 
 
@@ -20,7 +21,7 @@ def stores(empty_file: Path, quick_path: Path, request: pytest.FixtureRequest) -
 
     def on_postgres() -> str:
         servers: Servers = request.getfixturevalue("postgres_servers")
-        return servers.fresh()
+        return servers.emptied()
 
     engines.SOURCES.update(
         memory=lambda: partial(MemoryStore, MemoryDatabase()),
@@ -30,3 +31,9 @@ def stores(empty_file: Path, quick_path: Path, request: pytest.FixtureRequest) -
     yield
     for world in list(engines.OPEN):
         world.end()
+
+
+@pytest.fixture(params=["some", pytest.param("all", marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
+def everywhere(request: pytest.FixtureRequest) -> Everywhere:
+    """Runs a scenario everywhere, with some of the faults that there can be, or in the soak with all."""
+    return Everywhere(whole=request.param == "all", name=request.node.nodeid)
