@@ -48,7 +48,7 @@ _RANKS: Final = {
 }
 
 
-class News(Struct, frozen=True, omit_defaults=True):
+class News(Struct, frozen=True, omit_defaults=True, gc=False):
     """What a parent is told of a child."""
 
     run_id: str

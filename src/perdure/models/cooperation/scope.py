@@ -37,7 +37,7 @@ V = TypeVar("V")
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Emission(Struct, frozen=True, kw_only=True):
+class Emission(Struct, frozen=True, kw_only=True, gc=False):
     """A message to be emitted, with the context its handlers begin with. `root` is the new id that is the lineage of an
     emission on the global scope."""
 
