@@ -71,7 +71,7 @@ class Everywhere:
             return
         self._lot += 1
         lot = self._lot
-        few = {"memory": batches, "sqlite": 2, "postgres": 1}[on]
+        few = {"memory": batches, "sqlite": 1, "postgres": 1}[on]
         for number in range(min(few, batches)):
             commit = (lot + number) % batches + 1
             yield commit, CRASH_POINTS[(lot + number) % len(CRASH_POINTS)]

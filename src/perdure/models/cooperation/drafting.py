@@ -3,7 +3,7 @@ emissions, with a run for every handler that is expected."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from perdure.errors import PerdureError
 from perdure.kernel import ops
-from perdure.kernel.cooperation import Cooperation, origin_of
+from perdure.kernel.cooperation import Cooperation, MessageEventRow, origin_of
 from perdure.kernel.records import Outcome
 from perdure.kernel.status import Status
 from perdure.models.cooperation.book import Book
@@ -93,26 +93,28 @@ class Drafting:
         if draft.messages:
             live.wakes |= wakes_of(draft.messages)
         try:
-            draft.folding = folding = live.folded().copy()
-            own: list[MessageEvent] = []
-            seen = 0
+            folding = live.folded()
             while True:
                 now = self._now()
-                for row in draft.own(live.lineage, seen):
-                    folding.add(row)
-                    own.append(row)
-                seen = len(draft.rows)
-                move = next_move(live.plan, live.view(now, own, draft.children), folding.progress())
+                move = next_move(live.plan, live.view(now, draft.children), folding.progress())
+                if move.rows:
+                    self._add(live, draft, move.rows)
                 if self._is_over(live, draft, move, now):
-                    for row in draft.own(live.lineage, seen):
-                        folding.add(row)
                     return draft
         except Mismatch as error:
             raise Blocked(f"the code does not fit the rows: {error}", reason=str(error)) from error
 
+    @staticmethod
+    def _add(live: LiveOperation, draft: Draft, rows: tuple[MessageEvent, ...]) -> None:
+        folding = live.folded()
+        draft.rows += rows
+        for row in rows:
+            if row.cooperation_lineage == live.lineage:
+                draft.own.append(row)
+                folding.add(row)
+
     def _is_over(self, live: LiveOperation, draft: Draft, move: Move, now: int) -> bool:
         """Take in one move; whether it is the last of this commit."""
-        self._add(draft, move.rows, now)
         match move:
             case Take():
                 draft.status = Status.RUNNING
@@ -149,17 +151,6 @@ class Drafting:
                 raise AssertionError(move)
         return False
 
-    def _add(self, draft: Draft, rows: tuple[MessageEvent, ...], now: int) -> None:
-        for row in rows:
-            draft.rows.append(replace(row, id=self._row_id(draft, now), created_at=now))
-
-    def _row_id(self, draft: Draft, now: int) -> str:
-        """Rows that are written together have ids that follow each other: to make one from nothing takes far longer."""
-        number = len(draft.rows) % _IDS_IN_A_ROW
-        if number == 0 or len(draft.rows[-1].id) != _UUID_CHARS:
-            return self._ids(now)
-        return f"{draft.rows[-1].id[:-3]}{number:03x}"
-
     @staticmethod
     def _suspend(draft: Draft, until: int | None) -> None:
         if draft.status is not Status.ROLLING_BACK:
@@ -181,23 +172,25 @@ class Drafting:
     def land(self, live: LiveOperation, code: Code, outcome: StepOutcome, draft: Draft) -> Draft:
         """What code came to, and all that comes next and needs none. Raises Blocked."""
         now = self._now()
-        emitting = Emitting(handlers=self._book.topics, ids=self._fresh_ids())
+        emitting = Emitting(handlers=self._book.topics, ids=self._fresh_ids(), now=now)
         writes = after(live.plan, live.view(now), code, outcome, emitting, live.progress)
+        self._add(live, draft, writes.rows)
         self._take_in(draft, writes, now, live)
-        if any(row.type is EventType.ROLLING_BACK for row in writes.rows):
+        last = writes.rows[-1]
+        if last.type is EventType.ROLLING_BACK:
             draft.status = Status.ROLLING_BACK
-        failed = next((row for row in writes.rows if row.type is EventType.ROLLBACK_FAILED), None)
-        if failed is not None:
-            draft.folding = None
-            self._finish(live, draft, State.ROLLBACK_FAILED, failed.exception)
+        elif last.type is EventType.ROLLBACK_FAILED:
+            self._finish(live, draft, State.ROLLBACK_FAILED, last.exception)
             return draft
         return self.go_on(live, draft)
 
     def emitted(self, emission: Emission) -> Draft:
         """A message from outside."""
         draft = Draft(Status.CREATED)
-        emitting = Emitting(handlers=self._book.topics, ids=self._fresh_ids())
-        self._take_in(draft, emit((emission,), emitting=emitting), self._now(), None)
+        now = self._now()
+        writes = emit((emission,), emitting=Emitting(handlers=self._book.topics, ids=self._fresh_ids(), now=now))
+        draft.rows += writes.rows
+        self._take_in(draft, writes, now, None)
         return draft
 
     def _fresh_ids(self) -> Iterator[str]:
@@ -205,12 +198,12 @@ class Drafting:
             yield self._ids(self._now())
 
     def _take_in(self, draft: Draft, writes: Writes, now: int, live: LiveOperation | None) -> None:
-        self._add(draft, writes.rows, now)
+        """What is written beside rows: messages, with a run for each handler, and values."""
         draft.values += writes.values
         if not writes.messages:
             return
-        draft.messages += [replace(message, created_at=now) for message in writes.messages]
-        origins = {row.message_id: row for row in draft.rows if row.type is EventType.EMITTED}
+        draft.messages += writes.messages
+        origins = {row.message_id: row for row in writes.rows if row.type is EventType.EMITTED}
         messages = {message.id: message for message in writes.messages}
         for run in writes.runs:
             draft.runs.append(run)
@@ -226,7 +219,6 @@ class Drafting:
         if operation is None or operation.topic.name != message.topic:
             return State.CREATED
         seen = MessageEvent(
-            id=self._row_id(draft, now),
             seq=1,
             message_id=run.message_id,
             type=EventType.SEEN,
@@ -325,11 +317,22 @@ class Drafting:
         """The rows. Who emits goes by the book."""
         return Cooperation(
             messages=[self._rows.message(message, now) for message in draft.messages],
-            events=[self._rows.event(row) for row in draft.rows],
+            events=self._events(draft.rows, now),
             values=[self._rows.value(value) for value in draft.values],
             seen=draft.seen,
             book=self._book.version if draft.messages else None,
         )
+
+    def _events(self, rows: Sequence[MessageEvent], now: int) -> list[MessageEventRow]:
+        """Rows that are written together have ids that follow each other: to make one from nothing takes longer."""
+        if len(rows) == 1:
+            return [self._rows.event(rows[0], self._ids(now))]
+        found: list[MessageEventRow] = []
+        for number, row in enumerate(rows):
+            first = self._ids(now) if number % _IDS_IN_A_ROW == 0 else found[-1].id
+            id = f"{first[:-3]}{number % _IDS_IN_A_ROW:03x}" if len(first) == _UUID_CHARS else self._ids(now)
+            found.append(self._rows.event(row, id))
+        return found
 
     def starts(self, draft: Draft, tags: Mapping[str, str], now: int) -> tuple[ops.Start, ...]:
         """The new runs."""

@@ -60,7 +60,7 @@ class Message(Struct, frozen=True, kw_only=True, gc=False):
 class MessageEvent(Struct, frozen=True, kw_only=True, gc=False):
     """One thing that happened to a message or to the run of an operation that handles it.
 
-    The rules leave `id` and `created_at` to whoever writes the row. `coroutine_name` is the operation,
+    The rules leave `id` to whoever writes the row. `coroutine_name` is the operation,
     `coroutine_identifier` its run; both are None for what was done from outside.
     """
 

@@ -64,9 +64,9 @@ class Executor:
             # If its engine did not do that, the code itself did: to a rollback it is a failure like any other.
             failed = StepFailed(f"step {code.name!r} was cancelled from inside")
             failed.__cause__ = error
-            return Raised(failure=to_failure(failed, live.view(0).source))
+            return Raised(failure=to_failure(failed, live.source))
         except Exception as error:  # noqa: BLE001 - whatever a step raises is its failure
-            return Raised(failure=to_failure(error, live.view(0).source))
+            return Raised(failure=to_failure(error, live.source))
         return Returned(said=said, context=scope.context, emissions=tuple(scope.emissions), values=tuple(scope.values))
 
     async def _called(self, node: Node, message: Any, code: Code, scope: Scope) -> NextStep | None:

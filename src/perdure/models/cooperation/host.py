@@ -57,7 +57,7 @@ class OperationHost:
         ids: Ids,
         timers: Timers,
         owe: Callable[[ops.Op], None],
-        request: Callable[[ops.Op], asyncio.Future[Any]],
+        request: Callable[[ops.Op, Callable[[Any, BaseException | None], None]], None],
         prove: Callable[[], Coroutine[Any, Any, object]],
         lookup: Callable[[str], Run | None],
         dropped: Callable[[str, int | None], None],
@@ -96,6 +96,7 @@ class OperationHost:
         self._reading: asyncio.Task[None] | None = None
         self._fetching: set[asyncio.Task[None]] = set()
         self._leaving: set[str] = set()
+        self._landed: list[tuple[LiveOperation, Draft]] = []  # just written
         self._active: set[StepExecution] = set()
         self._queued: OrderedDict[StepExecution, None] = OrderedDict()
         self._draining = False
@@ -338,9 +339,7 @@ class OperationHost:
             run_id=live.id,
             at=now,
             claim=live.claim,
-            cause=draft.code.name
-            if draft.code is not None
-            else (draft.rows[-1].type.lower() if draft.rows else "told"),
+            cause=draft.cause,
             status=draft.status,
             added=self._drafting.added(draft, now),
             starts=self._drafting.starts(draft, run.tags, now),
@@ -352,8 +351,7 @@ class OperationHost:
             has_waited=live.has_waited,
         )
         self.expect(draft.began)
-        reply = self._request(op)
-        reply.add_done_callback(partial(self._answered, live, draft, again))
+        self._request(op, partial(self._answered, live, draft, again))
 
     def _waits(
         self, live: LiveOperation, run: Run, draft: Draft, is_loaded: bool
@@ -372,24 +370,35 @@ class OperationHost:
         return waits, tuple(gone)
 
     def _answered(
-        self, live: LiveOperation, draft: Draft, again: Callable[[], None] | None, reply: asyncio.Future[Any]
+        self,
+        live: LiveOperation,
+        draft: Draft,
+        again: Callable[[], None] | None,
+        is_written: bool | None,
+        error: BaseException | None,
     ) -> None:
-        error = None if reply.cancelled() else reply.exception()
-        if live.is_closed:
-            pass
-        elif error is None and not reply.cancelled() and reply.result() is True:
+        if is_written and not live.is_closed:
             draft.apply(live)
-            # What it is told by this very commit comes first.
-            asyncio.get_running_loop().call_soon(self._proceed, live, draft)
+            if not self._landed:
+                # What runs are told by this very commit comes first: it is next in the loop's queue.
+                loop = asyncio.get_running_loop()
+                loop.call_soon(loop.call_soon, self._proceed)
+            self._landed.append((live, draft))
             return
-        elif isinstance(error, HandlersChanged):
-            self._fetch(self._write_again(live, again))
+        live.forget()
         for began in draft.began:
             self._expected.pop(began.id, None)
+        if isinstance(error, HandlersChanged) and not live.is_closed:
+            self._fetch(self._write_again(live, again))
 
-    def _proceed(self, live: LiveOperation, draft: Draft) -> None:
-        live.in_commit = False
-        self._committed(live, draft)
+    def _proceed(self) -> None:
+        landed, self._landed = self._landed, []
+        for live, draft in landed:
+            live.in_commit = False
+            try:
+                self._committed(live, draft)
+            except Exception:
+                log.exception("run %s could not go on", live.id)
 
     async def _write_again(self, live: LiveOperation, again: Callable[[], None] | None) -> None:
         """Who handles what has changed: the same once more, by the new book."""
@@ -457,7 +466,7 @@ class OperationHost:
             return
         live.execution = None
         if outcome is None:
-            outcome = Raised(failure=to_failure(error or EngineBug("a step came to nothing"), live.view(0).source))
+            outcome = Raised(failure=to_failure(error or EngineBug("a step came to nothing"), live.source))
         self._land(live, execution.code, self._within_bounds(live, outcome))
 
     def _within_bounds(self, live: LiveOperation, outcome: StepOutcome) -> StepOutcome:
@@ -468,7 +477,7 @@ class OperationHost:
                         f"a message on topic {emission.topic!r} has {len(emission.payload):,} bytes, and may have "
                         f"{self._payload_bytes_max:,}"
                     )
-                    return Raised(failure=to_failure(error, live.view(0).source))
+                    return Raised(failure=to_failure(error, live.source))
         return outcome
 
     def _land(self, live: LiveOperation, code: Code, outcome: StepOutcome) -> None:

@@ -4,7 +4,7 @@ word arrives; and what it is about to write."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 from msgspec import Struct
@@ -22,7 +22,7 @@ from perdure.models.cooperation.events import (
     ReturnValue,
     State,
 )
-from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.failures import Failure, source_of
 from perdure.models.cooperation.gathering import wake_of
 from perdure.models.cooperation.moves import (
     Ask,
@@ -95,7 +95,7 @@ class LiveOperation:
         self.asks = asks
         self.children = {child.lineage[-1]: child for child in children}
         self.wakes = wakes or {}
-        self.returned = set(returned)
+        self.returned = frozenset(returned)
         self.values = list(values)  # its own and its children's
         self.has_waited = has_waited
         self.until: int | None = None  # the time in the store at which it goes on by itself
@@ -114,13 +114,17 @@ class LiveOperation:
         return self.folded().progress()
 
     def folded(self) -> Folding:
-        """Raises Mismatch."""
+        """With the rows that it is about to write, while it is: see `forget`. Raises Mismatch."""
         if self.folding is None:
             folding = Folding(self.plan)
             for row in self.events:
                 folding.add(row)
             self.folding = folding
         return self.folding
+
+    def forget(self) -> None:
+        """What it was about to write is not written: its rows are those that it had before."""
+        self.folding = None
 
     @property
     def plan(self) -> Plan:
@@ -130,18 +134,22 @@ class LiveOperation:
     def is_busy(self) -> bool:
         return self.in_commit or self.execution is not None
 
-    def view(self, now: int, rows: Sequence[MessageEvent] = (), children: Iterable[Child] = ()) -> OperationRun:
-        """As the rules see it, with rows and children that are about to be written."""
+    @property
+    def source(self) -> str:
+        return source_of(self.handler, self.id)
+
+    def view(self, now: int, children: Iterable[Child] = ()) -> OperationRun:
+        """As the rules see it, with children that are about to be written. Its rows are not in it: its progress is
+        what they come to."""
         return OperationRun(
             lineage=self.lineage,
             handler=self.handler,
             origin=self.origin,
-            events=(*self.events, *rows),
             told=self.told,
             asks=self.asks,
             children=(*self.children.values(), *children),
             wakes=self.wakes,
-            returned=frozenset(self.returned),
+            returned=self.returned,
             now=now,
         )
 
@@ -186,13 +194,14 @@ class Draft:
     """What a run is about to write, in one commit, and what it does then."""
 
     __slots__ = (
-        "began", "children", "code", "failure", "folding", "messages", "rows", "runs", "seen", "state", "status",
-        "tells", "until", "until_stored", "values",
+        "began", "children", "code", "failure", "messages", "own", "rows", "runs", "seen", "state", "status", "tells",
+        "until", "until_stored", "values",
     )  # fmt: skip
 
     def __init__(self, status: Status) -> None:
         self.status = status
         self.rows: list[MessageEvent] = []  # of its own lineage and of others
+        self.own: list[MessageEvent] = []  # those of its own
         self.messages: list[Message] = []
         self.values: list[ReturnValue] = []
         self.runs: list[NewRun] = []
@@ -205,23 +214,22 @@ class Draft:
         self.code: Code | None = None
         self.state: State | None = None  # that it ends in
         self.failure: Failure | None = None
-        self.folding: Folding | None = None  # of all its rows, with these
 
-    def own(self, lineage: Lineage, first: int = 0) -> list[MessageEvent]:
-        """Those of its own lineage, from one of all rows on."""
-        return [row for row in self.rows[first:] if row.cooperation_lineage == lineage]
+    @property
+    def cause(self) -> str:
+        """Why its status changes, for the audit trail."""
+        if self.code is not None:
+            return self.code.name
+        return self.own[-1].type.lower() if self.own else "told"
 
     def apply(self, live: LiveOperation) -> None:
         """It is committed."""
-        own = self.own(live.lineage)
-        live.events += own
-        if own:
-            live.folding = self.folding
+        live.events += self.own
         if self.messages:
             live.children |= {child.lineage[-1]: child for child in self.children}
             live.wakes |= wakes_of(self.messages)
         if self.values:
-            live.returned.update(value.variable for value in self.values)
+            live.returned |= {value.variable for value in self.values}
             live.values += self.values
         live.until = self.until_stored
 

@@ -112,22 +112,6 @@ class Folding:
         self._state = State.CREATED
         self._progress: Progress | None = None
 
-    def copy(self) -> Folding:
-        """To see where rows would lead that are not written yet."""
-        other = Folding(self._plan)
-        other._instances = list(self._instances)
-        other._emitted = list(self._emitted)
-        other._told = list(self._told)
-        other._window = self._window
-        other._context = self._context
-        other._rollback = self._rollback
-        other._done = self._done
-        other._recorded = list(self._recorded)
-        other._last_seq = self._last_seq
-        other._state = self._state
-        other._progress = self._progress
-        return other
-
     def add(self, row: MessageEvent) -> None:
         """The next row of the lineage. Raises Mismatch."""
         self._progress = None
