@@ -115,7 +115,18 @@ class Drafting:
 
     def _is_over(self, live: LiveOperation, draft: Draft, move: Move, now: int) -> bool:
         """Take in one move; whether it is the last of this commit."""
-        match move:
+        match move:  # Those first that come most often.
+            case Invoke() | Handle() | Undo():
+                if draft.status is not Status.ROLLING_BACK:
+                    draft.status = Status.RUNNING
+                draft.code = move
+                return True
+            case Finish():
+                self._finish(live, draft, move.state, move.failure)
+                return True
+            case Wait():
+                self._suspend(draft, move.until)
+                return True
             case Take():
                 draft.status = Status.RUNNING
                 self._see(draft, live.operation)
@@ -128,20 +139,9 @@ class Drafting:
                 pass
             case TellChildren():
                 draft.tells += self._undoing(live, draft, move, now)
-            case Finish():
-                self._finish(live, draft, move.state, move.failure)
-                return True
             case Dismiss():
                 draft.tells += [self._dismissal(live, draft, child, now) for child in move.children]
                 self._suspend(draft, None)
-                return True
-            case Wait():
-                self._suspend(draft, move.until)
-                return True
-            case Invoke() | Handle() | Undo():
-                if draft.status is not Status.ROLLING_BACK:
-                    draft.status = Status.RUNNING
-                draft.code = move
                 return True
             case Block():
                 raise Blocked(f"the code does not fit the rows: {move.reason}", reason=move.reason)
