@@ -327,7 +327,7 @@ class World(Seen):
             ids=lambda: next(self._ids),
             rolling_back=rolling_back,
             returned=readable(view, tuple(self.values)),
-            reasons=lambda: reasons(self.view(one), scope.context, rolling_back=rolling_back),
+            reasons=lambda context: reasons(self.view(one), context, rolling_back=rolling_back),
         )
         self._noted = []
         said: Any = None

@@ -35,7 +35,7 @@ class Callback:
             call(value, error)
 
 
-class Item(Struct, eq=False):
+class Item(Struct, eq=False, gc=False):
     """An op in the queue and whoever waits for its reply. `mail` is the id of the mail that brought it, if one did."""
 
     op: Op

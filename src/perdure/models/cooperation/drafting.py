@@ -138,9 +138,9 @@ class Drafting:
             case Note():
                 pass
             case TellChildren():
-                draft.tells += self._undoing(live, draft, move, now)
+                draft.tells += tuple(self._undoing(live, draft, move, now))
             case Dismiss():
-                draft.tells += [self._dismissal(live, draft, child, now) for child in move.children]
+                draft.tells += tuple(self._dismissal(live, draft, child, now) for child in move.children)
                 self._suspend(draft, None)
                 return True
             case Block():
@@ -165,7 +165,7 @@ class Drafting:
             own = tuple(value for value in (*live.values, *draft.values) if value.lineage == live.lineage)
             values = own if state is State.COMMITTED else ()
             about = self.write_news(News(live.id, state, failure, values))
-            draft.tells.append(ops.Tell(run_id=live.lineage[-2], at=self._now(), kind="news", about=about))
+            draft.tells += (ops.Tell(run_id=live.lineage[-2], at=self._now(), kind="news", about=about),)
 
     # What code came to.
 
@@ -205,19 +205,28 @@ class Drafting:
         draft.messages += writes.messages
         origins = {row.message_id: row for row in writes.rows if row.type is EventType.EMITTED}
         messages = {message.id: message for message in writes.messages}
+        children: list[Child] = []
+        begun: list[LiveOperation] = []
         for run in writes.runs:
-            draft.runs.append(run)
             origin = origins[run.message_id]
-            state = self._begun(draft, run, origin, messages[run.message_id], now)
+            began = self._begun(draft, run, origin, messages[run.message_id], now)
+            if began is not None:
+                begun.append(began)
             if live is not None and origin.cooperation_lineage == live.lineage:
+                state = State.CREATED if began is None else State.ACTIVE
                 child = Child(message_id=run.message_id, handler=run.handler, lineage=run.lineage, state=state)
-                draft.children.append(child)
+                children.append(child)
+        draft.runs += writes.runs
+        draft.began += tuple(begun)
+        draft.children += tuple(children)
 
-    def _begun(self, draft: Draft, run: NewRun, origin: MessageEvent, message: Message, now: int) -> State:
+    def _begun(
+        self, draft: Draft, run: NewRun, origin: MessageEvent, message: Message, now: int
+    ) -> LiveOperation | None:
         """Take a new run at once, if its code is here: SEEN is written with EMITTED."""
         operation = self._operations.get(run.handler)
         if operation is None or operation.topic.name != message.topic:
-            return State.CREATED
+            return None
         seen = MessageEvent(
             seq=1,
             message_id=run.message_id,
@@ -233,15 +242,15 @@ class Drafting:
                 operation=operation, lineage=run.lineage, claim=1, origin=origin, payload=message.payload, events=[seen]
             )
         except PerdureError:
-            return State.CREATED  # It does not fit this operation's type: that shows when it is read.
+            return None  # It does not fit this operation's type: that shows when it is read.
         draft.rows.append(seen)
-        draft.began.append(began)
         self._see(draft, operation)
-        return State.ACTIVE
+        return began
 
     def _see(self, draft: Draft, operation: Operation[Any]) -> None:
-        if not self._book.is_seen(operation.topic.name, operation.name):
-            draft.seen.append((operation.topic.name, operation.name))
+        pair = (operation.topic.name, operation.name)
+        if not self._book.is_seen(*pair) and pair not in draft.seen:
+            draft.seen += (pair,)
 
     # Word to others.
 
@@ -319,7 +328,7 @@ class Drafting:
             messages=[self._rows.message(message, now) for message in draft.messages],
             events=self._events(draft.rows, now),
             values=[self._rows.value(value) for value in draft.values],
-            seen=draft.seen,
+            seen=list(draft.seen),
             book=self._book.version if draft.messages else None,
         )
 

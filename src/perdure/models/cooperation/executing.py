@@ -15,8 +15,9 @@ from functools import partial
 from typing import Any
 
 from perdure.errors import InvalidArguments, StepFailed
+from perdure.models.cooperation.context import Context as StepContext
 from perdure.models.cooperation.define import NextStep, Node
-from perdure.models.cooperation.failures import to_failure
+from perdure.models.cooperation.failures import Failure, to_failure
 from perdure.models.cooperation.live import Code, LiveOperation
 from perdure.models.cooperation.moves import Handle, Invoke, Outcome, Raised, Returned, Undo
 from perdure.models.cooperation.rules import readable, reasons
@@ -48,14 +49,20 @@ class Executor:
             iteration=code.iteration,
             context=code.context,
             now=now,
-            ids=lambda: self._ids(self._now()),
+            ids=self._new_id,
             rolling_back=rolling_back,
             returned=readable(live.view(now), tuple(live.values)) if live.values else (),
-            reasons=lambda: reasons(live.view(self._now()), scope.context, rolling_back=rolling_back),
+            reasons=partial(self._reasons, live, rolling_back),
         )
         context = copy_context()
         self._enter(context, live.id, f"{code.name}[{len(live.events)}]", code.name)
         return self._run(live, code, scope), context
+
+    def _new_id(self) -> str:
+        return self._ids(self._now())
+
+    def _reasons(self, live: LiveOperation, rolling_back: bool, context: StepContext) -> tuple[Failure, ...]:
+        return reasons(live.view(self._now()), context, rolling_back=rolling_back)
 
     async def _run(self, live: LiveOperation, code: Code, scope: Scope) -> Outcome:
         try:

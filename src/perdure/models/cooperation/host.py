@@ -343,7 +343,7 @@ class OperationHost:
             status=draft.status,
             added=self._drafting.added(draft, now),
             starts=self._drafting.starts(draft, run.tags, now),
-            tells=tuple(draft.tells),
+            tells=draft.tells,
             waits=waits,
             waits_dropped=gone,
             outcome=self._drafting.outcome(draft),

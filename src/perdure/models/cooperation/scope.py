@@ -68,7 +68,7 @@ class Scope:
         ids: Callable[[], str],
         rolling_back: bool = False,
         returned: Sequence[ReturnValue] = (),
-        reasons: Callable[[], Sequence[Failure]] = tuple,
+        reasons: Callable[[Context], Sequence[Failure]] = lambda _: (),
     ) -> None:
         self.lineage = lineage
         self.handler = handler
@@ -150,7 +150,7 @@ class Scope:
     def give_up_if_needed(self) -> None:
         """Raise what makes the run roll back if it was cancelled or its deadline has passed. For long steps: between
         steps it is looked at anyway."""
-        reasons = self._reasons()
+        reasons = self._reasons(self.context)
         if reasons:
             raise gave_up(reasons, source_of(self.handler, self.run_id)).error()
 
