@@ -1,5 +1,6 @@
-"""Three services that cooperate by messages: an order takes from stock and charges a card. One order fails, and all
-that was done for it is undone. Run it: python examples/cooperation.py"""
+"""Three services that cooperate by messages: an order takes from stock, which a durable function does, and charges a
+card. One order fails, and all that was done for it is undone, what the function did too. Run it:
+python examples/cooperation.py"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from perdure import Engine
+from perdure import Engine, compensate, step, workflow
 from perdure.cooperation import Failure, Operation, Scope, Topic
 from perdure.errors import ScopeFailed
 
@@ -51,17 +52,28 @@ async def confirm(scope: Scope, order: Order) -> None:
     print(f"{order.sku} is yours: {receipt}")
 
 
+@step
+def reserve(sku: str) -> None:
+    print(f"{sku} reserved")
+
+
+@step
+def put_back(sku: str) -> None:
+    print(f"{sku} put back")
+
+
+@workflow(name="pick")
+async def pick(sku: str) -> None:
+    await reserve(sku)
+    await compensate(put_back(sku))
+
+
 take = Operation("take-from-stock", stock)
 
 
 @take.step
-def reserve(scope: Scope, wanted: Take) -> None:
-    print(f"{wanted.sku} reserved")
-
-
-@reserve.rollback
-def put_back(scope: Scope, wanted: Take, cause: Failure) -> None:
-    print(f"{wanted.sku} put back")
+async def have_it_picked(scope: Scope, wanted: Take) -> None:
+    await scope.start(pick(wanted.sku))  # a child like any other: it is undone with the rest
 
 
 charge = Operation("charge", payments)
@@ -75,7 +87,7 @@ async def authorise(scope: Scope, wanted: Charge) -> None:
 
 
 async def main(url: str) -> None:
-    async with Engine(url, workflows=[place, take, charge]) as engine:
+    async with Engine(url, workflows=[place, take, charge, pick]) as engine:
         root = await engine.emit(orders, Order(sku="lamp", price=40))
         await root.finished()
         root = await engine.emit(orders, Order(sku="piano", price=9_000))

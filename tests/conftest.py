@@ -36,6 +36,7 @@ LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
 # are asked for.
 ALL_ON_POSTGRES = bool(os.environ.get("PERDURE_ALL_ON_POSTGRES"))
 ON_POSTGRES = {
+    "test_calls",
     "test_children",
     "test_client",
     "test_commits",
@@ -54,6 +55,7 @@ ON_POSTGRES = {
     "test_cooperation_engine",
     "test_meeting",
     "test_functions",
+    "test_late",
     "test_tasks",
     "test_together",
 }
@@ -81,6 +83,13 @@ def postgres_servers() -> Iterator[Servers]:
     servers = Servers()
     yield servers
     servers.end()
+
+
+@pytest.fixture
+def empty_schema(postgres_servers: Servers) -> Iterator[Callable[[], str]]:
+    """Gives the URL of a Postgres schema with nothing in its tables at each call; the next test has it after this."""
+    yield postgres_servers.empty
+    postgres_servers.take_back()
 
 
 @pytest.fixture(scope="session")
@@ -118,8 +127,8 @@ def fresh(request: pytest.FixtureRequest, empty_file: Path, quick_path: Path) ->
     if request.param == "memory":
         return lambda: partial(MemoryStore, MemoryDatabase())
     if request.param == "postgres":
-        servers: Servers = request.getfixturevalue("postgres_servers")
-        return servers.fresh
+        new: Callable[[], str] = request.getfixturevalue("empty_schema")
+        return new
     numbers = count()
     return lambda: f"sqlite:///{shutil.copyfile(empty_file, quick_path / f'{next(numbers)}.db')}"
 

@@ -31,6 +31,7 @@ ROWS = (
         "connections",
         "controlling",
         "diagnosing",
+        "emission",
         "emitting",
         "handles",
         "inspecting",

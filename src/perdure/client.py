@@ -36,8 +36,8 @@ from perdure.models.cooperation.book import Book
 from perdure.models.cooperation.drafting import Drafting
 from perdure.models.cooperation.rows import RowCodec
 from perdure.models.functions.checks import checked_text
-from perdure.models.functions.context import holds_writer
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
+from perdure.models.transacting import holds_writer
 from perdure.ports import Clock, Codec, Ids, PlainCodec, Probe, Store, SystemClock, new_id
 from perdure.reading import Reading
 from perdure.registry import Registry

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from perdure.coordinator.coordinator import Coordinator
 from perdure.errors import CommitRefused, HandlersChanged, Misuse, RunExists, RunNotFound, UnstorableValue
 from perdure.kernel import ops
+from perdure.kernel.cooperating import JOIN
 from perdure.kernel.cooperation import Cooperation, MessageEventRow
 from perdure.kernel.records import Outcome, Run
 from perdure.kernel.status import Status
@@ -30,13 +32,15 @@ from perdure.models.cooperation.events import (
 from perdure.models.cooperation.failures import Failure, child_failure, gave_up
 from perdure.models.cooperation.live import LiveOperation, News
 from perdure.models.cooperation.moves import NewRun, OperationRun, Writes
-from perdure.models.cooperation.requests import cancel, complete, complete_rollback, fail, roll_back
+from perdure.models.cooperation.requests import cancel, complete, complete_rollback, dismiss, fail, roll_back
 from perdure.models.cooperation.rows import RowCodec, StoredScopes, outcome_failure
 from perdure.models.cooperation.scope import Emission
 from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
-from perdure.ports import Clock, Codec, Ids, Store
+from perdure.ports import Clock, Codec, Ids, RunFilter, Store
 
 M = TypeVar("M")
+
+_PAGE = 64
 
 
 class Source(Protocol):
@@ -130,9 +134,29 @@ class Emitting:
         self._check_open(to_start=True)
         if actor != "api":
             checked_remark("", actor)
-        payload = topic.write(message)
+        payload, kept = topic.write(message), checked_tags(tags)
         if id is not None and (known := await self._store.emitted(checked_text(id, "a message's id"))) is not None:
             return await self._root(known, topic)
+        return await self._emit(topic, payload, id, context=context, tags=kept, actor=actor)
+
+    async def hold_back(self, topic: Topic[Any], id: str) -> RootHandle:
+        """Have a message never be emitted, unless it was: then its hierarchy. Nobody handles it, whenever it comes."""
+        self._check_open()
+        if (known := await self._store.emitted(checked_text(id, "a message's id"))) is not None:
+            return await self._root(known, topic)
+        return await self._emit(topic, "null", id, handled=False)
+
+    async def _emit(
+        self,
+        topic: Topic[Any],
+        payload: str,
+        id: str | None,
+        *,
+        handled: bool = True,
+        context: Context = EMPTY,
+        tags: Mapping[str, str] | None = None,
+        actor: str = "api",
+    ) -> RootHandle:
         now = self._clock.now()
         emission = Emission(
             message_id=self._ids(now) if id is None else id,
@@ -142,16 +166,15 @@ class Emitting:
             root=self._ids(now),
         )
         await self._book.load()
-        kept = checked_tags(tags)
         while True:
-            draft = self._drafting.emitted(emission)
+            draft = self._drafting.emitted(emission, handled=handled)
             now = self._clock.now()
             op = ops.Emit(
                 run_id="",
                 at=now,
                 actor=actor,
                 added=self._drafting.added(draft, now),
-                starts=self._drafting.starts(draft, kept, now),
+                starts=self._drafting.starts(draft, tags or {}, now),
             )
             self._expect(draft.began)
             try:
@@ -263,17 +286,58 @@ class Emitting:
         system. See `complete_handler`. Engines register their operations by themselves."""
         self._check_open()
         pair = (topic if isinstance(topic, str) else topic.name, checked_text(name, "a handler's name"))
-        await self._book.register([pair], self._clock.now())
+        await self._invite(await self._book.register([pair], self._clock.now()))
 
-    async def retire_handler(self, topic: Topic[Any] | str, name: str) -> bool:
+    async def retire_handler(
+        self, topic: Topic[Any] | str, name: str, *, release: bool = False, actor: str = "api"
+    ) -> bool:
         """No longer expect a handler: messages that are emitted from now on do not wait for it. Those that wait already
-        go on waiting. False if it was not expected. An engine that has it registers it again when it is opened."""
+        go on waiting, unless they are to `release` it: then what it has not begun by now it never begins.
+
+        False if it was not expected. An engine that has it registers it again when it is opened.
+        """
         self._check_open()
         name = checked_text(name, "a handler's name")
         topic_name = topic if isinstance(topic, str) else topic.name
         done = await self._store.unregister(topic_name, name, at=self._clock.now())
         await self._book.load(again=True)
+        if release:
+            async for found in self._found(name, Status.CREATED):
+                await self._release(found, topic_name, actor)
         return done
+
+    async def _release(self, found: StoredScopes, topic: str, actor: str) -> None:
+        """Have those runs never begin that nobody has taken."""
+        messages = {message.id: message.topic for message in found.messages}
+        for run in found.runs.values():
+            if found.statuses[run.id] != Status.CREATED or messages.get(run.message_id) != topic:
+                continue
+            view = found.hierarchy().view(run, self._clock.now())
+            writes = Writes(rows=dismiss(view))
+            news = News(run.id, State.DISMISSED)
+            with suppress(Misuse):  # Somebody has taken it meanwhile.
+                await self._settle(view, writes, Status.CANCELLED, news, actor)
+
+    async def _invite(self, topics: Collection[str]) -> None:
+        """Tell those who wait for handlers of these topics that there are more."""
+        if not topics:
+            return
+        async for found in self._found(None, Status.SUSPENDED):
+            emitted = {message.id for message in found.messages if message.topic in topics}
+            waiting = {row.cooperation_lineage[-1] for row in found.events if row.message_id in emitted}
+            now = self._clock.now()
+            for run in found.runs.values():
+                if run.id in waiting and not run.is_call and found.statuses[run.id] == Status.SUSPENDED:
+                    await self._submitted(ops.Tell(run_id=run.id, at=now, kind=JOIN))
+
+    async def _found(self, handler: str | None, status: Status) -> AsyncIterator[StoredScopes]:
+        """What there is of operations' runs that are in a status."""
+        after: tuple[int, str] | None = None
+        wanted = RunFilter(workflow=handler, statuses=(status,), limit=_PAGE)
+        while page := await self._store.list(replace(wanted, after=after)):
+            after = (page[-1].created_at, page[-1].id)
+            if ids := [run.id for run in page if run.model == "operation"]:
+                yield RowCodec(self._codec).read(await self._store.scopes(ids))
 
     async def complete_handler(self, id: str, values: Mapping[str, Any] | None = None, *, actor: str = "api") -> None:
         """Say that what the run of a handler was to do is done, by somebody outside, with the values that it returns.

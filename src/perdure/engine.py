@@ -17,7 +17,7 @@ from perdure.coordinator.deciding import Hearing
 from perdure.coordinator.recovery import Recovery, RecoveryReport
 from perdure.coordinator.sweep import Sweeper
 from perdure.coordinator.timers import Timer, Timers, pause
-from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, StoreError
+from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, PerdureError, StoreError
 from perdure.joining import Cooperator
 from perdure.kernel import ops
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Finish, Look, Proceed, Published, Rearm
@@ -136,8 +136,10 @@ class Engine(Client):
             await self._store.open()
             await self._resources.acquire()
             await self._coordinator.start()
+            topics: set[str] = set()
             if operations := self._workflows.operations.values():
-                await self._book.register([(one.topic.name, one.name) for one in operations], self._clock.now())
+                handlers = [(one.topic.name, one.name) for one in operations]
+                topics = await self._book.register(handlers, self._clock.now())
         except BaseException:
             self._functions.close()
             self.operations.close()
@@ -150,6 +152,8 @@ class Engine(Client):
         except BaseException:
             await self.shutdown(grace=0)
             raise
+        if topics:
+            self._background(self._invite_all(topics))
         self._watch(self._recovery.run, lambda: self._recovery.is_behind)
         if self._poll_s is not None:
             self._background(self._purge_regularly())
@@ -209,6 +213,7 @@ class Engine(Client):
             owe=self._coordinator.owe,
             request=self._coordinator.request,
             prove=self._coordinator.prove,
+            me=lambda: self._coordinator.engine,
             lookup=self._coordinator.loaded,
             dropped=self._sweeper.left,
             operations=self._workflows.operations,
@@ -224,6 +229,13 @@ class Engine(Client):
     @property
     def _hearing(self) -> Hearing:
         return _Hearing(self)
+
+    async def _invite_all(self, topics: set[str]) -> None:
+        """Whoever is not told goes on without the new handlers, as if they had come a little later."""
+        try:
+            await self._invite(topics)
+        except PerdureError as error:
+            log.warning("not all who wait for handlers of %s know of the new ones: %s", sorted(topics), error)
 
     def _expect(self, began: Iterable[LiveOperation]) -> None:
         self.operations.expect(began)

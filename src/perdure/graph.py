@@ -1,5 +1,6 @@
 """Graphs: workflows as nodes and edges. The vocabulary beyond that of `perdure` itself."""
 
+from perdure.emission import emit
 from perdure.models.graphs.define import Graph
 from perdure.models.graphs.kinds import Kind, add_kind
 from perdure.models.graphs.records import Example, ModelProfile, PromptSpec
@@ -53,6 +54,7 @@ __all__ = [
     "assign",
     "child",
     "collect",
+    "emit",
     "http",
     "human",
     "keyed",

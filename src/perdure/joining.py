@@ -15,7 +15,7 @@ from perdure.models.cooperation.define import Topic
 from perdure.models.cooperation.failures import Failure
 from perdure.models.functions.children import run_of
 from perdure.models.functions.compensation import compensate
-from perdure.models.functions.context import current_step, resource
+from perdure.models.functions.context import current_run, resource
 from perdure.models.functions.define import step
 from perdure.models.functions.waiting import first
 
@@ -31,6 +31,8 @@ class Cooperator:
 
 class _Engine(Protocol):
     async def emit(self, topic: Topic[Any], message: Any, *, id: str | None = None) -> RootHandle: ...
+
+    async def hold_back(self, topic: Topic[Any], id: str) -> RootHandle: ...
 
     async def cancel(self, id: str, *, reason: str = "", actor: str = "api") -> bool: ...
 
@@ -49,17 +51,21 @@ class Emitted(Struct, frozen=True):
 
 
 @step(name="perdure.emit")
-async def emit_message(topic: str, payload: str) -> Emitted:
-    """In every attempt, and after every crash, it is the same message: its id is the step's key."""
+async def emit_message(topic: str, payload: str, message_id: str) -> Emitted:
+    """In every attempt, and after every crash, it is the same message."""
     engine = resource(Cooperator).engine
-    handle = await engine.emit(Topic(topic, object), msgspec.json.decode(payload), id=current_step().idempotency_key)
+    handle = await engine.emit(Topic(topic, object), msgspec.json.decode(payload), id=message_id)
     return Emitted(handle.id, topic, handle.message_id, handle.run_ids)
 
 
 @step(name="perdure.undo_emission")
-async def undo_emission(emitted: Emitted) -> None:
-    """Have a hierarchy rolled back, wherever it is: one that is at work gives up, one that has committed is undone."""
+async def undo_emission(topic: str, message_id: str) -> None:
+    """Have a hierarchy rolled back, wherever it is: one that is at work gives up, one that has committed is undone, and
+    a message that is only on its way is held back."""
     engine = resource(Cooperator).engine
+    emitted = await engine.hold_back(Topic(topic, object), message_id)
+    if not emitted.run_ids:
+        return
     await engine.cancel(emitted.id, reason="the function that emitted it rolls back")
     ended = [(await engine.outcome(run_id))[0] for run_id in emitted.run_ids]
     if any(run.status is Status.SUCCEEDED for run in ended):
@@ -87,8 +93,10 @@ async def emit(topic: Topic[M], message: M) -> None:
     Raises ScopeFailed if one of them failed: then all that followed is undone. If the function fails afterwards, or is
     cancelled, the hierarchy is rolled back among its compensations, in the order in which they were registered.
     """
-    emitted = await emit_message(topic.name, topic.write(message))
-    await compensate(undo_emission(emitted))
+    payload, message_id = topic.write(message), str(current_run().uuid4())
+    # First, since it may be cancelled while the message is being emitted.
+    await compensate(undo_emission(topic.name, message_id))
+    emitted = await emit_message(topic.name, payload, message_id)
     statuses = [(await first(run_of(run_id))).status for run_id in emitted.run_ids]
     if any(status in (Status.ROLLED_BACK, Status.ROLLBACK_FAILED) for status in statuses):
         failure = await failure_of(emitted)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from perdure.ports import Store
 from perdure.storage import open_store
 from perdure.testing.conformance import StoreConformance
-from tests.storage.postgres.server import Servers
 
 
 class _PostgresStore(StoreConformance):
     version: int
 
     @pytest.fixture(autouse=True)
-    def database(self, postgres_servers: Servers) -> None:
-        self.url = postgres_servers.fresh(self.version)
+    def database(self, empty_schema: Callable[[int], str]) -> None:
+        self.url = empty_schema(self.version)
 
     def make_store(self) -> Store:
         return open_store(self.url)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -20,8 +20,10 @@ def stores(empty_file: Path, quick_path: Path, request: pytest.FixtureRequest) -
     numbers = count()
 
     def on_postgres() -> str:
+        new: Callable[[], str] = request.getfixturevalue("empty_schema")
         servers: Servers = request.getfixturevalue("postgres_servers")
-        return servers.emptied()
+        servers.take_back()  # The world before this one has ended.
+        return new()
 
     engines.SOURCES.update(
         memory=lambda: partial(MemoryStore, MemoryDatabase()),

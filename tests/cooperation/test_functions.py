@@ -1,7 +1,8 @@
-"""Functions that take part: they emit, wait for the whole hierarchy, and have it undone with themselves."""
+"""Functions and graphs that take part: they emit, wait for the whole hierarchy, and have it undone with themselves."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -9,14 +10,16 @@ from typing import Any
 import pytest
 
 from perdure import compensate, step, workflow
-from perdure.cooperation import emit
+from perdure.cooperation import Operation, Scope, emit
 from perdure.errors import RunFailed, ScopeFailed
+from perdure.graph import Graph, assign, terminate
+from perdure.graph import emit as emit_node
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
 from tests.cooperation.shop import topic
 from tests.cooperation.test_cooperation_engine import Diary
 
-ROOT, CHILD = topic("root"), topic("child")
+TOP, ROOT, CHILD = topic("top"), topic("root"), topic("child")
 DIARY = Diary()
 
 
@@ -102,3 +105,105 @@ async def test_a_function_and_its_hierarchy_survive_crashes(fresh: Callable[[], 
 
     report = await run_with_crashes(scenario, workflows=[checkout, *operations()], store=fresh, check=once)
     assert report.restarts > 10
+
+
+async def test_a_message_that_comes_after_its_function_has_given_up_is_handled_by_nobody(source: StoreSource) -> None:
+    """The function is cancelled while its message is on the way: that arrives when all is undone."""
+    async with Environment([checkout, *operations()], source, autojump_s=None) as env:
+        engine, asked, gate = env.engine, asyncio.Event(), asyncio.Event()
+        emit_at_once = engine.emit
+        late: list[asyncio.Task[Any]] = []
+
+        async def emit_late(*args: Any, **options: Any) -> Any:
+            async def wait() -> Any:
+                asked.set()
+                await gate.wait()
+                return await emit_at_once(*args, **options)
+
+            late.append(asyncio.ensure_future(wait()))
+            return await asyncio.shield(late[0])
+
+        engine.emit = emit_late  # type: ignore[method-assign]
+        run = await engine.start(checkout(False))
+        await asked.wait()
+        assert await run.cancel()
+        await env.settle()
+        assert await run.status() == "rolled_back"
+        gate.set()
+        assert (await late[0]).run_ids == ()
+        await env.settle()
+        assert DIARY == ["reserve", "release"]
+        await env.check()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Graphs
+
+
+def shopping(fails: bool = False, **options: Any) -> Graph[Any, Any]:
+    graph = Graph("shopping")
+    graph.node("reserve", reserve)
+    graph.node("order", emit_node(ROOT, **options), input={"n": "input.n"})
+    graph.node("tell", terminate("failed", "'too late'") if fails else assign({"state.told": "nodes.order"}))
+    graph.edge("reserve", "order")
+    graph.edge("order", "tell")
+    return graph
+
+
+async def test_a_graph_waits_for_the_whole_hierarchy(source: StoreSource) -> None:
+    graph = shopping()
+    async with Environment([graph, *operations()], source) as env:
+        run = await env.engine.start(graph({"n": 1}))
+        await run.result()
+        assert DIARY == ["reserve", "root 0", "child 0", "root 1"]
+        await env.check()
+
+
+async def test_a_graph_that_fails_has_the_hierarchy_undone(source: StoreSource) -> None:
+    graph = shopping(fails=True)
+    async with Environment([graph, *operations()], source) as env:
+        run = await env.engine.start(graph({"n": 1}))
+        with pytest.raises(RunFailed, match="too late"):
+            await run.result()
+        assert DIARY[4:] == ["root undo 1", "child undo 0", "root undo 0"]
+        assert await run.status() == "rolled_back"
+        await env.check()
+
+
+async def test_a_graph_may_catch_the_failure_of_a_hierarchy(source: StoreSource) -> None:
+    graph = shopping(on_failure="catch")
+    async with Environment([graph, *operations(fails_at=0)], source) as env:
+        run = await env.engine.start(graph({"n": 1}))
+        await run.result()
+        assert DIARY == ["reserve", "root 0", "child 0", "root undo 0"]
+
+
+async def test_a_graph_that_an_operation_has_called_is_undone_with_the_rest(fresh: Callable[[], StoreSource]) -> None:
+    """Down through all models: an operation calls a graph, which emits, and its hierarchy is undone again, wherever
+    the process dies."""
+    graph = shopping()
+    top = Operation("top", TOP)
+
+    @top.step
+    async def call(scope: Scope, message: Any) -> None:
+        await scope.start(graph({"n": 1}))
+
+    @top.step
+    async def fail(scope: Scope, message: Any) -> None:
+        raise ValueError("too late")
+
+    async def scenario(env: Environment) -> list[str]:
+        if not env.restarts:
+            DIARY.clear()
+        root = await env.engine.emit(TOP, {}, id="m")
+        with pytest.raises(ScopeFailed, match="too late"):
+            await root.finished()
+        await env.settle()
+        return [one for place, one in enumerate(DIARY) if DIARY.index(one) == place]
+
+    report = await run_with_crashes(
+        scenario, workflows=[top, graph, *operations()], store=fresh, points=("before", "before_effects")
+    )
+    assert report.result == [
+        "reserve", "root 0", "child 0", "root 1", "root undo 1", "child undo 0", "root undo 0"
+    ]  # fmt: skip

@@ -17,7 +17,6 @@ from perdure.storage import open_store
 from perdure.storage.memory import MemoryStore
 from perdure.storage.sqlite import SqliteStore
 from tests.coordinator.post_office import PostOffice, contents, for_event, post_office
-from tests.storage.postgres.server import Servers
 
 Opened = Callable[[], AbstractAsyncContextManager[PostOffice]]
 
@@ -26,8 +25,8 @@ Opened = Callable[[], AbstractAsyncContextManager[PostOffice]]
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
     def make_store() -> Store:
         if request.param == "postgres":
-            servers: Servers = request.getfixturevalue("postgres_servers")
-            return open_store(servers.fresh())
+            new: Callable[[], str] = request.getfixturevalue("empty_schema")
+            return open_store(new())
         return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "runs.db")
 
     @asynccontextmanager

@@ -9,6 +9,7 @@ import asyncio
 import sqlite3
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from perdure.storage.memory import MemoryStore
 from perdure.storage.sqlite import SqliteStore
 from perdure.testing.invariants import _overlooked, _problems_of_events
 from tests.coordinator.post_office import PostOffice, contents, for_event, post_office
-from tests.storage.postgres.server import Servers
 
 RUNS = ("r-1", "r-2", "r-3")
 NAMES = ("a", "b")
@@ -156,8 +156,8 @@ def test_whatever_shares_a_batch_nothing_is_lost_or_given_twice_and_all_stores_a
 
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(actions, min_size=1, max_size=6), max_size=12))
-def test_postgres_agrees_too(postgres_servers: Servers, groups: list[list[Action]]) -> None:
-    asyncio.run(compare(groups, open_store(postgres_servers.fresh())))
+def test_postgres_agrees_too(empty_schema: Callable[[], str], groups: list[list[Action]]) -> None:
+    asyncio.run(compare(groups, open_store(empty_schema())))
 
 
 async def compare(groups: list[list[Action]], store: Store) -> None:

@@ -25,7 +25,6 @@ from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import CRASH_POINTS, Environment, Fault, Point, VirtualClock, run_with_crashes
 from perdure.testing.environment import StoreSource
 from tests.crash.ledger import Ledger, step_started
-from tests.storage.postgres.server import Servers
 
 DAY = timedelta(days=1)
 
@@ -244,8 +243,8 @@ async def test_a_crash_around_a_commit_changes_nothing(name: str, point: Point, 
 
 @pytest.mark.parametrize("point", ["before_effects", "unknown"])
 @pytest.mark.parametrize("name", CASES)
-async def test_nor_does_it_in_postgres(name: str, point: Point, postgres_servers: Servers) -> None:
-    await survive(CASES[name], point, postgres_servers.fresh())
+async def test_nor_does_it_in_postgres(name: str, point: Point, empty_schema: Callable[[], str]) -> None:
+    await survive(CASES[name], point, empty_schema())
 
 
 async def survive(case: Case, point: Point, source: StoreSource) -> None:

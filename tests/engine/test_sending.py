@@ -271,7 +271,12 @@ async def test_a_timer_of_a_run_that_is_not_loaded_wakes_it(opened: Open) -> Non
 
 # To a great many.
 
-_MANY = 2_000
+_MANY = 200
+
+
+@pytest.fixture
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matching, "SPREAD_MAX", 50)
 
 
 async def _listening(env: Environment) -> None:
@@ -289,6 +294,7 @@ async def _heard(env: Environment) -> int:
             return total
 
 
+@pytest.mark.usefixtures("few_at_once")
 async def test_a_retained_event_to_a_great_many_goes_out_in_bounded_batches(source: StoreSource) -> None:
     ledger = Ledger()
     async with Environment(WORKFLOWS, source, autojump_s=None, watch=ledger.watch) as env:
@@ -303,6 +309,7 @@ async def test_a_retained_event_to_a_great_many_goes_out_in_bounded_batches(sour
         await env.check()
 
 
+@pytest.mark.usefixtures("few_at_once")
 @pytest.mark.parametrize("point", ["before", "before_effects", "unknown"])
 async def test_a_retained_event_reaches_all_although_the_process_dies_on_the_way(point: str) -> None:
     fault = Fault(point, commit=2, when=lambda batch: bool(batch.spread))  # type: ignore[arg-type]

@@ -47,8 +47,9 @@ def test_services_cooperate_and_undo_together(tmp_path: Path) -> None:
     assert lines[3:7] == ["order for piano", "piano reserved", "piano put back", "sorry, no piano"]
     assert "  ValueError: 9000 is more than the card allows in charge[" in done.stdout
     # They were emitted at the same time, so either may come first.
-    assert sorted(line[6:].split("  ")[0] for line in lines[-2:]) == [
+    assert sorted(line.lstrip(" │├└─").split("  ")[0] for line in lines[-3:]) == [
         "charge (operation) rolled_back",
+        "pick (function) rolled_back",
         "take-from-stock (operation) rolled_back",
     ]
 

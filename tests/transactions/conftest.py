@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.storage.postgres.server import Servers
 from tests.transactions.notes import PostgresWorld, SqliteWorld, World
 
 
@@ -22,5 +22,5 @@ def sqlite_world(empty_file: Path, quick_path: Path) -> SqliteWorld:
 
 
 @pytest.fixture
-def postgres_world(postgres_servers: Servers) -> PostgresWorld:
-    return PostgresWorld(postgres_servers)
+def postgres_world(empty_schema: Callable[[], str]) -> PostgresWorld:
+    return PostgresWorld(empty_schema)

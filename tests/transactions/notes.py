@@ -18,7 +18,6 @@ import asyncpg
 from perdure import Retry, Workflow, compensate, continue_as, current_step, resource, sleep, step, workflow
 from perdure.models.functions.context import CurrentStep
 from perdure.models.functions.define import Step
-from tests.storage.postgres.server import Servers
 
 QUICK = Retry(attempts=3, initial=timedelta(milliseconds=1), jitter=0)
 LONG = Retry(attempts=3, initial=timedelta(hours=1), jitter=0)
@@ -195,12 +194,12 @@ class SqliteWorld(World):
 
 
 class PostgresWorld(World):
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, empty_schema: Callable[[], str]) -> None:
         super().__init__("postgres")
-        self._servers = servers
+        self._empty_schema = empty_schema
 
     async def fresh(self) -> str:
-        url = self._servers.fresh()
+        url = self._empty_schema()
         self.script.table = f"notes_{uuid4().hex}"
         await self.ask(url, f"create table {self.script.table} (number bigint)")
         return url

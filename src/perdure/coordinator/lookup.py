@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from msgspec import Struct, field
 
 from perdure.coordinator.inbox import Item
+from perdure.kernel.cooperating import CALLED
 from perdure.kernel.ops import (
     Advance,
     Answer,
@@ -22,6 +23,7 @@ from perdure.kernel.ops import (
     UndoScope,
     Wake,
 )
+from perdure.kernel.records import Run
 from perdure.kernel.stock import Task
 from perdure.ports import LoadedRun, Store
 
@@ -37,7 +39,7 @@ class Found(Struct, kw_only=True):
     tasks: dict[str, Task] = field(default_factory=dict)
 
 
-async def look_up(store: Store, loaded: Container[str], items: Sequence[Item]) -> Found:
+async def look_up(store: Store, loaded: Mapping[str, Run], items: Sequence[Item]) -> Found:
     """What is needed to decide these ops, beside the runs that are `loaded`. Raises StoreError."""
     missing: set[str] = set()
     ending: list[str] = []
@@ -53,6 +55,9 @@ async def look_up(store: Store, loaded: Container[str], items: Sequence[Item]) -
         if isinstance(op, Advance):
             if op.cancels:
                 ending += op.cancels
+            run = loaded.get(op.run_id) if op.end is not None else None
+            if run is not None and run.bond == CALLED and run.parent_id not in loaded:
+                missing.add(run.parent_id or "")
         elif isinstance(op, (Cooperate, CancelScope, UndoScope)):
             for tell in op.tells:
                 _look_for(tell, loaded, missing, ending)
@@ -87,11 +92,26 @@ async def look_up(store: Store, loaded: Container[str], items: Sequence[Item]) -
             if child.run.id not in loaded:
                 found.runs[child.run.id] = child
             ending.append(child.run.id)
+    if callers := _callers(items, loaded, found):
+        found.runs |= await store.load(callers)
     return found
+
+
+def _callers(items: Sequence[Item], loaded: Mapping[str, Run], found: Found) -> list[str]:
+    """Operations that have called runs which may end now: they are told."""
+    wanted: dict[str, None] = {}
+    for item in items:
+        known = loaded.get(item.op.run_id) if isinstance(item.op, (Cancel, Expire, Tell)) else None
+        if known is not None and known.bond == CALLED and known.parent_id is not None:
+            wanted[known.parent_id] = None
+    for one in found.runs.values():
+        if one.run.bond == CALLED and one.run.parent_id is not None:
+            wanted[one.run.parent_id] = None
+    return [run_id for run_id in wanted if run_id not in loaded and run_id not in found.runs]
 
 
 def _look_for(op: Tell | Settle, loaded: Container[str], missing: set[str], ending: list[str]) -> None:
     """Who is told something, and whom that one tells in turn."""
     missing.update(one for one in (op.run_id, op.parent_id) if one and one not in loaded)
-    if isinstance(op, Tell) and op.kind != "news":
+    if isinstance(op, Tell) and op.kind not in ("news", "join"):
         ending.append(op.run_id)

@@ -19,6 +19,9 @@ from perdure.kernel.status import FINISHED, Status
 
 NEWS = "news"  # the position at which a run waits that was told something while nobody had it
 
+JOIN = "join"  # word that somebody may handle what a run waits for
+CALLED = "called"  # the bond of a run that an operation has called
+
 _BACK = (Status.ROLLING_BACK, Status.ROLLED_BACK, Status.ROLLBACK_FAILED)
 
 
@@ -103,7 +106,7 @@ def tell(run: Run | None, op: ops.Tell, me: str, scene: Scene) -> Decision:
         return _undone(run, op, me, scene) if op.kind == "undo" and run.status is Status.SUCCEEDED else NOTHING
     run = mine_or_free(run, op, me)
     posts: tuple[ops.Op, ...] = ()
-    if op.kind != NEWS:
+    if op.kind not in (NEWS, JOIN):
         posts = tuple(ops.Tell(run_id=child, at=op.at, actor=op.actor, kind="ask") for child in scene.children)
     if run.owner == me:
         audit: tuple[Audit, ...] = ()
@@ -134,6 +137,40 @@ def _back(run: Run, op: ops.Op, owner: str | None) -> tuple[Run, tuple[Audit, ..
     return move(
         run, Status.ROLLING_BACK, op, "undone", owner=owner, claim=run.claim + 1, completed_at=None, recoveries=0
     )
+
+
+# Functions and graphs that an operation has called.
+
+
+def undo_call(run: Run, op: ops.Tell, me: str, scene: Scene) -> Decision:
+    """What has succeeded is to be undone: it does its compensations, if it has registered any."""
+    outcome = Outcome(failure=op.failure)
+    if run.undo:
+        decision = _undone(run, op, me, scene)
+        return replace(decision, outcome=outcome)
+    run, audit = _back(run, op, None)
+    run, more = move(run, Status.ROLLED_BACK, op, "there was nothing to undo")
+    return Decision(
+        run=run,
+        row=True,
+        outcome=outcome,
+        audit=audit + more,
+        effects=(Finish(run, outcome),),
+        posts=to_caller(run, op),
+        reply=True,
+    )
+
+
+def to_caller(run: Run, op: ops.Op) -> tuple[ops.Op, ...]:
+    """Word for the operation that has called a run which has ended. It reads for itself what became of it."""
+    if run.bond != CALLED or run.status not in FINISHED or run.parent_id is None:
+        return ()
+    return (ops.Tell(run_id=run.parent_id, at=op.at, actor=op.actor, kind=NEWS),)
+
+
+def heard_of(run: Run) -> tuple[str, ...]:
+    """Those whose failure cannot be taken back, since the operation that has called them knows it."""
+    return (run.id,) if run.bond == CALLED and run.status is Status.FAILED else ()
 
 
 def settle(run: Run | None, op: ops.Settle, _me: str, _scene: Scene) -> Decision:

@@ -67,13 +67,21 @@ class HandlerBook(Struct, frozen=True, kw_only=True):
 
 
 class OperationRow(Struct, frozen=True, kw_only=True, gc=False):
-    """A run of an operation, as far as cooperation goes. `origin` is its message and its lineage (see `origin_of`)."""
+    """A run of an operation, or one that an operation has called, as far as cooperation goes. `origin` is its message
+    and its lineage (see `origin_of`)."""
 
     id: str
     parent_id: str | None
     handler: str
     status: str
     origin: str
+    bond: str = ""
+    output: str | None = None  # what it came to, if it was called
+    failure: str | None = None
+
+    @property
+    def is_call(self) -> bool:
+        return self.bond == "called"
 
 
 class ScopeRows(Struct, frozen=True, kw_only=True):

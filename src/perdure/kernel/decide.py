@@ -164,10 +164,10 @@ def _ended(
         entries=op.entries,
         waits_cleared=undoes or end.has_waited or scene.box is not EMPTY,
         events_read=op.events_read,
-        consumed=op.consumed,
+        consumed=(*op.consumed, *cooperating.heard_of(run)),
         audit=audit_rows + more,
         effects=effects,
-        posts=posts,
+        posts=(*posts, *cooperating.to_caller(run, op)),
         reply=True,
     )
 
@@ -336,11 +336,26 @@ def _end(
         box=EMPTY,
         outcome=outcome,
         waits_cleared=True,
+        consumed=cooperating.heard_of(run),
         audit=audit_rows,
         effects=(Finish(run, outcome),),
-        posts=posts,
+        posts=(*posts, *cooperating.to_caller(run, op)),
         reply=True,
     )
+
+
+def _tell(run: Run | None, op: ops.Tell, me: str, scene: Scene) -> Decision:
+    if run is None or run.model == "operation":
+        return cooperating.tell(run, op, me, scene)
+    if op.kind == "undo" and run.status is Status.SUCCEEDED:
+        return cooperating.undo_call(run, op, me, scene)
+    if op.kind not in ("stop", "undo") or run.status in FINISHED or run.status in _UNDOING:
+        return NOTHING
+    reason = "the operation that called it gives up"
+    run = mine_or_free(run, op, me)
+    failure = op.failure or cancellation(reason)
+    stop = ops.Cancel(run_id=run.id, at=op.at, actor=op.actor, reason=reason, failure=failure)
+    return _cancel(run, stop, me, scene)
 
 
 def _retry(run: Run | None, op: ops.Retry, me: str, scene: Scene) -> Decision:
@@ -466,7 +481,7 @@ _RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
     ops.Prove: delivery.prove,
     ops.Emit: cooperating.emit,
     ops.Cooperate: cooperating.cooperate,
-    ops.Tell: cooperating.tell,
+    ops.Tell: _tell,
     ops.Settle: cooperating.settle,
     ops.CancelScope: cooperating.cancel_scope,
     ops.UndoScope: cooperating.undo_scope,

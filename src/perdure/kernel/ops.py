@@ -284,12 +284,16 @@ class Tell(Op, frozen=True, kw_only=True, gc=False):
     - "news": of a child, which `about` has for the model
     - "ask": the run is to give up; so are those below it
     - "undo": what it did is to be undone, if it is done, and otherwise it is to give up
+    - "join": somebody who has registered since may handle what the run waits for
+    - "stop": the operation that has called this run, a function or a graph, gives up
+
+    A run that was called gets no news, and does not give up because it is asked to: its caller says so, with "stop".
 
     Where the run was never taken, an "ask" or an "undo" may bring `refusal`, the rows of one that never begins, with
     the `failure` it ends with and the `answer` that its parent (`parent_id`) is told then.
     """
 
-    kind: str  # news | ask | undo
+    kind: str  # news | ask | undo | join | stop
     about: str = ""
     refusal: Cooperation | None = None
     failure: str = ""

@@ -65,7 +65,7 @@ class Run(Struct, frozen=True, kw_only=True, gc=False):
     owner: str | None = None
     claim: int = 0  # grows with every change of owner; step results carry it
     parent_id: str | None = None
-    bond: str = ""  # to its parent: awaited | started | detached
+    bond: str = ""  # to its parent: awaited | started | detached | called
     consumed: bool = False  # its failure was handed to a run that waited for it
     undo: int = 0  # compensations that it has registered
     origin: str = ""  # what it was started as, if it continues as something else

@@ -14,7 +14,7 @@ from msgspec.structs import astuple, replace
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced, Misuse, RunNotFound, StoreBroken
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
-from perdure.kernel.cooperation import HandlerBook, MessageEventRow, ScopeRows
+from perdure.kernel.cooperation import HandlerBook, MessageEventRow, OperationRow, ScopeRows
 from perdure.kernel.mail import knock
 from perdure.kernel.matching import Settlement
 from perdure.kernel.records import (
@@ -523,8 +523,10 @@ def write_batch(
     for run_id, write in runs.items():
         database.runs[run_id] = _written(database.runs.get(run_id), write)
         (database.active.add if write.run.status in ACTIVE else database.active.discard)(run_id)
-        if write.expected_version is None and write.run.model == "operation" and write.run.parent_id is not None:
-            database.cooperation.children.setdefault(write.run.parent_id, []).append(run_id)
+        run = write.run
+        takes_part = run.model == "operation" or run.bond == "called"
+        if write.expected_version is None and run.parent_id is not None and takes_part:
+            database.cooperation.children.setdefault(run.parent_id, []).append(run_id)
     for run_id, first, attempt in batch.archive:
         for seq in _from(database, run_id, first):
             database.archive.setdefault(run_id, {})[attempt, seq] = database.journal[run_id].pop(seq)
@@ -603,9 +605,23 @@ def _loaded(database: MemoryDatabase, run: Run) -> LoadedRun:
     return LoadedRun(run=run, waits=database.tables.waits_of(run.id), events=database.tables.of(run.id))
 
 
-def _operation(database: MemoryDatabase, run_id: str) -> Run | None:
+def _operation(database: MemoryDatabase, run_id: str) -> OperationRow | None:
     stored = database.runs.get(run_id)
-    return None if stored is None or stored.run.model != "operation" else stored.run
+    if stored is None:
+        return None
+    run, is_call = stored.run, stored.run.bond == "called"
+    if run.model != "operation" and not is_call:
+        return None
+    return OperationRow(
+        id=run.id,
+        parent_id=run.parent_id,
+        handler=run.workflow,
+        status=run.status,
+        origin=run.origin,
+        bond=run.bond,
+        output=stored.outcome.output if is_call else None,
+        failure=stored.outcome.failure if is_call else None,
+    )
 
 
 def _is_for(database: MemoryDatabase, mail: Mail, engine_id: str) -> bool:

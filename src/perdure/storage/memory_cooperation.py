@@ -19,7 +19,6 @@ from perdure.kernel.cooperation import (
     ScopeRows,
     read_origin,
 )
-from perdure.kernel.records import Run
 
 
 class CooperationTables(Struct, eq=False):
@@ -89,9 +88,9 @@ class CooperationTables(Struct, eq=False):
     def book(self) -> HandlerBook:
         return HandlerBook(version=self.version, handlers=tuple(self.handlers[key] for key in sorted(self.handlers)))
 
-    # Reading. `find` gives a run of an operation.
+    # Reading. `find` gives a run of an operation, or one that an operation has called.
 
-    def scopes(self, ids: Sequence[str], find: Callable[[str], Run | None]) -> ScopeRows:
+    def scopes(self, ids: Sequence[str], find: Callable[[str], OperationRow | None]) -> ScopeRows:
         own = _found(ids, find)
         everybody = dict(own)
         for run in own.values():
@@ -105,7 +104,7 @@ class CooperationTables(Struct, eq=False):
         messages = [*emitted, *(read_origin(run.origin)[0] for run in own.values())]
         return self._rows(everybody, events, messages)
 
-    def hierarchy(self, id: str, find: Callable[[str], Run | None]) -> ScopeRows:
+    def hierarchy(self, id: str, find: Callable[[str], OperationRow | None]) -> ScopeRows:
         runs = _found([id], find)
         level: Sequence[str] = [id]
         while level:
@@ -115,20 +114,15 @@ class CooperationTables(Struct, eq=False):
         return self._rows(runs, events, [event.message_id for event in events.values()])
 
     def _rows(
-        self, runs: dict[str, Run], events: dict[tuple[str, int], MessageEventRow], messages: Iterable[str]
+        self, runs: dict[str, OperationRow], events: dict[tuple[str, int], MessageEventRow], messages: Iterable[str]
     ) -> ScopeRows:
         return ScopeRows(
-            runs=tuple(
-                OperationRow(
-                    id=run.id, parent_id=run.parent_id, handler=run.workflow, status=run.status, origin=run.origin
-                )
-                for _, run in sorted(runs.items())
-            ),
+            runs=tuple(run for _, run in sorted(runs.items())),
             messages=tuple(self.messages[one] for one in sorted({*messages}) if one in self.messages),
             events=tuple(events[place] for place in sorted(events)),
             values=tuple(value for run_id in sorted(runs) for value in self.values.get(run_id, {}).values()),
         )
 
 
-def _found(ids: Iterable[str], find: Callable[[str], Run | None]) -> dict[str, Run]:
+def _found(ids: Iterable[str], find: Callable[[str], OperationRow | None]) -> dict[str, OperationRow]:
     return {one: run for one in ids if (run := find(one)) is not None}

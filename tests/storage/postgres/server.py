@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import pwd
@@ -11,9 +12,12 @@ import socket
 import subprocess
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
-import psycopg
+from perdure.storage.postgres import upgrade
+from tests.storage.postgres.emptying import PRISTINE, empty
 
 VERSIONS = (16, 18)
 _MEMORY = Path("/dev/shm")
@@ -28,23 +32,6 @@ _SETTINGS = {
     "logging_collector": "off",
     "deadlock_timeout": "100ms",
 }
-_EMPTY = """
-    do $$
-    declare
-        name text;
-    begin
-        for name in
-            select tablename from pg_tables
-            where schemaname = 'emptied' and tablename not in ('perdure_schema', 'handler_book')
-        loop
-            execute format('delete from emptied.%I', name);
-        end loop;
-        if to_regclass('emptied.handler_book') is not null then
-            update emptied.handler_book set version = 0;
-        end if;
-    end
-    $$
-"""
 
 
 class PostgresServer:
@@ -207,11 +194,13 @@ def _free_port() -> int:
 
 
 class Servers:
-    """Those of a session of tests: one for each version that is asked for, and a new schema in it for each test."""
+    """Those of a session of tests: one for each version that is asked for, and a schema in it for each test."""
 
     def __init__(self) -> None:
         self._servers: dict[int, PostgresServer] = {}
-        self._schemas = 0
+        self._names = (f"s{number}" for number in count(1))
+        self._lent: list[tuple[int, str]] = []
+        self._used: dict[int, list[str]] = {}
 
     def running(self, version: int) -> PostgresServer:
         if version not in self._servers:
@@ -219,17 +208,27 @@ class Servers:
         return self._servers[version]
 
     def fresh(self, version: int = VERSIONS[-1]) -> str:
-        """The URL of a schema that nobody has used."""
-        self._schemas += 1
-        return f"{self.running(version).url}?schema=s{self._schemas}"
+        """The URL of a schema that nobody has used, without tables."""
+        return f"{self.running(version).url}?schema={next(self._names)}"
 
-    def emptied(self, version: int = VERSIONS[-1]) -> str:
-        """The URL of a schema with nothing in its tables, once there are any: that of the call before, which nobody may
-        be using any more. For those who need hundreds: to make tables takes a second."""
-        server = self.running(version)
-        with psycopg.connect(server.url) as connection:
-            connection.execute(_EMPTY)
-        return f"{server.url}?schema=emptied"
+    def empty(self, version: int = VERSIONS[-1]) -> str:
+        """The URL of a schema with nothing in its tables, for a test that changes only that, until it ends."""
+        url = self.running(version).url
+        name = next(self._names)
+        if version not in self._used:
+            self._used[version] = []
+            with ThreadPoolExecutor(1) as elsewhere:  # Here, a loop may be running.
+                elsewhere.submit(lambda: asyncio.run(upgrade(f"{url}?schema={PRISTINE}"))).result()
+        while self._used[version] and not empty(url, self._used[version].pop(), name):
+            """Somebody holds on to that one: it is given up."""
+        self._lent.append((version, name))
+        return f"{url}?schema={name}"
+
+    def take_back(self) -> None:
+        """A test has ended, and with it all use of what it was lent."""
+        for version, name in self._lent:
+            self._used[version].append(name)
+        self._lent.clear()
 
     def end(self) -> None:
         for server in self._servers.values():

@@ -21,9 +21,16 @@ class Book:
     def version(self) -> int:
         return self._version or 0
 
-    async def register(self, handlers: Sequence[tuple[str, str]], at: int) -> None:
-        """Have these (topic, name) expected from now on. Raises StoreError."""
-        self._take(await self._store.register(handlers, at=at))
+    async def register(self, handlers: Sequence[tuple[str, str]], at: int) -> set[str]:
+        """Have these (topic, name) expected from now on; the topics that have a handler more than before. Raises
+        StoreError."""
+        await self.load(again=True)
+        new = {
+            topic for topic, name in handlers if topic not in self.topics or name not in self.topics[topic].registered
+        }
+        if new:
+            self._take(await self._store.register(handlers, at=at))
+        return new
 
     async def load(self, *, again: bool = False) -> None:
         """Raises StoreError."""

@@ -98,11 +98,14 @@ class OperationStep(Generic[M]):
     """A step of an operation. What undoes it, what answers to failures of its children, and what is done in any case
     afterwards is added with decorators."""
 
-    def __init__(self, operation: Operation[M], function: Invoke[M], name: str, where: str) -> None:
+    def __init__(
+        self, operation: Operation[M], function: Invoke[M], name: str, where: str, *, transactional: bool = False
+    ) -> None:
         self.operation = operation
         self.function = function
         self.name = name
         self.where = where
+        self.transactional = transactional
         self.undo: Rollback[M] | None = None
         self.handler: OnChildFailure[M] | None = None
         self.cleanup: Finally[M] | None = None
@@ -139,6 +142,13 @@ class OperationStep(Generic[M]):
                 f"step {self.name!r} at {self.where} has {what} already: {place(known)}; {place(function)} is another"
             )
         _check_function(function, f"{what} of step {self.name!r}", takes)
+        is_async = inspect.iscoroutinefunction(self.function)
+        if self.transactional and inspect.iscoroutinefunction(function) != is_async:
+            form = "an `async def`" if is_async else "a plain `def`"
+            raise InvalidDefinition(
+                f"step {self.name!r} at {self.where} is transactional and {form}: {what} is called in a transaction"
+                f" too, so {place(function)} must be {form} as well"
+            )
 
     def __repr__(self) -> str:
         return f"<step {self.name!r} of operation {self.operation.name!r}>"
@@ -154,6 +164,7 @@ class Node(Struct, frozen=True, kw_only=True):
     undo: Callable[[Scope, Any, Failure], Any] | None = None
     handler: Callable[[Scope, Any, Failure, int], Any] | None = None
     cleanup: Callable[[Scope, Any], Any] | None = None
+    transactional: bool = False
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -223,7 +234,12 @@ class Operation(Generic[M]):
     def step(self, function: Invoke[M], /) -> OperationStep[M]: ...
     @overload
     def step(
-        self, /, *, name: str | None = None, at: datetime | Callable[[M], datetime] | None = None
+        self,
+        /,
+        *,
+        name: str | None = None,
+        at: datetime | Callable[[M], datetime] | None = None,
+        transactional: bool = False,
     ) -> Callable[[Invoke[M]], OperationStep[M]]: ...
     def step(
         self,
@@ -232,17 +248,20 @@ class Operation(Generic[M]):
         *,
         name: str | None = None,
         at: datetime | Callable[[M], datetime] | None = None,
+        transactional: bool = False,
     ) -> Any:
         """Make a function the operation's next step: it gets the scope and the message, and may return a NextStep.
 
-        With `at` it is begun at that time, which may depend on the message, and not before.
+        With `at` it is begun at that time, which may depend on the message, and not before. If it is `transactional`,
+        what it writes through `current_step().connection` is committed together with all that it asks of its scope,
+        once, or vanishes; so are its rollback, its finally and its answers to child failures.
         """
 
         def decorate(function: Invoke[M]) -> OperationStep[M]:
             self.check_open()
             _check_function(function, f"a step of operation {self.name!r}", 2)
             called = self._unused(name or str(getattr(function, "__name__", "")), place(function))
-            step = OperationStep(self, function, called, place(function))
+            step = OperationStep(self, function, called, place(function), transactional=transactional)
             before = [] if at is None else [_sleeping(f"{called} (scheduled)", _until(at))]
             self._declared.append((step, before))
             return step
@@ -329,7 +348,7 @@ class Operation(Generic[M]):
         nodes: list[Node] = []
         entries: list[int] = []
 
-        def add(draft: _Draft, step: OperationStep[M] | None = None) -> None:
+        def add(draft: _Draft, step: OperationStep[M] | None = None, *, is_transactional: bool = False) -> None:
             nodes.append(
                 Node(
                     index=len(nodes),
@@ -339,6 +358,7 @@ class Operation(Generic[M]):
                     undo=step.undo if step else None,
                     handler=step.handler if step else None,
                     cleanup=step.cleanup if step else None,
+                    transactional=is_transactional,
                 )
             )
 
@@ -347,12 +367,12 @@ class Operation(Generic[M]):
             for draft in drafts:
                 add(draft)
             if step is not None:
-                add(_Draft(step.name, "step", step.function), step)
+                add(_Draft(step.name, "step", step.function), step, is_transactional=step.transactional)
                 if step.cleanup is not None:
                     name = f"{step.name} (finally)"
                     while name in taken:
                         name += "$"
-                    add(_Draft(name, "finally", step.cleanup))
+                    add(_Draft(name, "finally", step.cleanup), is_transactional=step.transactional)
         return Plan(
             handler=self.name, policy=self.policy, strategy=self.strategy, nodes=tuple(nodes), entries=tuple(entries)
         )

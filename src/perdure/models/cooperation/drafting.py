@@ -11,14 +11,16 @@ from msgspec.structs import replace
 
 from perdure.errors import PerdureError
 from perdure.kernel import ops
+from perdure.kernel.cooperating import CALLED
 from perdure.kernel.cooperation import Cooperation, MessageEventRow, origin_of
 from perdure.kernel.records import Outcome
 from perdure.kernel.status import Status
 from perdure.models.cooperation.book import Book
+from perdure.models.cooperation.context import EMPTY, HAPPY_DEADLINE
 from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.emitting import Emitting, emit
 from perdure.models.cooperation.events import EventType, Message, MessageEvent, State
-from perdure.models.cooperation.failures import DISMISSED, Failure, parent_said_so
+from perdure.models.cooperation.failures import DISMISSED, Failure, gave_up, parent_said_so
 from perdure.models.cooperation.live import Code, Draft, LiveOperation, News, wakes_of
 from perdure.models.cooperation.moves import (
     BeginRollback,
@@ -42,10 +44,10 @@ from perdure.models.cooperation.moves import (
 )
 from perdure.models.cooperation.moves import Outcome as StepOutcome
 from perdure.models.cooperation.progress import Mismatch
-from perdure.models.cooperation.requests import dismiss
+from perdure.models.cooperation.requests import dismiss, join
 from perdure.models.cooperation.rows import RowCodec, outcome_failure
-from perdure.models.cooperation.rules import after, next_move, refusal
-from perdure.models.cooperation.scope import Emission
+from perdure.models.cooperation.rules import after, heeded, next_move, refusal
+from perdure.models.cooperation.scope import Call, Emission
 from perdure.ports import Codec, Ids
 
 _decode_news: Final = msgspec.json.Decoder(News).decode
@@ -125,6 +127,8 @@ class Drafting:
                 self._finish(live, draft, move.state, move.failure)
                 return True
             case Wait():
+                draft.tells += tuple(self._stopping(live, draft, move, now))
+                self._join(live, draft, now)
                 self._suspend(draft, move.until)
                 return True
             case Take():
@@ -184,11 +188,12 @@ class Drafting:
             return draft
         return self.go_on(live, draft)
 
-    def emitted(self, emission: Emission) -> Draft:
-        """A message from outside."""
+    def emitted(self, emission: Emission, *, handled: bool = True) -> Draft:
+        """A message from outside, perhaps one that nobody is to handle."""
         draft = Draft(Status.CREATED)
         now = self._now()
-        writes = emit((emission,), emitting=Emitting(handlers=self._book.topics, ids=self._fresh_ids(), now=now))
+        handlers = self._book.topics if handled else {}
+        writes = emit((emission,), emitting=Emitting(handlers=handlers, ids=self._fresh_ids(), now=now))
         draft.rows += writes.rows
         self._take_in(draft, writes, now, None)
         return draft
@@ -209,12 +214,17 @@ class Drafting:
         begun: list[LiveOperation] = []
         for run in writes.runs:
             origin = origins[run.message_id]
-            began = self._begun(draft, run, origin, messages[run.message_id], now)
+            began = None if run.is_call else self._begun(draft, run, origin, messages[run.message_id], now)
             if began is not None:
                 begun.append(began)
             if live is not None and origin.cooperation_lineage == live.lineage:
-                state = State.CREATED if began is None else State.ACTIVE
-                child = Child(message_id=run.message_id, handler=run.handler, lineage=run.lineage, state=state)
+                child = Child(
+                    message_id=run.message_id,
+                    handler=run.handler,
+                    lineage=run.lineage,
+                    state=State.CREATED if began is None and not run.is_call else State.ACTIVE,
+                    is_call=run.is_call,
+                )
                 children.append(child)
         draft.runs += writes.runs
         draft.began += tuple(begun)
@@ -271,12 +281,15 @@ class Drafting:
     def undoing(self, child: Child, view: OperationRun, now: int) -> ops.Tell:
         """Word for a run that what it did is to be undone; if it has not begun, the rows of one that never does."""
         run_id, parent_id = child.lineage[-1], child.lineage[-2]
-        if child.state is not State.CREATED:
+        if child.state is not State.CREATED and not child.is_call:
             return ops.Tell(run_id=run_id, at=now, kind="undo", parent_id=parent_id)
         told = view.told
         failure = parent_said_so(None if told is None else told.exception, view.source)
         if told is not None and told.coroutine_name is None and told.exception is not None:
             failure = told.exception
+        if child.is_call:
+            stored = outcome_failure(failure)
+            return ops.Tell(run_id=run_id, at=now, kind="undo", failure=stored, parent_id=parent_id)
         return ops.Tell(
             run_id=run_id,
             at=now,
@@ -286,6 +299,44 @@ class Drafting:
             answer=self.write_news(News(run_id, State.ROLLED_BACK, failure)),
             parent_id=parent_id,
         )
+
+    def _join(self, live: LiveOperation, draft: Draft, now: int) -> None:
+        """Runs for those who have registered since, if what they handle is still waited for."""
+        progress = live.progress
+        window = progress.window
+        if window is None or draft.messages:
+            return  # Whoever emits now goes by the book as it is.
+        view = live.view(now)
+        there = {(child.message_id, child.handler) for child in view.children}
+        for message_id in window.emitted:
+            topic = live.topics.get(message_id, "")
+            if topic not in self._book.topics:
+                continue
+            for handler in sorted(live.plan.strategy.joins(topic, self._book.topics[topic])):
+                if (message_id, handler) in there:
+                    continue
+                run = join(live.plan, view, message_id, handler, self._ids(now), progress)
+                if run is not None:
+                    draft.runs += (run,)
+                    draft.late[message_id] = topic
+                    child = Child(message_id=message_id, handler=handler, lineage=run.lineage, state=State.CREATED)
+                    draft.children += (child,)
+
+    def _stopping(self, live: LiveOperation, draft: Draft, move: Wait, now: int) -> list[ops.Tell]:
+        """A run that gives up, and waits for what it has called, has that stopped. Those who handle its messages see
+        for themselves."""
+        called = [one for one in move.children if one.is_call and one.lineage[-1] not in live.stopped]
+        if not called:
+            return []
+        view, progress = live.view(now), live.progress
+        found = heeded(live.plan, view, progress.context, rolling_back=progress.rollback is not None)
+        if not found:
+            return []
+        failure = outcome_failure(gave_up(found, view.source))
+        draft.stopped += [one.lineage[-1] for one in called]
+        return [
+            ops.Tell(run_id=one.lineage[-1], at=now, kind="stop", failure=failure, parent_id=live.id) for one in called
+        ]
 
     def refused(self, view: OperationRun, failure: Failure, now: int) -> Cooperation:
         rows = refusal(view, failure)
@@ -329,7 +380,7 @@ class Drafting:
             events=self._events(draft.rows, now),
             values=[self._rows.value(value) for value in draft.values],
             seen=list(draft.seen),
-            book=self._book.version if draft.messages else None,
+            book=self._book.version if draft.messages or draft.late else None,
         )
 
     def _events(self, rows: Sequence[MessageEvent], now: int) -> list[MessageEventRow]:
@@ -348,8 +399,9 @@ class Drafting:
         if not draft.runs:
             return ()
         here = {began.id for began in draft.began}
-        topics = {message.id: message.topic for message in draft.messages}
-        return tuple(
+        topics = {message.id: message.topic for message in draft.messages} | draft.late
+        calls = tuple(self._call(draft, run, run.call, tags, now) for run in draft.runs if run.call is not None)
+        return calls + tuple(
             ops.Start(
                 run_id=run.id,
                 at=now,
@@ -363,9 +415,28 @@ class Drafting:
                 bond="awaited",
                 origin=origin_of(run.message_id, run.lineage),
                 fresh=True,
-                admit=run.id in here,
+                admit=run.id in here or (run.message_id in draft.late and run.handler in self._operations),
             )
             for run in draft.runs
+            if run.call is None
+        )
+
+    def _call(self, draft: Draft, run: NewRun, call: Call, tags: Mapping[str, str], now: int) -> ops.Start:
+        origin = next(row for row in draft.rows if row.type is EventType.EMITTED and row.message_id == run.message_id)
+        deadline = (origin.context or EMPTY).get(HAPPY_DEADLINE)
+        return ops.Start(
+            run_id=run.id,
+            at=now,
+            workflow=call.workflow,
+            workflow_version=call.version,
+            model=call.model,
+            input=self._codec.encode(call.input),
+            tags=tags,
+            deadline=None if deadline is None else deadline.at,
+            parent_id=run.lineage[-2],
+            bond=CALLED,
+            origin=origin_of(run.message_id, run.lineage),
+            fresh=True,
         )
 
     def outcome(self, draft: Draft) -> Outcome | None:

@@ -72,7 +72,17 @@ def emit(
                 context=context,
             )
         )
-        if emission.topic != SLEEP_TOPIC:
+        if emission.call is not None:
+            runs.append(
+                NewRun(
+                    lineage=(*lineage, emission.message_id),
+                    handler=emission.call.workflow,
+                    message_id=emission.message_id,
+                    is_call=True,
+                    call=emission.call,
+                )
+            )
+        elif emission.topic != SLEEP_TOPIC:
             known = emitting.handlers.get(emission.topic, Handlers())
             runs += [
                 NewRun(lineage=(*lineage, next(emitting.ids)), handler=handler, message_id=emission.message_id)

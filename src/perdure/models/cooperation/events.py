@@ -20,6 +20,8 @@ Lineage = tuple[str, ...]
 
 SLEEP_TOPIC = "perdure.sleep"  # has no handlers: its message is the time until which its emitter waits
 
+CALL_TOPIC = "perdure.call"  # has no handlers: its message is that a function or a graph was called
+
 
 class EventType(StrEnum):
     EMITTED = "EMITTED"

@@ -86,6 +86,7 @@ class Hierarchy:
                 lineage=one.lineage,
                 state=state_of(rows),
                 failure=failure_in(rows),
+                is_call=one.is_call,
             )
 
     def _asks(self, run: NewRun) -> Iterable[Ask]:

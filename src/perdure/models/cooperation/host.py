@@ -20,8 +20,9 @@ from msgspec.structs import replace
 from perdure.coordinator.timers import Timers
 from perdure.errors import EngineBug, HandlersChanged, PerdureError, StoreError, UnstorableValue
 from perdure.kernel import ops
+from perdure.kernel.cooperating import JOIN
 from perdure.kernel.effects import Begin, Drop, Finish, Look
-from perdure.kernel.records import Hold, Run, Wait
+from perdure.kernel.records import Engine, Hold, Run, Staged, Wait
 from perdure.kernel.status import Status
 from perdure.models.carriers import Carriers
 from perdure.models.cooperation.book import Book
@@ -33,8 +34,11 @@ from perdure.models.cooperation.live import Code, Draft, LiveOperation, StepExec
 from perdure.models.cooperation.moves import Nothing, Raised, Returned
 from perdure.models.cooperation.moves import Outcome as StepOutcome
 from perdure.models.cooperation.moves import Wait as Waiting
+from perdure.models.cooperation.progress import Mismatch
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
-from perdure.models.cooperation.rules import next_move
+from perdure.models.cooperation.rules import next_move, refused
+from perdure.models.cooperation.transactions import Transactions
+from perdure.models.transacting import CodecFailed
 from perdure.ports import Clock, Codec, Ids, Store
 
 log = logging.getLogger("perdure")
@@ -59,6 +63,7 @@ class OperationHost:
         owe: Callable[[ops.Op], None],
         request: Callable[[ops.Op, Callable[[Any, BaseException | None], None]], None],
         prove: Callable[[], Coroutine[Any, Any, object]],
+        me: Callable[[], Engine],
         lookup: Callable[[str], Run | None],
         dropped: Callable[[str, int | None], None],
         operations: Mapping[str, Operation[Any]],
@@ -86,7 +91,10 @@ class OperationHost:
         self._drafting = Drafting(
             operations=operations, book=book, rows=self._rows, codec=codec, ids=ids, now=clock.now
         )
-        self._executor = Executor(now=clock.now, ids=ids, threads=threads, enter=enter)
+        self._transactions = Transactions(store=store, codec=codec, me=me, prove=prove, now=clock.now)
+        self._executor = Executor(
+            now=clock.now, ids=ids, threads=threads, enter=enter, transactions=self._transactions, check=self._possible
+        )
         self._carriers = Carriers(self._ended, store.is_surely_alive, prove)
         self._live: dict[str, LiveOperation] = {}
         self._expected: dict[str, LiveOperation] = {}  # new runs that are being committed
@@ -95,6 +103,7 @@ class OperationHost:
         self._wanted: OrderedDict[str, None] = OrderedDict()
         self._reading: asyncio.Task[None] | None = None
         self._fetching: set[asyncio.Task[None]] = set()
+        self._joining: set[str] = set()  # runs of which somebody may handle what they wait for
         self._leaving: set[str] = set()
         self._landed: list[tuple[LiveOperation, Draft]] = []  # just written
         self._active: set[StepExecution] = set()
@@ -154,7 +163,7 @@ class OperationHost:
     def is_ready(self, run_id: str, told: Sequence[ops.Tell]) -> bool:
         """Whether a waiting run can go on with what it is told, or would wait for another time."""
         live = self._live.get(run_id)
-        if live is None or live.is_busy or live.is_stale or any(tell.kind != _NEWS for tell in told):
+        if live is None or live.is_busy or live.is_stale or any(not tell.about for tell in told):
             return True
         now = self._clock.now()
         news = [self._drafting.read_news(tell.about) for tell in told]
@@ -188,7 +197,9 @@ class OperationHost:
         self._leaving.discard(run_id)
         live.heard += 1
         live.is_undone = live.is_undone or tell.kind == "undo"
-        if tell.kind == _NEWS and live.hear(self._drafting.read_news(tell.about)):
+        if tell.kind == JOIN:
+            self._joining.add(run_id)
+        if tell.kind == _NEWS and tell.about and live.hear(self._drafting.read_news(tell.about)):
             self._go_on(live)
         else:
             self._read_anew(live)
@@ -231,24 +242,43 @@ class OperationHost:
                 ids = [self._wanted.popitem(last=False)[0] for _ in range(min(_READ_AT_ONCE, len(self._wanted)))]
                 try:
                     scopes = self._rows.read(await self._store.scopes(ids))
+                    staged = await self._staged(ids)
+                    await self._read_book(ids)
                 except StoreError as error:
                     log.warning("%d runs could not be read and are tried again: %s", len(ids), error)
                     self._timers.arm(self._clock.now() + _AGAIN_US, partial(self._want_again, ids))
                     continue
                 hierarchy = scopes.hierarchy()
                 for run_id in ids:
-                    self._found(run_id, scopes, hierarchy)
+                    self._found(run_id, scopes, hierarchy, staged.get(run_id))
         except Exception:
             log.exception("runs of operations could not be read")
         finally:
             self._reading = None
+
+    async def _read_book(self, ids: Sequence[str]) -> None:
+        """Who handles what, where it matters that this is new: runs are brought back to life, or somebody has come."""
+        if any(run_id in self._loading or run_id in self._joining for run_id in ids):
+            self._joining.difference_update(ids)
+            await self._book.load(again=True)
+
+    async def _staged(self, ids: Iterable[str]) -> dict[str, Staged]:
+        """What code of runs that are to be brought back to life came to, and is committed, but has not become rows."""
+        runs = [run for run_id in ids if (run := self._loading.get(run_id)) is not None]
+        asked = [run.id for run in runs if self._is_transactional(run.workflow)]
+        journals = await self._store.journals(asked) if asked else {}
+        return {run_id: journal.staged[0] for run_id, journal in journals.items() if journal.staged}
+
+    def _is_transactional(self, name: str) -> bool:
+        operation = self._operations.get(name)
+        return operation is not None and any(node.transactional for node in operation.plan.nodes)
 
     def _want_again(self, ids: Iterable[str]) -> None:
         for run_id in ids:
             if run_id in self._loading or run_id in self._live:
                 self._want(run_id)
 
-    def _found(self, run_id: str, scopes: StoredScopes, hierarchy: Any) -> None:
+    def _found(self, run_id: str, scopes: StoredScopes, hierarchy: Any, staged: Staged | None) -> None:
         run = self._loading.pop(run_id, None)
         told = self._told.pop(run_id, [])
         if run is None:
@@ -270,6 +300,7 @@ class OperationHost:
         if live is None:
             return
         self._live[run_id] = live
+        live.staged = staged
         if told:
             # It may have been read before what it was told was written.
             self._read_anew(live)
@@ -298,6 +329,7 @@ class OperationHost:
             asks=view.asks,
             children=view.children,
             wakes=dict(view.wakes),
+            topics={message.id: message.topic for message in scopes.messages},
             returned=view.returned,
             values=[value for value in scopes.values if value.lineage[-1] in mine],
             has_waited=True,
@@ -311,6 +343,9 @@ class OperationHost:
             return
         run = self._lookup(live.id)
         if run is None or run.claim != live.claim:
+            return
+        if live.staged is not None:
+            self._land_staged(live, live.staged)
             return
         try:
             draft = self._drafting.go_on(live, Draft(run.status))
@@ -329,7 +364,7 @@ class OperationHost:
         again: Callable[[], None] | None = None,
     ) -> None:
         waits, gone = self._waits(live, run, draft, is_loaded)
-        is_same = draft.status is run.status and not (draft.rows or draft.tells or waits or gone)
+        is_same = draft.status is run.status and not (draft.rows or draft.tells or draft.runs or waits or gone)
         if is_same:
             self._committed(live, draft)
             return
@@ -360,6 +395,8 @@ class OperationHost:
         until = draft.until if draft.status is Status.SUSPENDED else None
         # What is there of one that was read is not known; what it was told is known now.
         gone = [_NEWS] if is_loaded and run.status is not Status.CREATED else []
+        if draft.staged:
+            gone.append(draft.staged)
         if until is None and (live.until is not None or (is_loaded and gone)):
             gone.append(UNTIL)
         waits: tuple[Wait, ...] = ()
@@ -456,7 +493,7 @@ class OperationHost:
 
     def _start(self, execution: StepExecution) -> None:
         self._active.add(execution)
-        execution.coroutine, execution.context = self._executor.prepare(execution.live, execution.code)
+        execution.coroutine, execution.context = self._executor.prepare(execution)
         self._carriers.give(execution)
 
     def _ended(self, execution: StepExecution, outcome: StepOutcome | None, error: BaseException | None) -> None:
@@ -466,8 +503,28 @@ class OperationHost:
             return
         live.execution = None
         if outcome is None:
+            if isinstance(error, CodecFailed):
+                log.error("run %s is held", live.id, exc_info=error)
+                reason = f"what {execution.code.name!r} came to cannot be stored: the codec raised {error.error!r}"
+                self._hold(live.id, live.claim, reason, live)
+                return
             outcome = Raised(failure=to_failure(error or EngineBug("a step came to nothing"), live.source))
         self._land(live, execution.code, self._within_bounds(live, outcome))
+
+    def _land_staged(self, live: LiveOperation, staged: Staged) -> None:
+        """What code came to before a crash, with its writes, comes first, whatever was asked of the run since."""
+        try:
+            code, outcome = self._transactions.read(live.plan, staged)
+        except Mismatch as error:
+            self._hold(live.id, live.claim, f"the code does not fit what is staged: {error}", live)
+            return
+        live.staged = None
+        self._land(live, code, outcome, is_loaded=True)
+
+    def _possible(self, live: LiveOperation, code: Code, outcome: StepOutcome) -> StepOutcome:
+        """What code came to, or why that cannot be."""
+        failure = refused(live.plan, live.view(0), code, outcome) if isinstance(outcome, Returned) else None
+        return self._within_bounds(live, outcome) if failure is None else Raised(failure=failure)
 
     def _within_bounds(self, live: LiveOperation, outcome: StepOutcome) -> StepOutcome:
         if isinstance(outcome, Returned):
@@ -480,7 +537,7 @@ class OperationHost:
                     return Raised(failure=to_failure(error, live.source))
         return outcome
 
-    def _land(self, live: LiveOperation, code: Code, outcome: StepOutcome) -> None:
+    def _land(self, live: LiveOperation, code: Code, outcome: StepOutcome, *, is_loaded: bool = False) -> None:
         run = self._lookup(live.id)
         if run is None or run.claim != live.claim:
             return
@@ -490,7 +547,9 @@ class OperationHost:
             log.error("run %s is held", live.id, exc_info=error)
             self._hold(live.id, live.claim, f"what {code.name!r} came to cannot be written: {error}", live)
             return
-        self._write(live, run, draft, again=partial(self._land, live, code, outcome))
+        draft.staged = outcome.staged if isinstance(outcome, Returned) else ""
+        again = partial(self._land, live, code, outcome, is_loaded=is_loaded)
+        self._write(live, run, draft, is_loaded=is_loaded, again=again)
 
     def _inactive(self, execution: StepExecution) -> None:
         self._active.discard(execution)

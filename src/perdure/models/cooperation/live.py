@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from perdure.coordinator.timers import Timer
 from perdure.kernel.ops import Settle, Tell
+from perdure.kernel.records import Staged
 from perdure.kernel.status import Status
 from perdure.models.cooperation.define import Operation, Plan
 from perdure.models.cooperation.events import (
@@ -34,6 +35,7 @@ from perdure.models.cooperation.moves import (
     Undo,
 )
 from perdure.models.cooperation.progress import Folding, Progress
+from perdure.models.transacting import Fate
 
 Code = Invoke | Handle | Undo  # moves that name code to be run
 
@@ -63,7 +65,7 @@ class LiveOperation:
     __slots__ = (
         "asks", "children", "claim", "events", "execution", "folding", "handler", "has_waited", "heard", "id",
         "in_commit", "is_closed", "is_stale", "is_undone", "lineage", "message", "operation", "origin", "returned",
-        "timer", "told", "until", "values", "wakes",
+        "staged", "stopped", "timer", "told", "topics", "until", "values", "wakes",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +81,7 @@ class LiveOperation:
         asks: tuple[Ask, ...] = (),
         children: Iterable[Child] = (),
         wakes: dict[str, int] | None = None,
+        topics: dict[str, str] | None = None,
         returned: Iterable[str] = (),
         values: Iterable[ReturnValue] = (),
         has_waited: bool = False,
@@ -95,15 +98,18 @@ class LiveOperation:
         self.asks = asks
         self.children = {child.lineage[-1]: child for child in children}
         self.wakes = wakes or {}
+        self.topics = topics or {}  # of what it has emitted
         self.returned = frozenset(returned)
         self.values = list(values)  # its own and its children's
         self.has_waited = has_waited
         self.until: int | None = None  # the time in the store at which it goes on by itself
+        self.stopped: set[str] = set()  # called runs that were told to stop
         self.heard = 0  # how often it has got word
         self.in_commit = False
         self.is_closed = False
         self.is_stale = False  # It is being read anew.
         self.is_undone = False  # It was told so.
+        self.staged: Staged | None = None  # what code of it came to that has not become rows yet
         self.execution: Any = None
         self.timer: Timer | None = None
         self.folding: Folding | None = None
@@ -194,8 +200,8 @@ class Draft:
     """What a run is about to write, in one commit, and what it does then."""
 
     __slots__ = (
-        "began", "children", "code", "failure", "messages", "own", "rows", "runs", "seen", "state", "status", "tells",
-        "until", "until_stored", "values",
+        "began", "children", "code", "failure", "late", "messages", "own", "rows", "runs", "seen", "staged", "state",
+        "status", "stopped", "tells", "until", "until_stored", "values",
     )  # fmt: skip
 
     def __init__(self, status: Status) -> None:
@@ -214,6 +220,9 @@ class Draft:
         self.code: Code | None = None
         self.state: State | None = None  # that it ends in
         self.failure: Failure | None = None
+        self.stopped: list[str] = []  # called runs that are told to stop
+        self.late: dict[str, str] = {}  # messages that were emitted before, for which there are new runs; their topics
+        self.staged = ""  # where what becomes rows now was staged
 
     @property
     def cause(self) -> str:
@@ -225,13 +234,16 @@ class Draft:
     def apply(self, live: LiveOperation) -> None:
         """It is committed."""
         live.events += self.own
-        if self.messages:
+        if self.children:
             live.children |= {child.lineage[-1]: child for child in self.children}
+        if self.messages:
             live.wakes |= wakes_of(self.messages)
+            live.topics |= {message.id: message.topic for message in self.messages}
         if self.values:
             live.returned |= {value.variable for value in self.values}
             live.values += self.values
         live.until = self.until_stored
+        live.stopped.update(self.stopped)
 
 
 def wakes_of(messages: Iterable[Message]) -> dict[str, int]:
@@ -241,7 +253,7 @@ def wakes_of(messages: Iterable[Message]) -> dict[str, int]:
 class StepExecution:
     """Code of a run in flight, for carriers."""
 
-    __slots__ = ("code", "context", "coroutine", "dropped", "live", "task")
+    __slots__ = ("code", "context", "coroutine", "dropped", "fate", "live", "task")
 
     def __init__(self, live: LiveOperation, code: Code) -> None:
         self.live = live
@@ -250,6 +262,7 @@ class StepExecution:
         self.context: Any = None
         self.task: asyncio.Future[Any] | None = None
         self.dropped = False
+        self.fate: Fate | None = None  # of what it writes in a transaction
 
     @property
     def label(self) -> str:
@@ -261,5 +274,7 @@ class StepExecution:
     def drop(self) -> None:
         """The outcome no longer matters. What runs in a thread is left to end."""
         self.dropped = True
+        if self.fate is not None:
+            self.fate.give_up()
         if self.task is not None and not self.task.done():
             self.task.cancel()

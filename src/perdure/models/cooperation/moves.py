@@ -15,15 +15,17 @@ from perdure.models.cooperation.context import EMPTY, Context
 from perdure.models.cooperation.define import NextStep
 from perdure.models.cooperation.events import Lineage, Message, MessageEvent, ReturnValue, State
 from perdure.models.cooperation.failures import Failure, source_of
-from perdure.models.cooperation.scope import Emission
+from perdure.models.cooperation.scope import Call, Emission
 
 
 class NewRun(Struct, frozen=True, kw_only=True, gc=False):
-    """A run for one expected handler of a message. It is created in the commit that writes EMITTED."""
+    """A run for one expected handler of a message, or for a call. It is created in the commit that writes EMITTED."""
 
     lineage: Lineage
     handler: str
     message_id: str
+    is_call: bool = False  # It is of a function or a graph, which knows nothing of messages.
+    call: Call | None = None  # what it is to be started with
 
     @property
     def id(self) -> str:
@@ -38,6 +40,7 @@ class Child(Struct, frozen=True, kw_only=True, gc=False):
     lineage: Lineage
     state: State
     failure: Failure | None = None
+    is_call: bool = False
 
 
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
@@ -182,12 +185,13 @@ class Nothing(Move, frozen=True, kw_only=True, gc=False):
 
 
 class Returned(Struct, frozen=True, kw_only=True, gc=False):
-    """What user code asked for and said before it returned."""
+    """What user code asked for and said before it returned. `staged` is where that is stored already."""
 
     said: NextStep | None = None
     context: Context = EMPTY
     emissions: tuple[Emission, ...] = ()
     values: tuple[ReturnValue, ...] = ()
+    staged: str = ""
 
 
 class Raised(Struct, frozen=True, kw_only=True, gc=False):

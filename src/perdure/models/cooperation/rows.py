@@ -16,6 +16,7 @@ from perdure.kernel.cooperation import (
     read_origin,
 )
 from perdure.kernel.records import Failure as StoredFailure
+from perdure.kernel.status import Status
 from perdure.models.cooperation.context import EMPTY, Context
 from perdure.models.cooperation.events import (
     SLEEP_TOPIC,
@@ -25,7 +26,7 @@ from perdure.models.cooperation.events import (
     ReturnValue,
     unique_key,
 )
-from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.failures import Failure, source_of
 from perdure.models.cooperation.gathering import Hierarchy
 from perdure.models.cooperation.moves import NewRun
 from perdure.ports import Codec
@@ -110,6 +111,11 @@ class RowCodec:
         value = self._codec.decode(row.value)
         return ReturnValue(lineage=run.lineage, handler=row.handler, variable=row.variable, value=value)
 
+    def read_output(self, text: str, run: NewRun) -> ReturnValue:
+        """What a call has returned, under the workflow's name."""
+        value = self._codec.decode(text)
+        return ReturnValue(lineage=run.lineage, handler=run.handler, variable=run.handler, value=value)
+
     def read(self, rows: ScopeRows) -> StoredScopes:
         return StoredScopes(self, rows)
 
@@ -125,6 +131,15 @@ class StoredScopes:
         self.values: Sequence[ReturnValue] = [
             codec.read_value(row, self.runs[row.scope]) for row in rows.values if row.scope in self.runs
         ]
+        for row in rows.runs:
+            if row.is_call:
+                self._add_call(codec, row, self.runs[row.id])
+
+    def _add_call(self, codec: RowCodec, row: OperationRow, run: NewRun) -> None:
+        """A function or a graph that was called has a status, and no rows: those are made that say the same."""
+        self.events = [*self.events, *rows_of_call(row, run)]
+        if row.status == Status.SUCCEEDED and row.output is not None:
+            self.values = [*self.values, codec.read_output(row.output, run)]
 
     def hierarchy(self) -> Hierarchy:
         return Hierarchy(self.messages, self.events, self.runs.values(), self.values)
@@ -132,7 +147,43 @@ class StoredScopes:
 
 def new_run_of(row: OperationRow) -> NewRun:
     message_id, lineage = read_origin(row.origin)
-    return NewRun(lineage=lineage, handler=row.handler, message_id=message_id)
+    return NewRun(lineage=lineage, handler=row.handler, message_id=message_id, is_call=row.is_call)
+
+
+def rows_of_call(row: OperationRow, run: NewRun) -> list[MessageEvent]:
+    """What became of a call, as an operation's rows would tell it. A call that has failed, or was cancelled, has done
+    all the undoing there is."""
+    failure = None if row.failure is None else _failure_of_call(row.failure, run)
+    types = [EventType.SEEN]
+    match row.status:
+        case Status.SUCCEEDED:
+            types.append(EventType.COMMITTED)
+        case Status.CANCELLING | Status.ROLLING_BACK:
+            types.append(EventType.ROLLING_BACK)
+        case Status.FAILED | Status.CANCELLED | Status.ROLLED_BACK:
+            types += [EventType.ROLLING_BACK, EventType.ROLLED_BACK]
+        case Status.ROLLBACK_FAILED:
+            types += [EventType.ROLLING_BACK, EventType.ROLLBACK_FAILED]
+        case _:
+            pass
+    return [
+        MessageEvent(
+            id=f"{run.id}/{seq}",
+            seq=seq,
+            message_id=run.message_id,
+            type=type,
+            coroutine_name=run.handler,
+            coroutine_identifier=run.id,
+            cooperation_lineage=run.lineage,
+            exception=failure if type in (EventType.ROLLING_BACK, EventType.ROLLBACK_FAILED) else None,
+        )
+        for seq, type in enumerate(types, 1)
+    ]
+
+
+def _failure_of_call(text: str, run: NewRun) -> Failure:
+    stored = msgspec.json.decode(text, type=StoredFailure)
+    return Failure(type=stored.type, message=stored.message, source=source_of(run.handler, run.id))
 
 
 def key_of(row: MessageEvent) -> str | None:

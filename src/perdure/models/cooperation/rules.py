@@ -114,7 +114,7 @@ def refusal(run: OperationRun, failure: Failure, seq: int = 1) -> tuple[MessageE
 
 
 def _happy(plan: Plan, run: OperationRun, progress: Progress) -> Move:
-    found = _heeded(plan, run, progress.context, rolling_back=False)
+    found = heeded(plan, run, progress.context, rolling_back=False)
     last = progress.instances[-1] if progress.instances else None
     window = progress.window
     if last is not None and window is not None:
@@ -154,7 +154,7 @@ def _happy(plan: Plan, run: OperationRun, progress: Progress) -> Move:
 
 
 def _rolling_back(plan: Plan, run: OperationRun, progress: Progress) -> Move:
-    found = _heeded(plan, run, progress.context, rolling_back=True)
+    found = heeded(plan, run, progress.context, rolling_back=True)
     window = progress.window
     if window is not None:
         waiting = _waiting(plan.strategy, run, progress, giving_up=bool(found), rolling_back=True)
@@ -338,7 +338,7 @@ def _failed(run: OperationRun, window: Window) -> list[tuple[Failure, bool]]:
     return found
 
 
-def _heeded(plan: Plan, run: OperationRun, context: Context, *, rolling_back: bool) -> tuple[Failure, ...]:
+def heeded(plan: Plan, run: OperationRun, context: Context, *, rolling_back: bool) -> tuple[Failure, ...]:
     """Those reasons to give up that count."""
     found = reasons(run, context, rolling_back=rolling_back)
     return tuple(plan.strategy.heeds(found)) if found else ()
@@ -391,9 +391,9 @@ def after(
     """What is written once the code that a move named has returned or raised."""
     progress = progress or fold(plan, run.events)
     if isinstance(outcome, Returned):
-        refused = _refused(plan, run, move, outcome)
-        if refused is not None:
-            outcome = Raised(failure=refused)
+        failure = refused(plan, run, move, outcome)
+        if failure is not None:
+            outcome = Raised(failure=failure)
     if isinstance(outcome, Raised):
         return Writes(rows=(_after_raising(plan, run, progress, move, outcome.failure),))
     rolling_back = progress.rollback is not None
@@ -431,7 +431,7 @@ def after(
     )
 
 
-def _refused(plan: Plan, run: OperationRun, move: Move, outcome: Returned) -> Failure | None:
+def refused(plan: Plan, run: OperationRun, move: Move, outcome: Returned) -> Failure | None:
     """What is wrong with what a step asked for: it fails with it."""
     try:
         if isinstance(move, (Invoke, Handle)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -25,7 +25,7 @@ from perdure.models.cooperation.context import (
     earlier,
     independent,
 )
-from perdure.models.cooperation.events import SLEEP_TOPIC, Lineage, ReturnValue
+from perdure.models.cooperation.events import CALL_TOPIC, SLEEP_TOPIC, Lineage, ReturnValue
 from perdure.models.cooperation.failures import Failure, gave_up, source_of
 
 if TYPE_CHECKING:
@@ -37,15 +37,47 @@ V = TypeVar("V")
 _MICROSECOND = timedelta(microseconds=1)
 
 
+class Callee(Protocol):
+    """A function or a graph."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+
+
+class WorkflowCall(Protocol):
+    """A workflow with its arguments, as calling it gives it."""
+
+    @property
+    def workflow(self) -> Callee: ...
+
+    def input(self) -> str:
+        """The arguments as JSON."""
+        ...
+
+
+class Call(Struct, frozen=True, kw_only=True, gc=False):
+    """A function or a graph to be started."""
+
+    workflow: str
+    version: str
+    model: str
+    input: str
+
+
 class Emission(Struct, frozen=True, kw_only=True, gc=False):
     """A message to be emitted, with the context its handlers begin with. `root` is the new id that is the lineage of an
-    emission on the global scope."""
+    emission on the global scope. The message of a `call` has no handlers, but a run of its own id."""
 
     message_id: str
     topic: str
     payload: str
     context: Context
     root: str | None = None
+    call: Call | None = None
 
     def __await__(self) -> Generator[Any, Any, str]:
         """The message's id, at once: emitting waits for nothing. A plain function need not await it."""
@@ -109,6 +141,27 @@ class Scope:
             payload=topic.write(message),
             context=own.plus(context),
             root=root,
+        )
+        self.emissions.append(emission)
+        return emission
+
+    def start(self, call: WorkflowCall) -> Emission:
+        """Start a function or a graph as a child: `scope.start(charge(order.id))`. Awaited, it gives the run's id.
+
+        The next step waits for its end, and finds its result with `returned(name of the workflow, type)`. Its failure
+        is one of a child. When this step is rolled back, so is the workflow, which does what it has registered with
+        `compensate`, also long after it has succeeded. Raises InvalidArguments, UnstorableValue.
+        """
+        if not hasattr(call, "workflow") or not hasattr(call, "input"):
+            raise Misuse(f"scope.start() takes a called workflow, as in scope.start(charge('o-17')), not {call!r:.80}")
+        workflow = call.workflow
+        what = Call(workflow=workflow.name, version=workflow.version, model=workflow.model, input=call.input())
+        emission = Emission(
+            message_id=self._ids(),
+            topic=CALL_TOPIC,
+            payload=msgspec.json.encode({"workflow": what.workflow, "version": what.version}).decode(),
+            context=self.context,
+            call=what,
         )
         self.emissions.append(emission)
         return emission

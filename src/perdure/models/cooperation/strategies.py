@@ -42,6 +42,11 @@ class Strategy:
         del topic
         return handlers.registered
 
+    def joins(self, topic: str, handlers: Handlers) -> frozenset[str]:
+        """The handlers that may still get a run for a message while its emitter waits: of those that have registered
+        since it was emitted. Once the emitter has gone on it is too late."""
+        return self.expected(topic, handlers)
+
     def goes_on(self, pending: Pending) -> bool:
         """Whether the emitter need not wait for the handlers that have not begun."""
         return not pending.missing or pending.giving_up
@@ -94,6 +99,11 @@ class Historical(Strategy):
     def expected(self, topic: str, handlers: Handlers) -> frozenset[str]:
         del topic
         return handlers.seen - handlers.retired
+
+    def joins(self, topic: str, handlers: Handlers) -> frozenset[str]:
+        """Nobody: who is new has no history."""
+        del topic, handlers
+        return frozenset()
 
     def __repr__(self) -> str:
         return "Historical()"

@@ -150,7 +150,7 @@ class CurrentStep:
         Raises Misuse in a step that is not transactional.
         """
         if self._connection is None:
-            raise Misuse(f"step {self.name!r} has no connection: make it transactional, with @step(transactional=True)")
+            raise Misuse(f"step {self.name!r} has no connection: make it transactional, with `transactional=True`")
         return self._connection
 
     def heartbeat(self, details: Any = None) -> None:
@@ -225,20 +225,19 @@ class Describable(Protocol):
 # What runs in a step's context can have its attempt described; few steps ask.
 in_step: ContextVar[Describable] = ContextVar("perdure_step")
 
-# In all that a step sets off which holds the store's only writer: its name, until it has ended.
-holds_writer: ContextVar[Callable[[], str]] = ContextVar("perdure_holds_writer", default=str)
 
+class InOperation:
+    """A step of an operation: it has the engine's resources, a transactional one its `connection`, and nothing else
+    that belongs to a function's step."""
 
-class _InOperation:
-    """A step of an operation: it has the engine's resources, and nothing that belongs to a function's step."""
-
-    __slots__ = ("_name", "_position", "_resources", "_run_id")
+    __slots__ = ("_name", "_position", "_resources", "_run_id", "connection")
 
     def __init__(self, resources: Callable[[type[Any]], Any], run_id: str, position: str, name: str) -> None:
         self._resources = resources
         self._run_id = run_id
         self._position = position
         self._name = name
+        self.connection: Any = None
 
     def describe(self) -> CurrentStep:
         return CurrentStep(
@@ -253,6 +252,7 @@ class _InOperation:
             flush=self._refuse,
             stage=self._refuse,
             stage_file=self._refuse,
+            connection=self.connection,
         )
 
     def _refuse(self, *_: Any) -> Any:
@@ -261,9 +261,11 @@ class _InOperation:
 
 def enter_operation(
     resources: Callable[[type[Any]], Any], context: Context, run_id: str, position: str, name: str
-) -> None:
+) -> InOperation:
     """Have code that runs in a context know that it is a step of an operation."""
-    context.run(in_step.set, _InOperation(resources, run_id, position, name))
+    place = InOperation(resources, run_id, position, name)
+    context.run(in_step.set, place)
+    return place
 
 
 def current_step() -> CurrentStep:

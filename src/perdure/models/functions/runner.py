@@ -17,17 +17,19 @@ from msgspec.structs import replace
 
 from perdure.errors import InvalidArguments, PerdureError, RollbackFailed, UnstorableValue
 from perdure.kernel.ops import Advance, End, Onward, Start
-from perdure.kernel.records import Attempt, Entry, Failure, Outcome, PublishedValue, Run, Staged, StreamItem, Wait
+from perdure.kernel.records import Attempt, Entry, Failure, Outcome, Run, Staged, Wait
 from perdure.kernel.status import Status
-from perdure.kernel.stock import Artifact, Stock, Task
-from perdure.models.functions.commands import Ask, ChildCall, Continued, Post
+from perdure.kernel.stock import Stock, Task
+from perdure.models.functions.commands import Ask, ChildCall, Continued
 from perdure.models.functions.compensation import BRANCH, Compensation, roll_back
 from perdure.models.functions.context import CurrentRun
 from perdure.models.functions.define import StepCall, Workflow
 from perdure.models.functions.failures import entry_of, mark, rebuild, to_failure
 from perdure.models.functions.identity import identity
 from perdure.models.functions.loop import Commands, Completed, StepRequest, TimerRequest, WorkflowLoop
-from perdure.models.functions.staging import StagePost, brought
+from perdure.models.functions.merging import Merged, Replayed
+from perdure.models.functions.posts import rows_of, stock_of
+from perdure.models.functions.staging import StagePost
 from perdure.models.functions.values import to_text
 from perdure.models.functions.waiting import RunEnded, Won, read_won
 from perdure.ports import Codec, Ids, PlainCodec
@@ -112,7 +114,7 @@ class LiveRun:
         entry; and the last one before a failure may, after a retry, have come further with other code.
         """
         self.has_waited = self.has_staged = True
-        total = _Outstanding()
+        total = Replayed()
         try:
             commands = total.add(self.begin(input, created_at))
         except UnstorableValue as error:
@@ -140,11 +142,11 @@ class LiveRun:
         self.loop.payload_max = self._payload_max
         at = forward[-1].at if forward else created_at
         compensations, policy = list(self.compensations), self.workflow.compensation
-        total = _Outstanding()
+        total = Replayed()
         commands = total.add(self._took(self.loop.begin(lambda: roll_back(compensations, policy), at)))
         return self._replay_entries(total, commands, entries[len(forward) :])
 
-    def _replay_entries(self, total: _Outstanding, commands: Commands, entries: Sequence[Entry]) -> Commands:
+    def _replay_entries(self, total: Replayed, commands: Commands, entries: Sequence[Entry]) -> Commands:
         for entry in entries:
             if commands.end is not None:
                 raise Mismatch(
@@ -154,7 +156,7 @@ class LiveRun:
             commands = total.add(self._hand_over(entry, entries))
         if entries and not self._is_retried:
             commands.posts = ()
-        return total.commands(self, commands)
+        return total.commands(self.requests.values(), self.asks.values(), self.loop, commands)
 
     def _hand_over(self, entry: Entry, entries: Sequence[Entry]) -> Commands:
         asked = self.loop.pending(entry.position)
@@ -362,35 +364,14 @@ class LiveRun:
                 waits_dropped=dropped,
                 plain=not dropped and bool(entries),
             )
-        waits: list[Wait] = []
-        if commands.timers:
-            self.has_waited = True
-            waits += [
-                Wait(run_id=self.id, position=t.position, kind="timer", name=t.name, due_at=t.due_at, since=t.since)
-                for t in commands.timers
-            ]
-        cancels: list[str] = []
-        children: list[Start] = []
-        tasks: list[Task] = []
-        for ask in commands.asks:
-            self.has_waited = True
-            if ask.kind == "task":
-                tasks.append(ask.what.opened(self.id, ask, self._ids(at), at, self._codec))
-                waits += ask.what.rows(self.id, ask, tasks[-1].id)
-                continue
-            more, child = self._waits_of(ask, at)
-            waits += more
-            children += child
-        for position in commands.asks_withdrawn:
-            dropped += (position,)
-            if (withdrawn := self.children.pop(position, None)) is not None:
-                cancels.append(withdrawn)
-        if commands.timers_dropped:
-            dropped += tuple(commands.timers_dropped)
-        for position in commands.steps_cancelled:
-            self.pausing.discard(position)
-            if self.retries.pop(position, None) is not None:
-                dropped += (position,)
+        return self._advance_at_length(commands, at, cause, entries, dropped, read, consumed, starts, undo)
+
+    def _advance_at_length(
+        self, commands: Commands, at: int, cause: str, entries: tuple[Entry, ...], dropped: tuple[str, ...],
+        read: tuple[str, ...], consumed: tuple[str, ...], starts: tuple[Start, ...], undo: int,
+    ) -> Advance:  # fmt: skip
+        waits, children, tasks = self._begin_waiting(commands, at)
+        more_dropped, cancels = self._stop_waiting(commands)
         end = onward = None
         if commands.end is not None:
             self.ended = True
@@ -399,8 +380,10 @@ class LiveRun:
                 onward = self._onward(commands.end)
             else:
                 end = self._end(commands.end)
-        published, items = self._said(commands.posts, at) if commands.posts else ((), ())
-        stock = self._staged(commands.posts, at) if self.has_staged and commands.posts else None
+        published, items = rows_of(self.id, commands.posts, at, self._encode) if commands.posts else ((), ())
+        stock: Stock | None = None
+        if self.has_staged and commands.posts:
+            stock = stock_of(self.id, self.workflow.name, commands.posts, at, self._ids, self._codec)
         if tasks:
             stock = Stock() if stock is None else stock
             stock.tasks += tasks
@@ -411,7 +394,7 @@ class LiveRun:
             cause=cause if end is None else "ended",
             entries=entries,
             waits=tuple(waits),
-            waits_dropped=dropped,
+            waits_dropped=(*dropped, *more_dropped),
             events_read=read,
             consumed=consumed,
             starts=(*starts, *children),
@@ -425,42 +408,35 @@ class LiveRun:
             onward=onward,
         )
 
-    def _said(self, posts: Sequence[Post], at: int) -> tuple[tuple[PublishedValue, ...], tuple[StreamItem, ...]]:
-        """The rows of what the code says."""
-        values: dict[str, PublishedValue] = {}
-        items: list[StreamItem] = []
-        for post in posts:
-            if isinstance(post, StagePost):
+    def _begin_waiting(self, commands: Commands, at: int) -> tuple[list[Wait], list[Start], list[Task]]:
+        """The rows of what is asked for: what it waits for, the children it starts and the tasks it opens for that."""
+        waits = [
+            Wait(run_id=self.id, position=t.position, kind="timer", name=t.name, due_at=t.due_at, since=t.since)
+            for t in commands.timers
+        ]
+        children: list[Start] = []
+        tasks: list[Task] = []
+        for ask in commands.asks:
+            if ask.kind == "task":
+                tasks.append(ask.what.opened(self.id, ask, self._ids(at), at, self._codec))
+                waits += ask.what.rows(self.id, ask, tasks[-1].id)
                 continue
-            text = post.value if self._encode is None else self._encode(post.value)
-            if post.is_item:
-                items.append(StreamItem(run_id=self.id, stream=post.name, value=text, at=at, mark=post.mark))
-            else:
-                values[post.name] = PublishedValue(run_id=self.id, key=post.name, value=text, at=at, mark=post.mark)
-        return tuple(values.values()), tuple(items)
+            more, child = self._waits_of(ask, at)
+            waits += more
+            children += child
+        self.has_waited = self.has_waited or bool(commands.timers or commands.asks)
+        return waits, children, tasks
 
-    def _staged(self, posts: Sequence[Post], at: int) -> Stock | None:
-        """The artifacts that the code stages."""
-        stock = Stock()
-        for post in posts:
-            if isinstance(post, StagePost):
-                artifact = Artifact(
-                    id=self._ids(at),
-                    run_id=self.id,
-                    name=post.name,
-                    type=post.draft.type,
-                    form=post.draft.form,
-                    media_type=post.draft.media_type,
-                    size=post.draft.size,
-                    digest=post.draft.digest,
-                    workflow=self.workflow.name,
-                    step=post.by,
-                    seq=post.mark[0],
-                    number=post.mark[1],
-                    staged_at=at,
-                )
-                brought(artifact, post.draft, self._codec, stock)
-        return stock if stock.artifacts else None
+    def _stop_waiting(self, commands: Commands) -> tuple[list[str], list[str]]:
+        """The positions that it no longer waits at, and the children that it no longer needs."""
+        withdrawn = [self.children.pop(position, None) for position in commands.asks_withdrawn]
+        cancels = [child_id for child_id in withdrawn if child_id is not None]
+        dropped = [*commands.asks_withdrawn, *commands.timers_dropped]
+        for position in commands.steps_cancelled:
+            self.pausing.discard(position)
+            if self.retries.pop(position, None) is not None:
+                dropped.append(position)
+        return dropped, cancels
 
     def _answer_at_once(
         self, commands: Commands, at: int, entries: tuple[Entry, ...]
@@ -469,7 +445,7 @@ class LiveRun:
         goes on with them before all of it is committed, together."""
         starts: tuple[Start, ...] = ()
         undo = 0
-        total = _Merged()
+        total = Merged()
         total.add(commands)
         while (ask := total.next_at_once()) is not None:
             if ask.kind == "start":
@@ -592,70 +568,6 @@ class LiveRun:
         self.ended = True
         self.loop.close()
         self.loop.about = None  # It refers back to here.
-
-
-class _Outstanding:
-    """What several activations in a row ask for, taken together."""
-
-    def __init__(self) -> None:
-        self._timers: dict[str, Any] = {}
-
-    def add(self, commands: Commands) -> Commands:
-        for timer in commands.timers:
-            self._timers[timer.position] = timer
-        for position in commands.timers_dropped:
-            self._timers.pop(position, None)
-        return commands
-
-    def commands(self, live: LiveRun, last: Commands) -> Commands:
-        total = Commands()
-        total.steps = list(live.requests.values())
-        total.asks = list(live.asks.values())
-        total.timers = [t for p, t in self._timers.items() if live.loop.pending(p) is not None]
-        total.posts = last.posts
-        total.end = last.end
-        return total
-
-
-class _Merged:
-    """The commands of several activations that are committed together: what one asks for and a later one withdraws
-    never was."""
-
-    def __init__(self) -> None:
-        self._steps: dict[str, StepRequest] = {}
-        self._timers: dict[str, TimerRequest] = {}
-        self._asks: dict[str, Ask] = {}
-        self._total = Commands(steps_cancelled=[], timers_dropped=[], asks_withdrawn=[])
-
-    def add(self, commands: Commands) -> None:
-        self._steps |= {request.position: request for request in commands.steps}
-        self._timers |= {request.position: request for request in commands.timers}
-        self._asks |= {request.position: request for request in commands.asks}
-        total = self._total
-        total.steps_cancelled = [*total.steps_cancelled, *_withdrawn(self._steps, commands.steps_cancelled)]
-        total.timers_dropped = [*total.timers_dropped, *_withdrawn(self._timers, commands.timers_dropped)]
-        total.asks_withdrawn = [*total.asks_withdrawn, *_withdrawn(self._asks, commands.asks_withdrawn)]
-        total.posts = [*total.posts, *commands.posts]
-        total.end = commands.end
-
-    def next_at_once(self) -> Ask | None:
-        """The next request that needs nobody's answer: for a child that has no id of its own, for a compensation."""
-        if self._total.end is None:
-            for ask in self._asks.values():
-                if ask.kind == "compensate" or (ask.kind == "start" and ask.what.id is None):
-                    return self._asks.pop(ask.position)
-        return None
-
-    def commands(self) -> Commands:
-        total = self._total
-        if total.end is None:
-            total.steps, total.timers = list(self._steps.values()), list(self._timers.values())
-            total.asks = list(self._asks.values())
-        return total
-
-
-def _withdrawn(asked: dict[str, Any], positions: Sequence[str]) -> list[str]:
-    return [position for position in positions if asked.pop(position, None) is None]
 
 
 def _diff(entries: Sequence[Entry], at: int, now: str) -> str:

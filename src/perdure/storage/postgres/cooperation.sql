@@ -21,12 +21,18 @@ select topic from gone
 select handlers.topic, handlers.name, handlers.registered_at, handlers.retired_at, handlers.seen_at, handler_book.version
 from handler_book left join handlers on true order by handlers.topic, handlers.name
 
+-- name: operation_columns
+-- In the order of the fields of kernel.cooperation.OperationRow. Only of a run that was called it is of interest what
+-- it came to.
+id, parent_id, workflow, status, origin, bond,
+case when bond = 'called' then output end, case when bond = 'called' then failure end
+
 -- name: operations
--- In the order of the fields of kernel.cooperation.OperationRow.
-select id, parent_id, workflow, status, origin from runs where id = any(:ids::text[]) and model = 'operation'
+select {operation_columns} from runs where id = any(:ids::text[]) and (model = 'operation' or bond = 'called')
 
 -- name: children
-select id, parent_id, workflow, status, origin from runs where parent_id = any(:ids::text[]) and model = 'operation'
+select {operation_columns} from runs
+where parent_id = any(:ids::text[]) and (model = 'operation' or bond = 'called')
 
 -- name: events_of_scopes
 select {event_columns} from message_event where scope = any(:ids::text[])

@@ -36,14 +36,22 @@ update handlers set retired_at = :at where topic = :topic and name = :name and r
 -- name: handlers
 select topic, name, registered_at, retired_at, seen_at from handlers order by topic, name
 
+-- name: operation_columns
+-- In the order of the fields of kernel.cooperation.OperationRow. Only of a run that was called it is of interest what
+-- it came to.
+id, parent_id, workflow, status, origin, bond,
+case when bond <> 'called' then null
+    when spilled & 2 then (select data from payloads where run_id = runs.id and slot = 'output') else output end,
+case when bond <> 'called' then null
+    when spilled & 4 then (select data from payloads where run_id = runs.id and slot = 'failure') else failure end
+
 -- name: operations
--- In the order of the fields of kernel.cooperation.OperationRow.
-select id, parent_id, workflow, status, origin from runs
-where id in (select value from json_each(:ids)) and model = 'operation'
+select {operation_columns} from runs
+where id in (select value from json_each(:ids)) and (model = 'operation' or bond = 'called')
 
 -- name: children
-select id, parent_id, workflow, status, origin from runs indexed by runs_parent
-where parent_id in (select value from json_each(:ids)) and model = 'operation'
+select {operation_columns} from runs indexed by runs_parent
+where parent_id in (select value from json_each(:ids)) and (model = 'operation' or bond = 'called')
 
 -- name: events_of_scopes
 select {event_columns} from message_event where scope in (select value from json_each(:ids))

@@ -1,0 +1,261 @@
+"""Transactional steps of operations: what a step writes to tables of its own, and all that it asked for (its emissions,
+its context, its return values), are committed together, or vanish together.
+
+What it asked for is staged in its transaction, and becomes rows in the run's next commit, before anything else: whoever
+has the run by then begins with what is staged, whatever was asked of the run meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context as CodeContext
+from typing import Any, Final, NoReturn, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from perdure.errors import EngineBug
+from perdure.kernel.records import Engine, Staged
+from perdure.models.cooperation.context import EMPTY, Context
+from perdure.models.cooperation.define import NextStep, Plan
+from perdure.models.cooperation.events import ReturnValue
+from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.live import Code, StepExecution
+from perdure.models.cooperation.moves import Handle, Invoke, Raised, Returned, Undo
+from perdure.models.cooperation.moves import Outcome as StepOutcome
+from perdure.models.cooperation.progress import Mismatch
+from perdure.models.cooperation.scope import Emission, Scope
+from perdure.models.transacting import (
+    CodecFailed,
+    Fate,
+    GivenUp,
+    Spot,
+    check_form,
+    encoded,
+    encoded_elsewhere,
+    holds_writer,
+    transacted,
+    without_loop,
+)
+from perdure.ports import Codec, Store
+
+
+class Place(Protocol):
+    """Where code runs, as it knows it itself."""
+
+    connection: Any
+
+
+class Call(Protocol):
+    """Code to be run with a scope, in the form that the store takes."""
+
+    def plain(self, scope: Scope) -> NextStep | None: ...
+
+    def awaited(self, scope: Scope) -> Coroutine[Any, Any, NextStep | None]: ...
+
+
+class _Asked(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is staged: which code it was, and what it asked for."""
+
+    kind: str
+    name: str
+    attempt: int = 0
+    text: str = ""
+    said: NextStep | None = None
+    context: Context = EMPTY
+    emissions: tuple[Emission, ...] = ()
+    values: tuple[ReturnValue, ...] = ()
+
+
+_decode: Final = msgspec.json.Decoder(_Asked).decode
+
+
+def write_outcome(code: Code, outcome: Returned) -> str:
+    """As JSON."""
+    asked = _Asked(
+        kind=type(code).__name__,
+        name=code.name,
+        attempt=code.attempt if isinstance(code, Handle) else 0,
+        text="" if isinstance(code, Invoke) else code.text,
+        said=outcome.said,
+        context=outcome.context,
+        emissions=outcome.emissions,
+        values=outcome.values,
+    )
+    return msgspec.json.encode(asked).decode()
+
+
+def read_outcome(plan: Plan, text: str, position: str) -> tuple[Code, Returned]:
+    """The code that was run, and what it asked for. Raises Mismatch if there is no such step any more."""
+    asked = _decode(text)
+    try:
+        index = plan.index_of(asked.name)
+    except LookupError:
+        raise Mismatch(f"operation {plan.handler!r} has no step {asked.name!r} any more, which has run") from None
+    # What it was called with is of no matter any more.
+    unknown = Failure(type="unknown", message="")
+    code: Code
+    match asked.kind:
+        case "Invoke":
+            code = Invoke(index=index, name=asked.name, iteration=0, context=EMPTY)
+        case "Handle":
+            code = Handle(
+                index=index,
+                name=asked.name,
+                iteration=0,
+                attempt=asked.attempt,
+                failure=unknown,
+                context=EMPTY,
+                text=asked.text,
+            )
+        case "Undo":
+            code = Undo(index=index, name=asked.name, iteration=0, cause=unknown, context=EMPTY, text=asked.text)
+        case kind:
+            raise EngineBug(f"a step of an operation has staged {kind!r}")
+    returned = Returned(
+        said=asked.said, context=asked.context, emissions=asked.emissions, values=asked.values, staged=position
+    )
+    return code, returned
+
+
+def asked(scope: Scope, said: NextStep | None) -> Returned:
+    """All that code asked for."""
+    return Returned(said=said, context=scope.context, emissions=tuple(scope.emissions), values=tuple(scope.values))
+
+
+class _Body:
+    """One call of a step's code."""
+
+    def __init__(self, owner: Transactions, execution: StepExecution, work: Work, fate: Fate) -> None:
+        self.error: BaseException | None = None
+        self.is_final = False
+        self.is_called = False
+        self._is_running = False
+        self._owner = owner
+        self._execution = execution
+        self._work = work
+        self._fate = fate
+        self._started_at = owner.now()
+
+    def plain(self, connection: Any, /) -> Staged:
+        self._is_running = True
+        try:
+            return self._work.context.copy().run(self._plain, connection)
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            self._is_running = False
+
+    def _plain(self, connection: Any) -> Staged:
+        name = self._execution.code.name
+        scope = self._begin(connection)
+        holds_writer.set(lambda: name if self._is_running else "")
+        with without_loop(name):
+            said = self._work.call.plain(scope)
+        text = self._text(scope, said)
+        return self._staged(encoded_elsewhere(self._owner.codec, self._owner.loop, text, self._refuse))
+
+    async def awaited(self, connection: Any, /) -> Staged:
+        try:
+            scope = self._begin(connection)
+            text = self._text(scope, await self._work.call.awaited(scope))
+            return self._staged(encoded(self._owner.codec, text, self._refuse))
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def _begin(self, connection: Any) -> Scope:
+        """Nothing was committed so far, or this would not be called: what was asked for before is forgotten."""
+        self.is_called = True
+        if not self._fate.reopen():
+            raise GivenUp
+        self._work.place.connection = connection
+        return self._work.scope()
+
+    def _text(self, scope: Scope, said: NextStep | None) -> str:
+        outcome = asked(scope, said)
+        checked = self._work.check(outcome)
+        if isinstance(checked, Raised):
+            raise checked.failure.error()
+        return write_outcome(self._execution.code, outcome)
+
+    def _refuse(self, error: BaseException) -> NoReturn:
+        self.is_final = True
+        raise CodecFailed(error) from error
+
+    def _staged(self, text: str) -> Staged:
+        live = self._execution.live
+        staged = Staged(
+            run_id=live.id,
+            position=self._work.position,
+            name=self._execution.code.name,
+            claim=live.claim,
+            attempt=1,
+            value=text,
+            started_at=self._started_at,
+            at=self._owner.now(),
+        )
+        if not self._fate.settle():
+            raise GivenUp
+        return staged
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """What is to be done in a transaction. `scope` makes one anew, `check` says whether what was asked for can be."""
+
+    call: Call
+    scope: Callable[[], Scope]
+    check: Callable[[Returned], StepOutcome]
+    place: Place
+    context: CodeContext
+    position: str
+    is_async: bool
+
+
+class Transactions:
+    """The transactions of an engine's operations."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        codec: Codec,
+        me: Callable[[], Engine],
+        prove: Callable[[], Awaitable[object]],
+        now: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self.codec = codec
+        self._me = me
+        self._prove = prove
+        self.now = now
+        self.loop = asyncio.get_running_loop()
+
+    async def run(self, execution: StepExecution, work: Work) -> Returned:
+        """What the code asked for, once it is committed with its writes. Raises what the code raised; CodecFailed."""
+        live, code = execution.live, execution.code
+        check_form(self._store.transacts, code.name, is_async=work.is_async)
+        fate = execution.fate = Fate()
+
+        def ended() -> None:
+            work.place.connection = None
+
+        end = await transacted(
+            store=self._store,
+            me=self._me,
+            spot=Spot(live.id, live.claim, work.position, code.name),
+            fate=fate,
+            body=lambda: _Body(self, execution, work, fate),
+            prove=self._prove,
+            is_dropped=lambda: execution.dropped,
+            ended=ended,
+        )
+        if end.staged is None:
+            raise end.error or EngineBug("a transaction came to nothing")
+        return self.read(live.plan, end.staged)[1]
+
+    def read(self, plan: Plan, staged: Staged) -> tuple[Code, Returned]:
+        """What is staged for a run. Raises Mismatch."""
+        return read_outcome(plan, self.codec.decode(staged.value), staged.position)
