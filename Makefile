@@ -37,8 +37,9 @@ test: $(STAMP) $(BROWSER)  ## all tests but the soak
 bench: $(STAMP)          ## what the engine does per second, beside the floor of the store
 	@$(BIN)/python -m bench
 
-bench-scale: $(STAMP)    ## an engine on a file with a million waiting runs
+bench-scale: $(STAMP)    ## an engine on a file with a million waiting runs, or 100,000 hierarchies that have ended
 	@$(BIN)/python -m bench.scale
+	@$(BIN)/python -m bench.grown
 
 bench-lists: $(STAMP)    ## pages of a million runs, with every filter, on SQLite and Postgres
 	@$(BIN)/python -m bench.lists

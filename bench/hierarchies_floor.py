@@ -35,7 +35,7 @@ INSERT_EVENTS = """
     insert into message_event (
         scope, seq, id, message_id, type, key, coroutine_name, coroutine_identifier, step, cooperation_lineage,
         created_at, context
-    ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '{}')
+    ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 INSERT_AUDIT = """
     insert into audit (run_id, seq, version, was, became, cause, actor, details, at) values (?, ?, ?, ?, ?, ?, ?, '', ?)
@@ -76,7 +76,20 @@ class Floor(Group):
         self.rows.of[INSERT_MESSAGES].append((message_id, topic, f'{{"n":{number}}}', now))
         if by is None:
             self.rows.of[INSERT_EVENTS].append(
-                (lineage[-1], 1, new_id(now), message_id, "EMITTED", "EMITTED", None, None, None, lineage[-1], now)
+                (
+                    lineage[-1],
+                    1,
+                    new_id(now),
+                    message_id,
+                    "EMITTED",
+                    "EMITTED",
+                    None,
+                    None,
+                    None,
+                    lineage[-1],
+                    now,
+                    "{}",
+                )
             )
         else:
             by.happened("EMITTED", message_id, "EMITTED", "first")
@@ -92,7 +105,9 @@ class _Run:
         self.seq, self.version, self.status = 0, 1, "running"
         origin = f"{'/'.join(self.lineage)} {message_id}"
         of = floor.rows.of
-        of[INSERT_RUNS].append((self.id, name, above[-1], origin, now, now, now, f'{{"message":"{message_id}"}}'))
+        of[INSERT_RUNS].append(
+            (self.id, name, above[-1], origin, now, now, now, f'{{"topic":"{name}","message":"{message_id}"}}')
+        )
         of[INSERT_AUDIT].append((self.id, 1, 1, None, "running", "started", "engine", now))
         self.happened("SEEN", message_id, f"SEEN/{name}", None)
 
@@ -101,7 +116,7 @@ class _Run:
         self.seq += 1
         row: tuple[Any, ...] = (
             self.id, self.seq, new_id(now), message_id, kind, key, self.name, self.id, step, "/".join(self.lineage),
-            now,
+            now, None if kind == "COMMITTED" else "{}",
         )  # fmt: skip
         self.floor.rows.of[INSERT_EVENTS].append(row)
 
@@ -112,19 +127,19 @@ class _Run:
         now = _now()
         of = self.floor.rows.of
         of[MOVE_RUNS].append((status, self.version + 1, self.version + 1, now, self.id, self.version))
-        self._changed(status, now)
+        self._changed(status, now, {"suspended": "suspended", "running": "told: news"}[status])
 
     def finish(self) -> None:
         now = _now()
         self.happened("COMMITTED", self.message_id, f"COMMITTED/{self.name}", STEPS[-1])
         of = self.floor.rows.of
         of[FINISH_RUNS].append((self.version + 1, self.version + 1, now, now, self.id, self.version))
-        self._changed("succeeded", now)
+        self._changed("succeeded", now, "committed")
 
-    def _changed(self, status: str, now: int) -> None:
+    def _changed(self, status: str, now: int, cause: str) -> None:
         self.version += 1
         of = self.floor.rows.of
-        of[INSERT_AUDIT].append((self.id, self.version, self.version, self.status, status, "", "engine", now))
+        of[INSERT_AUDIT].append((self.id, self.version, self.version, self.status, status, cause, "engine", now))
         self.status = status
 
 

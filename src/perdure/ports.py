@@ -479,8 +479,21 @@ class PlainCodec:
 def new_id(now: int) -> str:
     """A UUIDv7: 48 bits of milliseconds, then randomness; ids made later sort later, to the millisecond."""
     time = f"{now // 1000:012x}"
-    chance = os.urandom(10).hex()
-    return f"{time[:8]}-{time[8:]}-7{chance[:3]}-{_VARIANT[chance[3]]}{chance[4:7]}-{chance[7:19]}"
+    try:
+        return f"{time[:8]}-{time[8:]}-{_CHANCES.pop()}"
+    except IndexError:
+        # To ask the system for each one's alone takes longer than all the rest. Others may do the same meanwhile.
+        drawn = os.urandom(10 * _CHANCES_DRAWN).hex()
+        _CHANCES.extend(_chance(drawn[start : start + 20]) for start in range(0, len(drawn), 20))
+        return new_id(now)
 
+
+def _chance(digits: str) -> str:
+    return f"7{digits[:3]}-{_VARIANT[digits[3]]}{digits[4:7]}-{digits[7:19]}"
+
+
+_CHANCES: list[str] = []  # the ends of ids to come, each of which is used once
+_CHANCES_DRAWN = 256
+os.register_at_fork(after_in_child=_CHANCES.clear)
 
 _VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}  # its two highest bits are 10

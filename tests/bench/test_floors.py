@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from bench import events_floor, fanout, fanout_floor, floor, postgres, steps
+from bench import events_floor, fanout, fanout_floor, floor, hierarchies, hierarchies_floor, postgres, steps
 from bench.events import send_all, start_waiters, waiter
 from bench.events_floor import EventsFloor
 from perdure import Engine
@@ -19,9 +19,9 @@ from tests.storage.postgres.server import Servers
 # What no two runs of anything have in common: ids, times and numbers of a count.
 OWN = {
     "id", "run_id", "parent_id", "target", "owner", "number", "born", "since", "at", "expires_at", "created_at",
-    "started_at", "updated_at", "completed_at",
+    "started_at", "updated_at", "completed_at", "scope", "message_id", "coroutine_identifier",
 }  # fmt: skip
-ID_OR_TIME = re.compile(r'"[0-9a-f-]{36}"|\d{16}')
+ID_OR_TIME = re.compile(r"[0-9a-f-]{36}|\d{16}")
 
 
 def columns(path: Path, table: str) -> dict[str, Counter[Any]]:
@@ -37,7 +37,7 @@ def columns(path: Path, table: str) -> dict[str, Counter[Any]]:
 
 
 def assert_alike(one: Path, other: Path) -> None:
-    for table in ("runs", "journal", "audit", "waits", "events", "sequence"):
+    for table in ("runs", "journal", "audit", "waits", "events", "sequence", "messages", "message_event"):
         assert columns(one, table) == columns(other, table), table
 
 
@@ -94,6 +94,12 @@ async def test_for_children(tmp_path: Path) -> None:
     await fanout_floor.measure(tmp_path, children=7)
     await fanout.measure(tmp_path, children=7)
     assert_alike(tmp_path / "floor.db", tmp_path / "fanout.db")
+
+
+async def test_for_hierarchies(tmp_path: Path) -> None:
+    await hierarchies_floor.measure(tmp_path, hierarchies=3, in_flight=1)
+    await hierarchies.measure(tmp_path, hierarchies=3, in_flight=1)
+    assert_alike(tmp_path / "floor.db", tmp_path / "hierarchies.db")
 
 
 async def test_for_events_it_is_measured_like_the_engine(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from tests.cooperation import engines
+from tests.cooperation.everywhere import Everywhere
+from tests.storage.postgres.server import Servers
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +21,8 @@ def stores(empty_file: Path, quick_path: Path, request: pytest.FixtureRequest) -
 
     def on_postgres() -> str:
         new: Callable[[], str] = request.getfixturevalue("empty_schema")
+        servers: Servers = request.getfixturevalue("postgres_servers")
+        servers.take_back()  # The world before this one has ended.
         return new()
 
     engines.SOURCES.update(
@@ -29,3 +33,9 @@ def stores(empty_file: Path, quick_path: Path, request: pytest.FixtureRequest) -
     yield
     for world in list(engines.OPEN):
         world.end()
+
+
+@pytest.fixture(params=["some", pytest.param("all", marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
+def everywhere(request: pytest.FixtureRequest) -> Everywhere:
+    """Runs a scenario everywhere, with some of the faults that there can be, or in the soak with all."""
+    return Everywhere(whole=request.param == "all", name=request.node.nodeid)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any, TypeVar
 
-from perdure import current_step
+from perdure import Engine, current_step
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import read_origin
 from perdure.models.cooperation.context import EMPTY, Context
@@ -41,6 +41,7 @@ class EngineWorld(Seen):
         on: str,
         crash_at: int | None = None,
         point: Point = "before",
+        frozen: bool = False,
         **_: Any,
     ) -> None:
         self.operations = operations
@@ -61,7 +62,14 @@ class EngineWorld(Seen):
         self._fault = Fault("busy", times=0) if crash_at is None else Fault(point, crash_at)
         self._source = SOURCES[on]()
         clock = VirtualClock(datetime.fromtimestamp(1_000, UTC))
-        self._environment = Environment(operations, self._source, clock=clock, fault=self._fault, watch=self._watching)
+        self._environment = Environment(
+            operations,
+            self._source,
+            clock=clock,
+            autojump_s=None if frozen else 0.05,
+            fault=self._fault,
+            watch=self._watching,
+        )
         OPEN.append(self)
         self._do(self._environment.__aenter__())
 
@@ -95,6 +103,28 @@ class EngineWorld(Seen):
 
     def roll_back(self, lineage: Lineage, reason: str = "undo") -> bool:
         return self._ask(lambda: self._environment.engine.roll_back(lineage[-1], reason=reason))
+
+    def complete(self, handler: str) -> None:
+        self._settle(handler, lambda engine, run_id: engine.complete_handler(run_id))
+
+    def fail(self, handler: str, reason: str) -> None:
+        self._settle(handler, lambda engine, run_id: engine.fail_handler(run_id, reason))
+
+    def complete_rollback(self, handler: str) -> None:
+        self._settle(handler, lambda engine, run_id: engine.complete_rollback(run_id))
+
+    def _settle(self, handler: str, settle: Callable[[Engine, str], Coroutine[Any, Any, None]]) -> None:
+        run_id = self.run_of(handler).id
+        before = self.state(handler)
+
+        async def ask(env: Environment) -> None:
+            if self.state(handler) is before:  # What a crash interrupted may be done.
+                await settle(env.engine, run_id)
+
+        self._do(self._environment.survive(ask))
+
+    def retire(self, topic: Topic[Any], handler: str) -> None:
+        self._do(self._environment.engine.retire_handler(topic, handler))
 
     def _ask(self, request: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
         if not self._loop.is_running():
@@ -192,9 +222,6 @@ class Registered(dict[str, Any]):
         class Expected:
             def add(self, name: str) -> None:
                 world._do(world._environment.engine.register_handler(topic, name))
-
-            def discard(self, name: str) -> None:
-                world._do(world._environment.engine.retire_handler(topic, name))
 
         return Expected()
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from perdure.cooperation import Failure, Operation, Scope, go_to
 from perdure.models.cooperation.events import State
+from tests.cooperation.everywhere import Everywhere
 from tests.cooperation.shop import Book, operation, topic
 from tests.cooperation.test_order import only, world_of
-from tests.cooperation.world import World, everywhere
+from tests.cooperation.world import World
 
 ROOT, CHILD, SPARE = topic("root"), topic("child"), topic("spare")
 
@@ -36,7 +37,7 @@ def ending(book: Book, root: Operation[dict[str, Any]], fails: bool = False) -> 
             raise ValueError("the end fails")
 
 
-def test_a_failure_that_is_dealt_with_lets_the_parent_go_on() -> None:
+def test_a_failure_that_is_dealt_with_lets_the_parent_go_on(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -65,7 +66,7 @@ def test_a_failure_that_is_dealt_with_lets_the_parent_go_on() -> None:
     everywhere(scenario, check)
 
 
-def test_a_retry_that_fails_too_is_tried_again_and_at_last_rolls_back_what_was_retried() -> None:
+def test_a_retry_that_fails_too_is_tried_again_and_at_last_rolls_back_what_was_retried(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -109,7 +110,7 @@ def test_a_retry_that_fails_too_is_tried_again_and_at_last_rolls_back_what_was_r
     everywhere(scenario, check)
 
 
-def test_a_later_failure_rolls_back_what_an_answer_emitted() -> None:
+def test_a_later_failure_rolls_back_what_an_answer_emitted(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -130,7 +131,7 @@ def test_a_later_failure_rolls_back_what_an_answer_emitted() -> None:
     everywhere(scenario, check)
 
 
-def test_an_answer_may_choose_the_next_step() -> None:
+def test_an_answer_may_choose_the_next_step(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -153,7 +154,7 @@ def test_an_answer_may_choose_the_next_step() -> None:
     everywhere(scenario, check)
 
 
-def test_a_rollback_that_fails_halts_there_and_all_above_it() -> None:
+def test_a_rollback_that_fails_halts_there_and_all_above_it(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -175,7 +176,7 @@ def test_a_rollback_that_fails_halts_there_and_all_above_it() -> None:
     everywhere(scenario, check)
 
 
-def test_with_the_policy_continue_the_rest_is_undone_all_the_same() -> None:
+def test_with_the_policy_continue_the_rest_is_undone_all_the_same(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -194,7 +195,7 @@ def test_with_the_policy_continue_the_rest_is_undone_all_the_same() -> None:
     everywhere(scenario, check)
 
 
-def test_a_parent_may_deal_with_what_a_child_could_not_undo() -> None:
+def test_a_parent_may_deal_with_what_a_child_could_not_undo(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -225,7 +226,7 @@ def test_a_parent_may_deal_with_what_a_child_could_not_undo() -> None:
     everywhere(scenario, check)
 
 
-def test_an_emission_of_a_rollback_that_fails_is_a_failed_rollback() -> None:
+def test_an_emission_of_a_rollback_that_fails_is_a_failed_rollback(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -250,15 +251,23 @@ def test_an_emission_of_a_rollback_that_fails_is_a_failed_rollback() -> None:
     everywhere(scenario, check)
 
 
-def test_the_failure_reads_across_the_hierarchy() -> None:
+def test_the_failure_reads_across_the_hierarchy(everywhere: Everywhere) -> None:
     book = Book()
     deep = topic("deep")
-    world = world_of(
-        book,
-        operation(book, "root", ROOT, [[CHILD]]),
-        operation(book, "middle", CHILD, [[deep]]),
-        operation(book, "leaf", deep, [[]], fails_at=0),
-    )
+
+    def scenario(**options: Any) -> World:
+        return world_of(
+            book,
+            operation(book, "root", ROOT, [[CHILD]]),
+            operation(book, "middle", CHILD, [[deep]]),
+            operation(book, "leaf", deep, [[]], fails_at=0),
+            **options,
+        )
+
+    everywhere(scenario, check_failure)
+
+
+def check_failure(world: World) -> None:
     lines = str(world.failure("root")).splitlines()
     leaf, middle, root = (world.run_of(name).id for name in ("leaf", "middle", "root"))
     assert lines[0].startswith("ChildRolledBack: 1 handler of what step 's0' emitted failed")

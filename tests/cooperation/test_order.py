@@ -7,8 +7,9 @@ from typing import Any
 
 from perdure.cooperation import Operation
 from perdure.models.cooperation.events import EventType, State
+from tests.cooperation.everywhere import Everywhere
 from tests.cooperation.shop import Book, operation, topic
-from tests.cooperation.world import World, everywhere
+from tests.cooperation.world import World
 
 ROOT, CHILD, GRANDCHILD = topic("root"), topic("child"), topic("grandchild")
 
@@ -23,7 +24,7 @@ def only(log: list[str], *names: str) -> list[str]:
     return [line for line in log if line.split()[0] in names]
 
 
-def test_a_parent_goes_on_only_when_all_handlers_are_done() -> None:
+def test_a_parent_goes_on_only_when_all_handlers_are_done(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -58,7 +59,7 @@ def test_a_parent_goes_on_only_when_all_handlers_are_done() -> None:
     ]
 
 
-def test_a_failure_in_the_first_step_undoes_nothing_and_emits_nothing() -> None:
+def test_a_failure_in_the_first_step_undoes_nothing_and_emits_nothing(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -78,7 +79,7 @@ def test_a_failure_in_the_first_step_undoes_nothing_and_emits_nothing() -> None:
     everywhere(scenario, check)
 
 
-def test_committed_children_are_rolled_back_before_the_step_that_emitted() -> None:
+def test_committed_children_are_rolled_back_before_the_step_that_emitted(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -108,7 +109,7 @@ def test_committed_children_are_rolled_back_before_the_step_that_emitted() -> No
     ]
 
 
-def test_rollback_n_deep_is_the_reverse_of_execution() -> None:
+def test_rollback_n_deep_is_the_reverse_of_execution(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -145,7 +146,7 @@ def test_rollback_n_deep_is_the_reverse_of_execution() -> None:
     everywhere(scenario, check, seeds=30)
 
 
-def test_a_failure_at_depth_three_with_two_handlers_at_each_level() -> None:
+def test_a_failure_at_depth_three_with_two_handlers_at_each_level(everywhere: Everywhere) -> None:
     book = Book()
     deep = topic("deep")
 

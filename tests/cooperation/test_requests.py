@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,11 +23,12 @@ from perdure.errors import Misuse, RunFinished
 from perdure.models.cooperation.context import HAPPY_DEADLINE, ROLLBACK_DEADLINE
 from perdure.models.cooperation.events import EventType, State
 from perdure.models.cooperation.moves import Dismiss, Take, Wait, Writes
-from perdure.models.cooperation.requests import complete, complete_rollback, dismiss, fail, join
+from perdure.models.cooperation.requests import complete, complete_rollback, dismiss, join
 from perdure.models.cooperation.rules import next_move
+from tests.cooperation.everywhere import Everywhere
 from tests.cooperation.shop import Book, operation, topic
 from tests.cooperation.test_order import only, world_of
-from tests.cooperation.world import SECOND, World, everywhere
+from tests.cooperation.world import SECOND, World
 
 ROOT, CHILD, GRANDCHILD = topic("root"), topic("child"), topic("grandchild")
 Message = dict[str, Any]
@@ -50,9 +52,12 @@ def once(when: Callable[[World], bool], then: Callable[[World], object]) -> Call
     return look
 
 
-def running(book: Book, *operations: Operation[Any], context: Context | None = None, **options: Any) -> World:
+def running(
+    book: Book, *operations: Operation[Any], context: Context | None = None, started: bool = True, **options: Any
+) -> World:
     book.world = World(*operations, **options)
-    book.world.emit(ROOT, {}, context or Context())
+    if started:
+        book.world.emit(ROOT, {}, context or Context())
     return book.world
 
 
@@ -65,11 +70,11 @@ def quiet(world: World) -> None:
 # Cancel
 
 
-def test_cancelling_the_root_undoes_all_of_it_wherever_it_is() -> None:
+def test_cancelling_the_root_undoes_all_of_it_wherever_it_is(everywhere: Everywhere) -> None:
     """At every commit: whatever the runs are doing then, nothing is half done afterwards."""
     book = Book()
 
-    def scenario(cancel_at: int, **options: Any) -> World:
+    def scenario(*, cancel_at: int = 6, **options: Any) -> World:
         world = running(
             book,
             operation(book, "root", ROOT, [[CHILD], []]),
@@ -86,19 +91,23 @@ def test_cancelling_the_root_undoes_all_of_it_wherever_it_is() -> None:
         )
         return world.run()
 
+    def check(world: World) -> None:
+        states = set(world.states().values())
+        assert states in ({State.ROLLED_BACK}, {State.COMMITTED})
+        if states == {State.ROLLED_BACK}:
+            done = [line for line in world.log if "undo" not in line]
+            undone = [line.replace(" undo", "") for line in world.log if "undo" in line]
+            assert sorted(done) == sorted(undone)
+            assert any(one.type == "CancellationRequested" for one in world.failure("root").walk())
+
     for cancel_at in range(2, 20):
         for seed in (None, 1, 2):
-            world = scenario(cancel_at, seed=seed, late=seed == 2)
-            states = set(world.states().values())
-            assert states in ({State.ROLLED_BACK}, {State.COMMITTED}), (cancel_at, seed)
-            if states == {State.ROLLED_BACK}:
-                done = [line for line in world.log if "undo" not in line]
-                undone = [line.replace(" undo", "") for line in world.log if "undo" in line]
-                assert sorted(done) == sorted(undone)
-                assert any(one.type == "CancellationRequested" for one in world.failure("root").walk())
+            check(scenario(cancel_at=cancel_at, seed=seed, late=seed == 2))
+    for cancel_at in everywhere.few(range(2, 12)):
+        everywhere.on_engines(partial(scenario, cancel_at=cancel_at), check)
 
 
-def test_cancelling_a_part_is_a_failure_for_the_rest() -> None:
+def test_cancelling_a_part_is_a_failure_for_the_rest(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -130,6 +139,14 @@ def test_cancelling_a_part_is_a_failure_for_the_rest() -> None:
         world = scenario(seed=seed)
         assert world.log[-2:] == ["child undo 0", "root GaveUp too slow"]
 
+    def check_on_engine(world: World) -> None:
+        if world.state("child") is State.ROLLED_BACK:
+            check(world)
+        else:  # Its process died before it had asked for the cancellation.
+            assert world.log == ["child 0", "child 1"]
+
+    everywhere.on_engines(scenario, check_on_engine)
+
 
 def test_what_has_ended_cannot_be_cancelled() -> None:
     book = Book()
@@ -138,21 +155,29 @@ def test_what_has_ended_cannot_be_cancelled() -> None:
     assert world.run().state("root") is State.COMMITTED
 
 
-def test_a_child_that_was_not_taken_when_it_is_cancelled_never_begins() -> None:
+def test_a_child_that_was_not_taken_when_it_is_cancelled_never_begins(everywhere: Everywhere) -> None:
     book = Book()
-    world = running(book, operation(book, "root", ROOT, [[CHILD]]), operation(book, "child", CHILD, [[]]))
-    world.down.add("child")
-    quiet(world)
-    world.cancel(world.run_of("child").lineage)
-    world.down.clear()
-    world.run()
-    assert world.log == ["root 0", "root undo 0"]
-    assert [row.type for row in world.rows_of("child")] == [
-        *[EventType.CANCELLATION_REQUESTED, EventType.SEEN, EventType.ROLLING_BACK, EventType.ROLLED_BACK]
-    ]
+
+    def scenario(**options: Any) -> World:
+        book.world = world = World(operation(book, "root", ROOT, [[CHILD]]), **options)
+        world.registry[CHILD.name].add("child")  # Its service is down.
+        world.emit(ROOT, {})
+        world.run()
+        world.cancel(world.run_of("child").lineage)
+        if isinstance(world, World):
+            world.plans["child"] = (child := operation(book, "child", CHILD, [[]]), child.plan)
+        return world.run()
+
+    def check(world: World) -> None:
+        assert world.log == ["root 0", "root undo 0"]
+        assert [row.type for row in world.rows_of("child")] == [
+            *[EventType.CANCELLATION_REQUESTED, EventType.SEEN, EventType.ROLLING_BACK, EventType.ROLLED_BACK]
+        ]
+
+    everywhere(scenario, check)
 
 
-def test_a_strategy_of_ones_own_may_not_heed_a_cancellation() -> None:
+def test_a_strategy_of_ones_own_may_not_heed_a_cancellation(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -195,7 +220,7 @@ def until(seconds: int, *, rollback: bool = False) -> Context:
     return Context().put(key, Deadline(at=seconds * SECOND, source="test"))
 
 
-def test_a_missed_deadline_rolls_back_all_that_inherited_it() -> None:
+def test_a_missed_deadline_rolls_back_all_that_inherited_it(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -265,23 +290,29 @@ def test_a_deadline_that_meets_a_childs_start_leaves_nothing_half_done(first: st
     assert only(world.log, "child") == []
 
 
-def test_the_earliest_deadline_counts_and_keeps_the_others() -> None:
+def test_the_earliest_deadline_counts_and_keeps_the_others(everywhere: Everywhere) -> None:
     book = Book()
-    root = Operation("root", ROOT)
 
-    @root.step
-    def begin(scope: Scope, message: Message) -> None:
-        scope.deadline(timedelta(seconds=10), path="both")
-        scope.deadline(timedelta(seconds=99))
-        found = scope.get(HAPPY_DEADLINE)
-        assert found is not None
-        book.did(f"{found.at // SECOND} {[one.at // SECOND for one in found.trace]}")
+    def scenario(**options: Any) -> World:
+        root = Operation("root", ROOT)
 
-    world = running(book, root, context=until(1_050)).run()
-    assert world.log == ["1010 [1050, 1099]"]
+        @root.step
+        def begin(scope: Scope, message: Message) -> None:
+            scope.deadline(timedelta(seconds=10), path="both")
+            scope.deadline(timedelta(seconds=99))
+            found = scope.get(HAPPY_DEADLINE)
+            assert found is not None
+            book.did(f"{found.at // SECOND} {[one.at // SECOND for one in found.trace]}")
+
+        return running(book, root, context=until(1_050), **options).run()
+
+    def check(world: World) -> None:
+        assert world.log == ["1010 [1050, 1099]"]
+
+    everywhere(scenario, check)
 
 
-def test_a_missed_deadline_of_the_rollback_is_a_failed_rollback() -> None:
+def test_a_missed_deadline_of_the_rollback_is_a_failed_rollback(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -306,7 +337,7 @@ def test_a_missed_deadline_of_the_rollback_is_a_failed_rollback() -> None:
     everywhere(scenario, check)
 
 
-def test_what_a_rollback_emits_is_not_stopped_by_what_began_it() -> None:
+def test_what_a_rollback_emits_is_not_stopped_by_what_began_it(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -352,13 +383,13 @@ def committed(book: Book, **options: Any) -> World:
     )
 
 
-def test_a_committed_hierarchy_is_undone_on_request() -> None:
+def test_a_committed_hierarchy_is_undone_on_request(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
         world = committed(book, **options)
         world.log.clear()
-        assert world.roll_back(world.events[0].cooperation_lineage, "changed my mind") or world.commits == 1
+        world.roll_back(world.events[0].cooperation_lineage, "changed my mind")
         return world.run()
 
     def check(world: World) -> None:
@@ -369,30 +400,34 @@ def test_a_committed_hierarchy_is_undone_on_request() -> None:
         assert set(world.states().values()) == {State.ROLLED_BACK}
         assert world.failure("root").type == "RollbackRequested"
 
-    world = scenario()
-    check(world)
-    for seed in range(10):
-        check(scenario(seed=seed))
+    world = everywhere(scenario, check)
     assert not world.roll_back(world.events[0].cooperation_lineage)
 
 
-def test_a_part_is_undone_on_request_and_not_again_with_the_whole() -> None:
+def test_a_part_is_undone_on_request_and_not_again_with_the_whole(everywhere: Everywhere) -> None:
     book = Book()
-    for seed in range(10):
-        world = committed(book, seed=seed)
+    between: dict[str, State] = {}
+
+    def scenario(**options: Any) -> World:
+        world = committed(book, **options)
         world.log.clear()
-        assert world.roll_back(world.run_of("a").lineage)
+        world.roll_back(world.run_of("a").lineage)
         world.run()
-        assert world.log == ["a undo 1", "leaf undo 0", "a undo 0"]
-        assert world.states() == {
+        between.update(world.states())
+        world.roll_back(world.events[0].cooperation_lineage)
+        return world.run()
+
+    def check(world: World) -> None:
+        assert world.log[:3] == ["a undo 1", "leaf undo 0", "a undo 0"]
+        assert between == {
             "root": State.COMMITTED,
             "b": State.COMMITTED,
             "a": State.ROLLED_BACK,
             "leaf": State.ROLLED_BACK,
         }
-        assert world.roll_back(world.events[0].cooperation_lineage)
-        world.run()
         assert world.log[3:] == ["root undo 1", "b undo 0", "root undo 0"]
+
+    everywhere(scenario, check)
 
 
 def test_what_is_still_at_work_is_not_undone_on_request() -> None:
@@ -415,45 +450,90 @@ def test_what_is_still_at_work_is_not_undone_on_request() -> None:
 # Handlers that are absent, external, late
 
 
-def test_a_handler_that_is_absent_is_waited_for_and_can_be_taken_out_for_later_messages() -> None:
-    book = Book()
-    world = running(book, operation(book, "root", ROOT, [[CHILD], []]))
-    world.registry["child"] = {"human"}
-    world.run()
-    assert world.log == ["root 0"]
-    assert isinstance(world.move(world.run_of("root")), Wait)
-    world.registry["child"].discard("human")
+def waiting_for(book: Book, *handlers: str, fails_at: int | None = None, **options: Any) -> World:
+    """A root that waits for handlers whose code nobody has."""
+    book.world = world = World(operation(book, "root", ROOT, [[CHILD], []], fails_at=fails_at), **options)
+    for handler in handlers:
+        world.registry[CHILD.name].add(handler)
     world.emit(ROOT, {})
-    world.run()
-    assert world.log == ["root 0", "root 0", "root 1"]
+    return world.run()
 
 
-def test_an_external_party_completes_a_handler_and_undoes_it() -> None:
+def test_a_handler_that_is_absent_is_waited_for_and_can_be_taken_out_for_later_messages(everywhere: Everywhere) -> None:
     book = Book()
-    world = running(book, operation(book, "root", ROOT, [[CHILD], []], fails_at=1))
-    world.registry["child"] = {"human"}
-    world.run()
-    world.commit(complete(world.view(world.run_of("human"))))
-    world.run()
-    assert world.state("human") is State.COMMITTED
-    assert world.state("root") is State.ROLLING_BACK
+
+    def scenario(**options: Any) -> World:
+        world = waiting_for(book, "human", **options)
+        assert world.log == ["root 0"]
+        world.retire(CHILD, "human")
+        world.emit(ROOT, {})
+        return world.run()
+
+    def check(world: World) -> None:
+        assert world.log == ["root 0", "root 0", "root 1"]
+        assert [world.state("root", number) for number in range(2)] == [State.ACTIVE, State.COMMITTED]
+        assert world.state("human") is State.CREATED
+
+    world = everywhere(scenario, check)
+    assert isinstance(world.move(world.run_of("root")), Wait)
+
+
+def test_an_external_party_completes_a_handler_and_undoes_it(everywhere: Everywhere) -> None:
+    book = Book()
+
+    def scenario(**options: Any) -> World:
+        world = waiting_for(book, "human", fails_at=1, **options)
+        world.complete("human")
+        world.run()
+        assert world.state("human") is State.COMMITTED
+        assert world.state("root") is State.ROLLING_BACK
+        world.complete_rollback("human")
+        return world.run()
+
+    def check(world: World) -> None:
+        assert world.log == ["root 0", "root undo 0"]
+        assert set(world.states().values()) == {State.ROLLED_BACK}
+
+    world = everywhere(scenario, check)
     with pytest.raises(RunFinished):
         complete(world.view(world.run_of("human")))
-    world.commit(complete_rollback(world.view(world.run_of("human"))))
-    world.run()
-    assert world.log == ["root 0", "root undo 0"]
     with pytest.raises(Misuse, match="not completed by an external party"):
         complete_rollback(world.view(world.run_of("human")))
 
 
-def test_an_external_party_fails_a_handler() -> None:
+def test_an_external_party_fails_a_handler(everywhere: Everywhere) -> None:
     book = Book()
-    world = running(book, operation(book, "root", ROOT, [[CHILD], []]))
-    world.registry["child"] = {"human"}
-    world.run()
-    world.commit(fail(world.view(world.run_of("human")), Failure(type="Refused", message="by the boss")))
-    world.run()
-    assert world.failure("root").causes[0].message == "by the boss"
+
+    def scenario(**options: Any) -> World:
+        world = waiting_for(book, "human", "other", **options)
+        world.complete("other")
+        world.fail("human", "by the boss")
+        world.run()
+        world.complete_rollback("other")
+        return world.run()
+
+    def check(world: World) -> None:
+        assert world.log == ["root 0", "root undo 0"]
+        assert world.failure("root").causes[0].message == "by the boss"
+        assert set(world.states().values()) == {State.ROLLED_BACK}
+
+    everywhere(scenario, check)
+
+
+def test_a_missed_deadline_reaches_a_child_whose_service_is_down(everywhere: Everywhere) -> None:
+    book = Book()
+
+    def scenario(**options: Any) -> World:
+        world = running(book, operation(book, "root", ROOT, [[], [CHILD], []]), started=False, **options)
+        world.registry[CHILD.name].add("absent")
+        world.emit(ROOT, {}, until(1_030))
+        return world.run()
+
+    def check(world: World) -> None:
+        assert world.log == ["root 0", "root 1", "root undo 1", "root undo 0"]
+        assert set(world.states().values()) == {State.ROLLED_BACK}
+
+    everywhere.on_engines(scenario, check)
 
 
 def test_a_handler_that_was_taken_is_not_completed_from_outside() -> None:
@@ -464,7 +544,7 @@ def test_a_handler_that_was_taken_is_not_completed_from_outside() -> None:
         complete(world.view(world.run_of("root")))
 
 
-def test_a_time_window_ends_for_those_who_have_not_begun() -> None:
+def test_a_time_window_ends_for_those_who_have_not_begun(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -501,21 +581,26 @@ def test_who_begins_as_the_window_closes_is_waited_for() -> None:
     assert world.log == ["root 0", "child 0", "child 1", "root 1"]
 
 
-def test_the_historical_strategy_expects_who_came_before() -> None:
+def test_the_historical_strategy_expects_who_came_before(everywhere: Everywhere) -> None:
     book = Book()
-    root = operation(book, "root", ROOT, [[CHILD], []], strategy=Historical())
-    world = running(book, root, operation(book, "child", CHILD, [[]]))
-    world.run()
-    assert world.log == ["root 0", "root 1"]
-    world.emit(CHILD, {})
+
+    def scenario(**options: Any) -> World:
+        root = operation(book, "root", ROOT, [[CHILD], []], strategy=Historical())
+        world = running(book, root, operation(book, "child", CHILD, [[]]), **options)
+        world.run()
+        for later in (CHILD, ROOT):
+            world.emit(later, {})
+            world.run()
+        return world
+
+    def check(world: World) -> None:
+        assert world.log == ["root 0", "root 1", "child 0", "root 0", "child 0", "root 1"]
+
+    world = everywhere(scenario, check)
+    book.world = world
+    world.retire(CHILD, "child")
     world.emit(ROOT, {})
-    world.run()
-    world.emit(ROOT, {})
-    world.run()
-    assert world.log[-3:] == ["root 0", "child 0", "root 1"]
-    world.retired["child"] = {"child"}
-    world.emit(ROOT, {})
-    assert world.run().log[-2:] == ["root 0", "root 1"]
+    assert world.run().log[6:] == ["root 0", "root 1"]
 
 
 def test_a_handler_that_registers_late_may_join_while_its_emitter_waits() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from perdure.cooperation import Context, Failure, Key, Operation, Scope, go_on, go_to, repeat
 from perdure.models.cooperation.events import EventType, State
+from tests.cooperation.everywhere import Everywhere
 from tests.cooperation.shop import Book, operation, topic
 from tests.cooperation.test_order import only, world_of
-from tests.cooperation.world import SECOND, World, everywhere
+from tests.cooperation.world import SECOND, World
 
 ROOT, CHILD = topic("root"), topic("child")
 Message = dict[str, Any]
@@ -27,7 +28,7 @@ def failing(book: Book, root: Operation[Message]) -> None:
         raise ValueError("the last step fails")
 
 
-def test_a_loop_is_rolled_back_instance_by_instance() -> None:
+def test_a_loop_is_rolled_back_instance_by_instance(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -59,7 +60,7 @@ def test_a_loop_is_rolled_back_instance_by_instance() -> None:
     everywhere(scenario, check)
 
 
-def test_a_jump_back_counts_iterations_anew_and_is_rolled_back_in_reverse() -> None:
+def test_a_jump_back_counts_iterations_anew_and_is_rolled_back_in_reverse(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -99,23 +100,29 @@ def test_a_jump_back_counts_iterations_anew_and_is_rolled_back_in_reverse() -> N
     everywhere(scenario, check)
 
 
-def test_a_jump_to_nowhere_fails_the_step() -> None:
+def test_a_jump_to_nowhere_fails_the_step(everywhere: Everywhere) -> None:
     book = Book()
-    root = Operation("root", ROOT)
 
-    @root.step
-    def lost(scope: Scope, message: Message) -> Any:
-        scope.emit(CHILD, {})
-        return go_to("nowhere")
+    def scenario(**options: Any) -> World:
+        root = Operation("root", ROOT)
 
-    world = world_of(book, root)
-    assert world.state("root") is State.ROLLED_BACK
-    assert "no step 'nowhere' to go to; it has 'lost'" in world.failure("root").message
-    assert len(world.messages) == 1
+        @root.step
+        def lost(scope: Scope, message: Message) -> Any:
+            scope.emit(CHILD, {})
+            return go_to("nowhere")
+
+        return world_of(book, root, **options)
+
+    def check(world: World) -> None:
+        assert world.state("root") is State.ROLLED_BACK
+        assert "no step 'nowhere' to go to; it has 'lost'" in world.failure("root").message
+        assert len(world.messages) == 1
+
+    everywhere(scenario, check)
 
 
 @pytest.mark.parametrize("fails", ["never", "step", "child", "later", "cleanup"])
-def test_a_finally_is_run_exactly_once(fails: str) -> None:
+def test_a_finally_is_run_exactly_once(everywhere: Everywhere, fails: str) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -164,7 +171,7 @@ def test_a_finally_is_run_exactly_once(fails: str) -> None:
     everywhere(scenario, check)
 
 
-def test_a_step_with_a_finally_goes_where_it_says_after_it() -> None:
+def test_a_step_with_a_finally_goes_where_it_says_after_it(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -195,7 +202,7 @@ def test_a_step_with_a_finally_goes_where_it_says_after_it() -> None:
     everywhere(scenario, check)
 
 
-def test_sleep_and_schedules_wait_and_nothing_else_does() -> None:
+def test_sleep_and_schedules_wait_and_nothing_else_does(everywhere: Everywhere) -> None:
     book = Book()
     at: list[int] = []
 
@@ -230,23 +237,27 @@ def test_sleep_and_schedules_wait_and_nothing_else_does() -> None:
     assert [one.handler for one in world.runs] == ["root"]  # A sleep is a message that has no handlers.
 
 
-def test_a_sleep_ends_early_when_its_run_is_cancelled() -> None:
+def test_a_sleep_ends_early_when_its_run_is_cancelled(everywhere: Everywhere) -> None:
     book = Book()
-    root = Operation("root", ROOT)
-    root.sleep(timedelta(days=1))
-    failing(book, root)
-    book.world = world = World(root)
-    lineage = world.emit(ROOT, {})
-    while world.act():
-        pass
-    world.cancel(lineage)
-    while world.act():
-        pass
-    assert world.now == 1_000 * SECOND
-    assert world.state("root") is State.ROLLED_BACK
+
+    def scenario(**options: Any) -> World:
+        root = Operation("root", ROOT)
+        root.sleep(timedelta(days=1))
+        failing(book, root)
+        book.world = world = World(root, frozen=True, **options)
+        lineage = world.emit(ROOT, {})
+        world.run()
+        world.cancel(lineage)
+        return world.run()
+
+    def check(world: World) -> None:
+        assert world.now == 1_000 * SECOND
+        assert world.state("root") is State.ROLLED_BACK
+
+    everywhere(scenario, check)
 
 
-def test_a_periodic_operation_plans_its_next_run_before_its_work() -> None:
+def test_a_periodic_operation_plans_its_next_run_before_its_work(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -273,7 +284,7 @@ def test_a_periodic_operation_plans_its_next_run_before_its_work() -> None:
     everywhere(scenario, check)
 
 
-def test_a_global_emission_is_nobodys_child_but_vanishes_with_its_step() -> None:
+def test_a_global_emission_is_nobodys_child_but_vanishes_with_its_step(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -298,7 +309,7 @@ def test_a_global_emission_is_nobodys_child_but_vanishes_with_its_step() -> None
     everywhere(scenario, check)
 
 
-def test_a_parent_reads_what_its_committed_children_returned() -> None:
+def test_a_parent_reads_what_its_committed_children_returned(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -342,7 +353,7 @@ def test_a_parent_reads_what_its_committed_children_returned() -> None:
     everywhere(scenario, check)
 
 
-def test_context_travels_down_and_back_and_never_up() -> None:
+def test_context_travels_down_and_back_and_never_up(everywhere: Everywhere) -> None:
     book = Book()
 
     def scenario(**options: Any) -> World:
@@ -402,20 +413,26 @@ def test_context_travels_down_and_back_and_never_up() -> None:
     everywhere(scenario, check)
 
 
-def test_a_step_that_is_called_like_a_rollback_is_told_from_it() -> None:
+def test_a_step_that_is_called_like_a_rollback_is_told_from_it(everywhere: Everywhere) -> None:
     book = Book()
-    root = Operation("root", ROOT)
-    for name in ("a", "Rollback of a[0,]"):
-        step = root.step(name=name)(lambda scope, message: None)
 
-        @step.rollback
-        def undo(scope: Scope, message: Message, cause: Failure) -> None:
-            book.did(f"undo {scope.step}")
+    def scenario(**options: Any) -> World:
+        root = Operation("root", ROOT)
+        for name in ("a", "Rollback of a[0,]"):
+            step = root.step(name=name)(lambda scope, message: None)
 
-    failing(book, root)
-    world = world_of(book, root)
-    assert world.log == ["undo Rollback of a[0,]", "undo a"]
-    assert world.rows_of("root")[-1].step == "Rollback of a[0,]$"
+            @step.rollback
+            def undo(scope: Scope, message: Message, cause: Failure) -> None:
+                book.did(f"undo {scope.step}")
+
+        failing(book, root)
+        return world_of(book, root, **options)
+
+    def check(world: World) -> None:
+        assert world.log == ["undo Rollback of a[0,]", "undo a"]
+        assert world.rows_of("root")[-1].step == "Rollback of a[0,]$"
+
+    everywhere(scenario, check)
 
 
 def test_a_step_that_is_gone_blocks_the_run() -> None:

@@ -8,6 +8,7 @@ readiness. What steps do is noted with `did`, and counts once the step is commit
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
@@ -47,11 +48,10 @@ from perdure.models.cooperation.moves import (
     Writes,
 )
 from perdure.models.cooperation.readiness import ready
-from perdure.models.cooperation.requests import cancel, dismiss, roll_back
+from perdure.models.cooperation.requests import cancel, complete, complete_rollback, dismiss, fail, roll_back
 from perdure.models.cooperation.rules import after, next_move, readable, reasons
 from perdure.models.cooperation.scope import Emission, Scope
 from perdure.models.cooperation.strategies import Handlers
-from perdure.testing.faults import CRASH_POINTS
 
 COMMITS_MAX = 5_000
 _decode = msgspec.json.Decoder(MessageEvent).decode
@@ -79,10 +79,13 @@ class Seen:
         return list(self.hierarchy().own(self.run_of(handler, number).lineage))
 
     def state(self, handler: str, number: int = 0) -> State:
-        return state_of(self.rows_of(handler, number))
+        return self.state_at(self.run_of(handler, number).lineage)
+
+    def state_at(self, lineage: Lineage) -> State:
+        return state_of(self.hierarchy().own(lineage))
 
     def states(self) -> dict[str, State]:
-        return {one.handler: state_of(self.hierarchy().own(one.lineage)) for one in self.runs}
+        return {one.handler: self.state_at(one.lineage) for one in self.runs}
 
     def failure(self, handler: str, number: int = 0) -> Failure:
         rows = self.rows_of(handler, number)
@@ -99,7 +102,8 @@ class World(Seen):
     """`seed` draws the order of runs; without one the oldest run that can do something goes first.
 
     `crash_at` is the number of the commit at which everything in memory is lost: just before it, or just after it with
-    `crash_after`. `stamp` says what time a commit is stamped with; `late` has news reach runs late.
+    `crash_after`. `stamp` says what time a commit is stamped with; `late` has news reach runs late. While it is
+    `frozen`, no time passes.
     """
 
     def __new__(cls, *operations: Operation[Any], on: str | None = None, **options: Any) -> World:
@@ -119,18 +123,20 @@ class World(Seen):
         crash_after: bool = False,
         stamp: Callable[[int, random.Random], int] | None = None,
         late: bool = False,
+        frozen: bool = False,
     ) -> None:
         self.lots = random.Random(seed)
         self.drawn = seed is not None
         self.crash_at, self.crash_after = crash_at, crash_after
         self.stamp = stamp or (lambda now, _: now)
         self.late = late
+        self.frozen = frozen
         self.now = 1_000 * SECOND
         self.plans = {operation.name: (operation, operation.plan) for operation in operations}
-        self.registry: dict[str, set[str]] = {}
+        self.registry: dict[str, set[str]] = defaultdict(set)
         self.retired: dict[str, set[str]] = {}
         for operation in operations:
-            self.registry.setdefault(operation.topic.name, set()).add(operation.name)
+            self.registry[operation.topic.name].add(operation.name)
         self.down: set[str] = set()  # handlers whose service is not there
         self.messages: list[Message] = []
         self.events: list[MessageEvent] = []  # as they were read back
@@ -156,12 +162,12 @@ class World(Seen):
         emission = Emission(
             message_id=next(self._ids), topic=topic.name, payload=topic.write(message), context=context, root=root
         )
-        self.commit(emit((emission,), emitting=self._emitting()))
+        self._insist(emit((emission,), emitting=self._emitting()))
         return (root,)
 
     def run(self) -> World:
         """Until nothing can be done any more, whatever time passes."""
-        while self.act() or self._pass_time():
+        while self.act() or (not self.frozen and self._pass_time()):
             assert self.commits < COMMITS_MAX, "this does not end"
         return self
 
@@ -198,14 +204,34 @@ class World(Seen):
         messages = {one.lineage: one.message_id for one in self.runs}
         messages |= {(row.cooperation_lineage[0],): row.message_id for row in reversed(self.events)}
         rows = cancel(lineage, hierarchy.own(lineage), messages[lineage], reason=reason, source="test")
-        self.commit(Writes(rows=rows))
+        self._insist(Writes(rows=rows))
         return bool(rows)
 
     def roll_back(self, lineage: Lineage, reason: str = "undo") -> bool:
         related = [row for row in self.events if covers(lineage[:1], row.cooperation_lineage)]
         rows = roll_back(lineage, related, [one.lineage for one in self.runs], reason=reason, source="test")
-        self.commit(Writes(rows=rows))
+        self._insist(Writes(rows=rows))
         return bool(rows)
+
+    def complete(self, handler: str) -> None:
+        """Somebody outside has done what the handler was to do."""
+        self._insist(complete(self.view(self.run_of(handler))))
+
+    def fail(self, handler: str, reason: str) -> None:
+        view = self.view(self.run_of(handler))
+        self._insist(fail(view, Failure(type="Refused", message=reason, source=view.source)))
+
+    def complete_rollback(self, handler: str) -> None:
+        self._insist(complete_rollback(self.view(self.run_of(handler))))
+
+    def _insist(self, writes: Writes) -> None:
+        """Whoever asks from outside asks again if the process dies before that is written."""
+        if not self.commit(writes):
+            self.commit(writes)
+
+    def retire(self, topic: Topic[Any], handler: str) -> None:
+        self.registry[topic.name].discard(handler)
+        self.retired.setdefault(topic.name, set()).add(handler)
 
     # -- what tests see
 
@@ -301,7 +327,7 @@ class World(Seen):
             ids=lambda: next(self._ids),
             rolling_back=rolling_back,
             returned=readable(view, tuple(self.values)),
-            reasons=lambda: reasons(self.view(one), scope.context, rolling_back=rolling_back),
+            reasons=lambda context: reasons(self.view(one), context, rolling_back=rolling_back),
         )
         self._noted = []
         said: Any = None
@@ -368,43 +394,3 @@ def _call(function: Callable[..., Any], *args: Any) -> Any:
     except StopIteration as done:
         return done.value
     raise AssertionError(f"{function.__qualname__} waits for something")
-
-
-Scenario = Callable[..., World]
-
-STORES = ("memory", "sqlite", "postgres")
-
-
-def everywhere(scenario: Scenario, check: Callable[[World], None], seeds: int = 12) -> World:
-    """The scenario in the plain order, in orders drawn by lot with late news, and with a crash before and after every
-    commit: the check holds each time. Then the same on engines. Gives the world of the plain order."""
-    plain = scenario()
-    check(plain)
-    for seed in range(seeds):
-        check(scenario(seed=seed, late=seed % 2 == 1))
-    for commit in range(1, plain.commits + 1):
-        if commit > 1:  # The first is the emission itself: nobody has heard of it.
-            check(scenario(crash_at=commit))
-        check(scenario(seed=commit, crash_at=commit, crash_after=True))
-    on_engines(scenario, check)
-    return plain
-
-
-def on_engines(scenario: Scenario, check: Callable[[World], None]) -> None:
-    """The scenario on an engine with each store, and with its process dying at every commit."""
-    batches = 0
-    for on in STORES:
-        world: Any = scenario(on=on)
-        world.end()
-        check(world)
-        batches = batches or world.batches
-    for commit in range(1, batches + 1):
-        # Each point has its turn at some commit of every scenario.
-        for point in (CRASH_POINTS[commit % 5], CRASH_POINTS[(commit + 2) % 5]):
-            world = scenario(on="memory", crash_at=commit, point=point)
-            try:
-                world.end()
-                check(world)
-            except Exception as error:
-                error.add_note(f"with an engine and a fault {point!r} at commit {commit} of {batches}")
-                raise

@@ -170,6 +170,10 @@ class Parcel:
         self.task: asyncio.Future[Any] | None = None
         self.dropped = False
 
+    @property
+    def label(self) -> str:
+        return f"parcel {self.number}"
+
     async def _carried(self) -> int:
         return self.number
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure import Engine, step, workflow
+from perdure.cooperation import Operation, Scope, Topic
 
 
 class Heard(logging.Handler):
@@ -58,3 +59,22 @@ async def test_a_step_that_blocks_the_loop_is_named(tmp_path: Path, heard: Heard
     assert "so far; make it a plain function" in heard.messages[0]
     assert heard.messages[1].startswith(f"step {name!r} of run 'r' (")
     assert "blocked the event loop for " in heard.messages[1]
+
+
+async def test_a_step_of_an_operation_that_blocks_the_loop_is_named(tmp_path: Path, heard: Heard) -> None:
+    orders = Topic("orders", int)
+    place = Operation("place", orders)
+
+    @place.step
+    async def stubborn(scope: Scope, message: int) -> None:
+        heard.first.wait(60)
+
+    logger = logging.getLogger("perdure")
+    logger.addHandler(heard)
+    try:
+        async with Engine(f"sqlite:///{tmp_path}/runs.db", workflows=[place], blocked_warn_s=0.2) as engine:
+            root = await engine.emit(orders, 1)
+            await root.finished()
+    finally:
+        logger.removeHandler(heard)
+    assert heard.messages[0].startswith(f"step 'stubborn' of run {root.run_ids[0]!r} (")

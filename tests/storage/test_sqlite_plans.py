@@ -14,15 +14,17 @@ from pathlib import Path
 import pytest
 
 from perdure.storage.listing import ways
-from perdure.storage.sqlite import queries, stock
+from perdure.storage.sqlite import cooperation, queries, stock
 from perdure.storage.sqlite.connection import connect_writer
 from perdure.storage.sqlite.listing import counting, listing
 from perdure.storage.sqlite.queries import WideStatement
 from tests.storage.listings import LISTINGS, Listing
 
-QUERIES = {**queries.QUERIES, **stock.QUERIES}
+QUERIES = {**queries.QUERIES, **stock.QUERIES, **cooperation.QUERIES}
 
-WIDE = {name: value for name, value in vars(queries).items() if isinstance(value, WideStatement)}
+WIDE = {
+    name: value for name, value in {**vars(queries), **vars(cooperation)}.items() if isinstance(value, WideStatement)
+}
 SINGLE = sorted(
     name
     for name, text in QUERIES.items()
@@ -32,7 +34,7 @@ SINGLE = sorted(
 # Without an index that is only as long as what is looked for, and by name.
 WHOLE_TABLE = re.compile(
     r"SCAN (runs|waits|events|journal|journal_archive|audit|payloads|event_reads|event_keys|staged|artifacts"
-    r"|artifact_chunks|tasks|records)( USING INDEX sqlite_autoindex_\w+)?$"
+    r"|artifact_chunks|tasks|records|messages|message_event|return_value)( USING INDEX sqlite_autoindex_\w+)?$"
 )
 
 # People look at these, a page at a time; and purging comes once in a while, when something has expired.

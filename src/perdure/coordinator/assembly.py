@@ -39,7 +39,7 @@ class Assembly:
         elif decision.proof:
             self.writes += 1
         if decision.cooperation is not None:
-            self._add_cooperation(decision.cooperation)
+            self.add_cooperation(decision.cooperation)
         if run is None:
             return
         batch = self.batch
@@ -164,7 +164,8 @@ class Assembly:
             self.batch.stock = Stock()
         self.batch.stock.add(stock)
 
-    def _add_cooperation(self, added: Cooperation) -> None:
+    def add_cooperation(self, added: Cooperation) -> None:
+        """Take in what a run of an operation wrote whose state stays as it is."""
         self.writes += 1
         if self.batch.cooperation is None:
             self.batch.cooperation = Cooperation()

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from perdure.coordinator.assembly import Assembly
 from perdure.coordinator.deciding import Deaf, Decided, Deliberation, Hearing, Posted, deliberate
-from perdure.coordinator.inbox import Inbox, Item
+from perdure.coordinator.inbox import Callback, Inbox, Item
 from perdure.coordinator.lookup import Found, look_up
 from perdure.coordinator.memory import Memory
 from perdure.errors import (
@@ -240,14 +240,13 @@ class Coordinator:
         with suppress(EngineStopped):
             await self.insist([Prove(run_id="", at=self._now())])
 
-    def request(self, op: Op) -> asyncio.Future[Any]:
-        """Like owe, with a reply."""
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    def request(self, op: Op, answered: Callable[[Any, BaseException | None], object]) -> None:
+        """Like owe, with a reply: `answered` is called with it and None, or with None and what was raised, before the
+        effects of the commit. It is to do little: the commit's other callers wait."""
         if self._worker is None:
-            reply.set_exception(self._stopped or EngineStopped("the engine was stopped"))
+            answered(None, self._stopped or EngineStopped("the engine was stopped"))
         else:
-            self._put(Item(op, reply, False))
-        return reply
+            self._put(Item(op, Callback(answered), False))
 
     def owe(self, op: Op) -> None:
         """An op that the engine itself owes: never refused, no reply."""
@@ -533,7 +532,7 @@ class Coordinator:
                 if item.reply is not None:
                     self._answer(item, decision.reply, committed)
             elif isinstance(decision, Posted):
-                if item.reply is not None:
+                if isinstance(item.reply, asyncio.Future):
                     self._posted(decision.slot, item.reply)
             elif isinstance(decision, PerdureError):
                 item.refuse(decision)

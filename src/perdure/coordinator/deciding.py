@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Container, Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from perdure.errors import (
 from perdure.kernel import boxes
 from perdure.kernel.batch import Batch
 from perdure.kernel.boxes import EMPTY
+from perdure.kernel.cooperating import keeps_on
 from perdure.kernel.decide import Decision, born_of, decide, goes_on
 from perdure.kernel.decision import NO_SCENE, Scene, Stored
 from perdure.kernel.effects import Proceed
@@ -34,6 +35,8 @@ from perdure.kernel.records import Engine, Hold, Run
 from perdure.kernel.status import FINISHED, Status
 
 log = logging.getLogger("perdure")
+
+WRITTEN: Final = Decision(reply=True)
 
 _WAKING = (Wake, Expire)  # whoever owns the run wakes it by itself
 
@@ -112,6 +115,10 @@ def deliberate(
                 assembly.add_entries(op.entries)
                 decided.append((item, Proceed(run.id)))
                 continue
+            if type(op) is Cooperate and run is not None and keeps_on(run, op, engine.id):
+                assembly.add_cooperation(op.added)
+                decided.append((item, WRITTEN))
+                continue
             if isinstance(op, Start):
                 op = replace(op, admitted_at=now, admit=op.admit and (op.workflow, op.workflow_version) in workflows)
                 if op.parent_id is not None and item.reply is not None:
@@ -134,7 +141,9 @@ def deliberate(
             else:
                 if book is not None and isinstance(op, (Cooperate, Emit)) and op.added.book not in (None, book):
                     raise HandlersChanged("a handler was registered or taken out meanwhile", run_id=op.run_id)
-                op, scene = _scene(op, run, found, assembly, memory, workflows, engine.id)
+                scene = NO_SCENE
+                if type(op) is not Cooperate or op.run_id in found.runs:
+                    op, scene = _scene(op, run, found, assembly, memory, workflows, engine.id)
                 if isinstance(op, Cooperate):
                     op, scene = _heard(op, scene, told.get(op.run_id, ()), hearing)
                 elif isinstance(op, Tell):

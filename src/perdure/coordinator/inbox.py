@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -12,11 +12,34 @@ from msgspec import Struct
 from perdure.kernel.ops import Op, Retry
 
 
-class Item(Struct, eq=False):
+class Callback:
+    """Stands for a future that nobody awaits: calls with the answer and None, or with None and what was raised."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[[Any, BaseException | None], object]) -> None:
+        self._call: Callable[[Any, BaseException | None], object] | None = call
+
+    def done(self) -> bool:
+        return self._call is None
+
+    def set_result(self, value: Any) -> None:
+        self._answer(value, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._answer(None, error)
+
+    def _answer(self, value: Any, error: BaseException | None) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call(value, error)
+
+
+class Item(Struct, eq=False, gc=False):
     """An op in the queue and whoever waits for its reply. `mail` is the id of the mail that brought it, if one did."""
 
     op: Op
-    reply: asyncio.Future[Any] | None
+    reply: asyncio.Future[Any] | Callback | None
     outside: bool
     mail: int = 0
 

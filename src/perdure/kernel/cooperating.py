@@ -35,6 +35,19 @@ def emit(_run: Run | None, op: ops.Emit, _me: str, _scene: Scene) -> Decision:
     return Decision(cooperation=op.added, posts=op.starts, reply=True)
 
 
+def keeps_on(run: Run, op: ops.Cooperate, me: str) -> bool:
+    """Whether what a run wrote comes to just its rows, as after most steps."""
+    return (
+        op.status is run.status
+        and (run.status is Status.RUNNING or run.status is Status.ROLLING_BACK)
+        and run.claim == op.claim
+        and run.owner == me
+        and run.hold is None
+        and op.added.book is None
+        and not (run.recoveries or op.starts or op.tells or op.waits or op.waits_dropped)
+    )
+
+
 def cooperate(run: Run | None, op: ops.Cooperate, me: str, scene: Scene) -> Decision:
     if run is None or run.claim != op.claim or run.owner != me or run.hold is not None or run.status in FINISHED:
         return NOTHING

@@ -93,7 +93,7 @@ class ScopeRows(Struct, frozen=True, kw_only=True):
     values: tuple[ReturnValueRow, ...] = ()
 
 
-class Cooperation(Struct, kw_only=True):
+class Cooperation(Struct, kw_only=True, gc=False):
     """What a batch adds. Unless `book` is None, the handlers must still be those of that version of the book: whoever
     emits has asked it whom to expect. `seen` are handlers that take a message of a topic for the first time."""
 

@@ -25,6 +25,11 @@ class Cargo(Protocol):
     task: asyncio.Future[Any] | None
     dropped: bool
 
+    @property
+    def label(self) -> str:
+        """What it is, for a person."""
+        ...
+
     def suspended(self) -> None:
         """It waits for something for the first time."""
 

@@ -64,7 +64,7 @@ class Key(ReadableKey[V]):
         return f"Key({self.name!r}, {self.type.__qualname__})"
 
 
-class Context(Struct, frozen=True):
+class Context(Struct, frozen=True, gc=False):
     """An immutable map from names to JSON values, read through typed keys and only when asked for."""
 
     values: Mapping[str, Any] = field(default_factory=dict)

@@ -3,7 +3,7 @@ emissions, with a run for every handler that is expected."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from perdure.errors import PerdureError
 from perdure.kernel import ops
 from perdure.kernel.cooperating import CALLED
-from perdure.kernel.cooperation import Cooperation, origin_of
+from perdure.kernel.cooperation import Cooperation, MessageEventRow, origin_of
 from perdure.kernel.records import Outcome
 from perdure.kernel.status import Status
 from perdure.models.cooperation.book import Book
@@ -95,27 +95,42 @@ class Drafting:
         if draft.messages:
             live.wakes |= wakes_of(draft.messages)
         try:
-            draft.folding = folding = live.folded().copy()
-            own: list[MessageEvent] = []
-            seen = 0
+            folding = live.folded()
             while True:
                 now = self._now()
-                for row in draft.own(live.lineage, seen):
-                    folding.add(row)
-                    own.append(row)
-                seen = len(draft.rows)
-                move = next_move(live.plan, live.view(now, own, draft.children), folding.progress())
+                move = next_move(live.plan, live.view(now, draft.children), folding.progress())
+                if move.rows:
+                    self._add(live, draft, move.rows)
                 if self._is_over(live, draft, move, now):
-                    for row in draft.own(live.lineage, seen):
-                        folding.add(row)
                     return draft
         except Mismatch as error:
             raise Blocked(f"the code does not fit the rows: {error}", reason=str(error)) from error
 
+    @staticmethod
+    def _add(live: LiveOperation, draft: Draft, rows: tuple[MessageEvent, ...]) -> None:
+        folding = live.folded()
+        draft.rows += rows
+        for row in rows:
+            if row.cooperation_lineage == live.lineage:
+                draft.own.append(row)
+                folding.add(row)
+
     def _is_over(self, live: LiveOperation, draft: Draft, move: Move, now: int) -> bool:
         """Take in one move; whether it is the last of this commit."""
-        self._add(draft, move.rows, now)
-        match move:
+        match move:  # Those first that come most often.
+            case Invoke() | Handle() | Undo():
+                if draft.status is not Status.ROLLING_BACK:
+                    draft.status = Status.RUNNING
+                draft.code = move
+                return True
+            case Finish():
+                self._finish(live, draft, move.state, move.failure)
+                return True
+            case Wait():
+                draft.tells += tuple(self._stopping(live, draft, move, now))
+                self._join(live, draft, now)
+                self._suspend(draft, move.until)
+                return True
             case Take():
                 draft.status = Status.RUNNING
                 self._see(draft, live.operation)
@@ -127,23 +142,10 @@ class Drafting:
             case Note():
                 pass
             case TellChildren():
-                draft.tells += self._undoing(live, draft, move, now)
-            case Finish():
-                self._finish(live, draft, move.state, move.failure)
-                return True
+                draft.tells += tuple(self._undoing(live, draft, move, now))
             case Dismiss():
-                draft.tells += [self._dismissal(live, draft, child, now) for child in move.children]
+                draft.tells += tuple(self._dismissal(live, draft, child, now) for child in move.children)
                 self._suspend(draft, None)
-                return True
-            case Wait():
-                draft.tells += self._stopping(live, draft, move, now)
-                self._join(live, draft, now)
-                self._suspend(draft, move.until)
-                return True
-            case Invoke() | Handle() | Undo():
-                if draft.status is not Status.ROLLING_BACK:
-                    draft.status = Status.RUNNING
-                draft.code = move
                 return True
             case Block():
                 raise Blocked(f"the code does not fit the rows: {move.reason}", reason=move.reason)
@@ -152,17 +154,6 @@ class Drafting:
             case _:
                 raise AssertionError(move)
         return False
-
-    def _add(self, draft: Draft, rows: tuple[MessageEvent, ...], now: int) -> None:
-        for row in rows:
-            draft.rows.append(replace(row, id=self._row_id(draft, now), created_at=now))
-
-    def _row_id(self, draft: Draft, now: int) -> str:
-        """Rows that are written together have ids that follow each other: to make one from nothing takes far longer."""
-        number = len(draft.rows) % _IDS_IN_A_ROW
-        if number == 0 or len(draft.rows[-1].id) != _UUID_CHARS:
-            return self._ids(now)
-        return f"{draft.rows[-1].id[:-3]}{number:03x}"
 
     @staticmethod
     def _suspend(draft: Draft, until: int | None) -> None:
@@ -178,30 +169,33 @@ class Drafting:
             own = tuple(value for value in (*live.values, *draft.values) if value.lineage == live.lineage)
             values = own if state is State.COMMITTED else ()
             about = self.write_news(News(live.id, state, failure, values))
-            draft.tells.append(ops.Tell(run_id=live.lineage[-2], at=self._now(), kind="news", about=about))
+            draft.tells += (ops.Tell(run_id=live.lineage[-2], at=self._now(), kind="news", about=about),)
 
     # What code came to.
 
     def land(self, live: LiveOperation, code: Code, outcome: StepOutcome, draft: Draft) -> Draft:
         """What code came to, and all that comes next and needs none. Raises Blocked."""
         now = self._now()
-        emitting = Emitting(handlers=self._book.topics, ids=self._fresh_ids())
+        emitting = Emitting(handlers=self._book.topics, ids=self._fresh_ids(), now=now)
         writes = after(live.plan, live.view(now), code, outcome, emitting, live.progress)
+        self._add(live, draft, writes.rows)
         self._take_in(draft, writes, now, live)
-        if any(row.type is EventType.ROLLING_BACK for row in writes.rows):
+        last = writes.rows[-1]
+        if last.type is EventType.ROLLING_BACK:
             draft.status = Status.ROLLING_BACK
-        failed = next((row for row in writes.rows if row.type is EventType.ROLLBACK_FAILED), None)
-        if failed is not None:
-            draft.folding = None
-            self._finish(live, draft, State.ROLLBACK_FAILED, failed.exception)
+        elif last.type is EventType.ROLLBACK_FAILED:
+            self._finish(live, draft, State.ROLLBACK_FAILED, last.exception)
             return draft
         return self.go_on(live, draft)
 
     def emitted(self, emission: Emission, *, handled: bool = True) -> Draft:
         """A message from outside, perhaps one that nobody is to handle."""
         draft = Draft(Status.CREATED)
-        emitting = Emitting(handlers=self._book.topics if handled else {}, ids=self._fresh_ids())
-        self._take_in(draft, emit((emission,), emitting=emitting), self._now(), None)
+        now = self._now()
+        handlers = self._book.topics if handled else {}
+        writes = emit((emission,), emitting=Emitting(handlers=handlers, ids=self._fresh_ids(), now=now))
+        draft.rows += writes.rows
+        self._take_in(draft, writes, now, None)
         return draft
 
     def _fresh_ids(self) -> Iterator[str]:
@@ -209,35 +203,41 @@ class Drafting:
             yield self._ids(self._now())
 
     def _take_in(self, draft: Draft, writes: Writes, now: int, live: LiveOperation | None) -> None:
-        self._add(draft, writes.rows, now)
+        """What is written beside rows: messages, with a run for each handler, and values."""
         draft.values += writes.values
         if not writes.messages:
             return
-        draft.messages += [replace(message, created_at=now) for message in writes.messages]
-        origins = {row.message_id: row for row in draft.rows if row.type is EventType.EMITTED}
+        draft.messages += writes.messages
+        origins = {row.message_id: row for row in writes.rows if row.type is EventType.EMITTED}
         messages = {message.id: message for message in writes.messages}
+        children: list[Child] = []
+        begun: list[LiveOperation] = []
         for run in writes.runs:
-            draft.runs.append(run)
             origin = origins[run.message_id]
-            message = messages[run.message_id]
-            state = State.ACTIVE if run.is_call else self._begun(draft, run, origin, message, now)
+            began = None if run.is_call else self._begun(draft, run, origin, messages[run.message_id], now)
+            if began is not None:
+                begun.append(began)
             if live is not None and origin.cooperation_lineage == live.lineage:
                 child = Child(
                     message_id=run.message_id,
                     handler=run.handler,
                     lineage=run.lineage,
-                    state=state,
+                    state=State.CREATED if began is None and not run.is_call else State.ACTIVE,
                     is_call=run.is_call,
                 )
-                draft.children.append(child)
+                children.append(child)
+        draft.runs += writes.runs
+        draft.began += tuple(begun)
+        draft.children += tuple(children)
 
-    def _begun(self, draft: Draft, run: NewRun, origin: MessageEvent, message: Message, now: int) -> State:
+    def _begun(
+        self, draft: Draft, run: NewRun, origin: MessageEvent, message: Message, now: int
+    ) -> LiveOperation | None:
         """Take a new run at once, if its code is here: SEEN is written with EMITTED."""
         operation = self._operations.get(run.handler)
         if operation is None or operation.topic.name != message.topic:
-            return State.CREATED
+            return None
         seen = MessageEvent(
-            id=self._row_id(draft, now),
             seq=1,
             message_id=run.message_id,
             type=EventType.SEEN,
@@ -252,15 +252,15 @@ class Drafting:
                 operation=operation, lineage=run.lineage, claim=1, origin=origin, payload=message.payload, events=[seen]
             )
         except PerdureError:
-            return State.CREATED  # It does not fit this operation's type: that shows when it is read.
+            return None  # It does not fit this operation's type: that shows when it is read.
         draft.rows.append(seen)
-        draft.began.append(began)
         self._see(draft, operation)
-        return State.ACTIVE
+        return began
 
     def _see(self, draft: Draft, operation: Operation[Any]) -> None:
-        if not self._book.is_seen(operation.topic.name, operation.name):
-            draft.seen.append((operation.topic.name, operation.name))
+        pair = (operation.topic.name, operation.name)
+        if not self._book.is_seen(*pair) and pair not in draft.seen:
+            draft.seen += (pair,)
 
     # Word to others.
 
@@ -302,7 +302,8 @@ class Drafting:
 
     def _join(self, live: LiveOperation, draft: Draft, now: int) -> None:
         """Runs for those who have registered since, if what they handle is still waited for."""
-        window = None if draft.folding is None else draft.folding.progress().window
+        progress = live.progress
+        window = progress.window
         if window is None or draft.messages:
             return  # Whoever emits now goes by the book as it is.
         view = live.view(now)
@@ -314,21 +315,20 @@ class Drafting:
             for handler in sorted(live.plan.strategy.joins(topic, self._book.topics[topic])):
                 if (message_id, handler) in there:
                     continue
-                run = join(live.plan, view, message_id, handler, self._ids(now))
+                run = join(live.plan, view, message_id, handler, self._ids(now), progress)
                 if run is not None:
-                    draft.runs.append(run)
+                    draft.runs += (run,)
                     draft.late[message_id] = topic
-                    draft.children.append(
-                        Child(message_id=message_id, handler=handler, lineage=run.lineage, state=State.CREATED)
-                    )
+                    child = Child(message_id=message_id, handler=handler, lineage=run.lineage, state=State.CREATED)
+                    draft.children += (child,)
 
     def _stopping(self, live: LiveOperation, draft: Draft, move: Wait, now: int) -> list[ops.Tell]:
         """A run that gives up, and waits for what it has called, has that stopped. Those who handle its messages see
         for themselves."""
         called = [one for one in move.children if one.is_call and one.lineage[-1] not in live.stopped]
-        if not called or draft.folding is None:
+        if not called:
             return []
-        view, progress = live.view(now), draft.folding.progress()
+        view, progress = live.view(now), live.progress
         found = heeded(live.plan, view, progress.context, rolling_back=progress.rollback is not None)
         if not found:
             return []
@@ -377,11 +377,22 @@ class Drafting:
         """The rows. Who emits goes by the book."""
         return Cooperation(
             messages=[self._rows.message(message, now) for message in draft.messages],
-            events=[self._rows.event(row) for row in draft.rows],
+            events=self._events(draft.rows, now),
             values=[self._rows.value(value) for value in draft.values],
-            seen=draft.seen,
+            seen=list(draft.seen),
             book=self._book.version if draft.messages or draft.late else None,
         )
+
+    def _events(self, rows: Sequence[MessageEvent], now: int) -> list[MessageEventRow]:
+        """Rows that are written together have ids that follow each other: to make one from nothing takes longer."""
+        if len(rows) == 1:
+            return [self._rows.event(rows[0], self._ids(now))]
+        found: list[MessageEventRow] = []
+        for number, row in enumerate(rows):
+            first = self._ids(now) if number % _IDS_IN_A_ROW == 0 else found[-1].id
+            id = f"{first[:-3]}{number % _IDS_IN_A_ROW:03x}" if len(first) == _UUID_CHARS else self._ids(now)
+            found.append(self._rows.event(row, id))
+        return found
 
     def starts(self, draft: Draft, tags: Mapping[str, str], now: int) -> tuple[ops.Start, ...]:
         """The new runs."""

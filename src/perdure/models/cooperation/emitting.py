@@ -15,10 +15,11 @@ from perdure.models.cooperation.strategies import Handlers, Registry, Strategy
 
 
 class Emitting(Struct, frozen=True, kw_only=True):
-    """What is needed to write emissions: what is known of each topic's handlers, and fresh ids for runs."""
+    """What is needed to write emissions: what is known of each topic's handlers, fresh ids for runs, and the time."""
 
     handlers: Mapping[str, Handlers]
     ids: Iterator[str]
+    now: int = 0
 
 
 class Origin(Struct, frozen=True, kw_only=True):
@@ -55,7 +56,9 @@ def emit(
             seq += 1
             if origin.rolling_back:
                 context = for_compensation(context, len(lineage))
-        messages.append(Message(id=emission.message_id, topic=emission.topic, payload=emission.payload))
+        messages.append(
+            Message(id=emission.message_id, topic=emission.topic, payload=emission.payload, created_at=emitting.now)
+        )
         rows.append(
             MessageEvent(
                 seq=number,
@@ -65,6 +68,7 @@ def emit(
                 coroutine_identifier=origin.run.lineage[-1] if origin else None,
                 step=origin.step if origin else None,
                 cooperation_lineage=lineage,
+                created_at=emitting.now,
                 context=context,
             )
         )

@@ -50,7 +50,7 @@ class State(StrEnum):
 ENDED = frozenset({State.DISMISSED, State.COMMITTED, State.ROLLED_BACK, State.ROLLBACK_FAILED})
 
 
-class Message(Struct, frozen=True, kw_only=True):
+class Message(Struct, frozen=True, kw_only=True, gc=False):
     """A signal on a topic."""
 
     id: str
@@ -59,10 +59,10 @@ class Message(Struct, frozen=True, kw_only=True):
     created_at: int = 0
 
 
-class MessageEvent(Struct, frozen=True, kw_only=True):
+class MessageEvent(Struct, frozen=True, kw_only=True, gc=False):
     """One thing that happened to a message or to the run of an operation that handles it.
 
-    The rules leave `id` and `created_at` to whoever writes the row. `coroutine_name` is the operation,
+    The rules leave `id` to whoever writes the row. `coroutine_name` is the operation,
     `coroutine_identifier` its run; both are None for what was done from outside.
     """
 
@@ -81,7 +81,7 @@ class MessageEvent(Struct, frozen=True, kw_only=True):
     child_failure_handler_iteration: int | None = None
 
 
-class ReturnValue(Struct, frozen=True, kw_only=True):
+class ReturnValue(Struct, frozen=True, kw_only=True, gc=False):
     """What a run left for its parent to read, under a name; once per run and name."""
 
     lineage: Lineage

@@ -15,8 +15,9 @@ from functools import partial
 from typing import Any
 
 from perdure.errors import EngineBug, InvalidArguments, Misuse, StepFailed
+from perdure.models.cooperation.context import Context as StepContext
 from perdure.models.cooperation.define import NextStep, Node
-from perdure.models.cooperation.failures import to_failure
+from perdure.models.cooperation.failures import Failure, to_failure
 from perdure.models.cooperation.live import Code, LiveOperation, StepExecution
 from perdure.models.cooperation.moves import Handle, Invoke, Outcome, Raised, Returned, Undo
 from perdure.models.cooperation.rules import readable, reasons
@@ -71,19 +72,24 @@ class Executor:
     def _scope(self, live: LiveOperation, code: Code) -> Scope:
         rolling_back = isinstance(code, Undo) or (isinstance(code, Handle) and code.rolling_back)
         now = self._now()
-        scope = Scope(
+        return Scope(
             lineage=live.lineage,
             handler=live.handler,
             step=code.name,
             iteration=code.iteration,
             context=code.context,
             now=now,
-            ids=lambda: self._ids(self._now()),
+            ids=self._new_id,
             rolling_back=rolling_back,
             returned=readable(live.view(now), tuple(live.values)) if live.values else (),
-            reasons=lambda: reasons(live.view(self._now()), scope.context, rolling_back=rolling_back),
+            reasons=partial(self._reasons, live, rolling_back),
         )
-        return scope
+
+    def _new_id(self) -> str:
+        return self._ids(self._now())
+
+    def _reasons(self, live: LiveOperation, rolling_back: bool, context: StepContext) -> tuple[Failure, ...]:
+        return reasons(live.view(self._now()), context, rolling_back=rolling_back)
 
     @staticmethod
     async def _outcome(live: LiveOperation, code: Code, work: Callable[[], Awaitable[Returned]]) -> Outcome:
@@ -93,11 +99,11 @@ class Executor:
             # If its engine did not do that, the code itself did: to a rollback it is a failure like any other.
             failed = StepFailed(f"step {code.name!r} was cancelled from inside")
             failed.__cause__ = error
-            return Raised(failure=to_failure(failed, live.view(0).source))
+            return Raised(failure=to_failure(failed, live.source))
         except CodecFailed:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a step raises is its failure
-            return Raised(failure=to_failure(error, live.view(0).source))
+            return Raised(failure=to_failure(error, live.source))
 
     async def _run(self, live: LiveOperation, code: Code) -> Returned:
         scope = self._scope(live, code)

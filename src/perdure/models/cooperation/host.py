@@ -61,7 +61,7 @@ class OperationHost:
         ids: Ids,
         timers: Timers,
         owe: Callable[[ops.Op], None],
-        request: Callable[[ops.Op], asyncio.Future[Any]],
+        request: Callable[[ops.Op, Callable[[Any, BaseException | None], None]], None],
         prove: Callable[[], Coroutine[Any, Any, object]],
         me: Callable[[], Engine],
         lookup: Callable[[str], Run | None],
@@ -105,6 +105,7 @@ class OperationHost:
         self._fetching: set[asyncio.Task[None]] = set()
         self._joining: set[str] = set()  # runs of which somebody may handle what they wait for
         self._leaving: set[str] = set()
+        self._landed: list[tuple[LiveOperation, Draft]] = []  # just written
         self._active: set[StepExecution] = set()
         self._queued: OrderedDict[StepExecution, None] = OrderedDict()
         self._draining = False
@@ -373,13 +374,11 @@ class OperationHost:
             run_id=live.id,
             at=now,
             claim=live.claim,
-            cause=draft.code.name
-            if draft.code is not None
-            else (draft.rows[-1].type.lower() if draft.rows else "told"),
+            cause=draft.cause,
             status=draft.status,
             added=self._drafting.added(draft, now),
             starts=self._drafting.starts(draft, run.tags, now),
-            tells=tuple(draft.tells),
+            tells=draft.tells,
             waits=waits,
             waits_dropped=gone,
             outcome=self._drafting.outcome(draft),
@@ -387,8 +386,7 @@ class OperationHost:
             has_waited=live.has_waited,
         )
         self.expect(draft.began)
-        reply = self._request(op)
-        reply.add_done_callback(partial(self._answered, live, draft, again))
+        self._request(op, partial(self._answered, live, draft, again))
 
     def _waits(
         self, live: LiveOperation, run: Run, draft: Draft, is_loaded: bool
@@ -409,24 +407,35 @@ class OperationHost:
         return waits, tuple(gone)
 
     def _answered(
-        self, live: LiveOperation, draft: Draft, again: Callable[[], None] | None, reply: asyncio.Future[Any]
+        self,
+        live: LiveOperation,
+        draft: Draft,
+        again: Callable[[], None] | None,
+        is_written: bool | None,
+        error: BaseException | None,
     ) -> None:
-        error = None if reply.cancelled() else reply.exception()
-        if live.is_closed:
-            pass
-        elif error is None and not reply.cancelled() and reply.result() is True:
+        if is_written and not live.is_closed:
             draft.apply(live)
-            # What it is told by this very commit comes first.
-            asyncio.get_running_loop().call_soon(self._proceed, live, draft)
+            if not self._landed:
+                # What runs are told by this very commit comes first: it is next in the loop's queue.
+                loop = asyncio.get_running_loop()
+                loop.call_soon(loop.call_soon, self._proceed)
+            self._landed.append((live, draft))
             return
-        elif isinstance(error, HandlersChanged):
-            self._fetch(self._write_again(live, again))
+        live.forget()
         for began in draft.began:
             self._expected.pop(began.id, None)
+        if isinstance(error, HandlersChanged) and not live.is_closed:
+            self._fetch(self._write_again(live, again))
 
-    def _proceed(self, live: LiveOperation, draft: Draft) -> None:
-        live.in_commit = False
-        self._committed(live, draft)
+    def _proceed(self) -> None:
+        landed, self._landed = self._landed, []
+        for live, draft in landed:
+            live.in_commit = False
+            try:
+                self._committed(live, draft)
+            except Exception:
+                log.exception("run %s could not go on", live.id)
 
     async def _write_again(self, live: LiveOperation, again: Callable[[], None] | None) -> None:
         """Who handles what has changed: the same once more, by the new book."""
@@ -499,7 +508,7 @@ class OperationHost:
                 reason = f"what {execution.code.name!r} came to cannot be stored: the codec raised {error.error!r}"
                 self._hold(live.id, live.claim, reason, live)
                 return
-            outcome = Raised(failure=to_failure(error or EngineBug("a step came to nothing"), live.view(0).source))
+            outcome = Raised(failure=to_failure(error or EngineBug("a step came to nothing"), live.source))
         self._land(live, execution.code, self._within_bounds(live, outcome))
 
     def _land_staged(self, live: LiveOperation, staged: Staged) -> None:
@@ -525,7 +534,7 @@ class OperationHost:
                         f"a message on topic {emission.topic!r} has {len(emission.payload):,} bytes, and may have "
                         f"{self._payload_bytes_max:,}"
                     )
-                    return Raised(failure=to_failure(error, live.view(0).source))
+                    return Raised(failure=to_failure(error, live.source))
         return outcome
 
     def _land(self, live: LiveOperation, code: Code, outcome: StepOutcome, *, is_loaded: bool = False) -> None:

@@ -4,7 +4,7 @@ word arrives; and what it is about to write."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 from msgspec import Struct
@@ -23,7 +23,7 @@ from perdure.models.cooperation.events import (
     ReturnValue,
     State,
 )
-from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.failures import Failure, source_of
 from perdure.models.cooperation.gathering import wake_of
 from perdure.models.cooperation.moves import (
     Ask,
@@ -50,7 +50,7 @@ _RANKS: Final = {
 }
 
 
-class News(Struct, frozen=True, omit_defaults=True):
+class News(Struct, frozen=True, omit_defaults=True, gc=False):
     """What a parent is told of a child."""
 
     run_id: str
@@ -99,7 +99,7 @@ class LiveOperation:
         self.children = {child.lineage[-1]: child for child in children}
         self.wakes = wakes or {}
         self.topics = topics or {}  # of what it has emitted
-        self.returned = set(returned)
+        self.returned = frozenset(returned)
         self.values = list(values)  # its own and its children's
         self.has_waited = has_waited
         self.until: int | None = None  # the time in the store at which it goes on by itself
@@ -120,13 +120,17 @@ class LiveOperation:
         return self.folded().progress()
 
     def folded(self) -> Folding:
-        """Raises Mismatch."""
+        """With the rows that it is about to write, while it is: see `forget`. Raises Mismatch."""
         if self.folding is None:
             folding = Folding(self.plan)
             for row in self.events:
                 folding.add(row)
             self.folding = folding
         return self.folding
+
+    def forget(self) -> None:
+        """What it was about to write is not written: its rows are those that it had before."""
+        self.folding = None
 
     @property
     def plan(self) -> Plan:
@@ -136,18 +140,22 @@ class LiveOperation:
     def is_busy(self) -> bool:
         return self.in_commit or self.execution is not None
 
-    def view(self, now: int, rows: Sequence[MessageEvent] = (), children: Iterable[Child] = ()) -> OperationRun:
-        """As the rules see it, with rows and children that are about to be written."""
+    @property
+    def source(self) -> str:
+        return source_of(self.handler, self.id)
+
+    def view(self, now: int, children: Iterable[Child] = ()) -> OperationRun:
+        """As the rules see it, with children that are about to be written. Its rows are not in it: its progress is
+        what they come to."""
         return OperationRun(
             lineage=self.lineage,
             handler=self.handler,
             origin=self.origin,
-            events=(*self.events, *rows),
             told=self.told,
             asks=self.asks,
             children=(*self.children.values(), *children),
             wakes=self.wakes,
-            returned=frozenset(self.returned),
+            returned=self.returned,
             now=now,
         )
 
@@ -192,47 +200,47 @@ class Draft:
     """What a run is about to write, in one commit, and what it does then."""
 
     __slots__ = (
-        "began", "children", "code", "failure", "folding", "late", "messages", "rows", "runs", "seen", "staged",
-        "state", "status", "stopped", "tells", "until", "until_stored", "values",
+        "began", "children", "code", "failure", "late", "messages", "own", "rows", "runs", "seen", "staged", "state",
+        "status", "stopped", "tells", "until", "until_stored", "values",
     )  # fmt: skip
 
     def __init__(self, status: Status) -> None:
         self.status = status
         self.rows: list[MessageEvent] = []  # of its own lineage and of others
-        self.messages: list[Message] = []
-        self.values: list[ReturnValue] = []
-        self.runs: list[NewRun] = []
-        self.children: list[Child] = []
-        self.began: list[LiveOperation] = []  # new runs that this engine takes at once
-        self.seen: list[tuple[str, str]] = []
-        self.tells: list[Tell | Settle] = []
+        self.own: list[MessageEvent] = []  # those of its own
+        self.messages: tuple[Message, ...] = ()
+        self.values: tuple[ReturnValue, ...] = ()
+        self.runs: tuple[NewRun, ...] = ()
+        self.children: tuple[Child, ...] = ()
+        self.began: tuple[LiveOperation, ...] = ()  # new runs that this engine takes at once
+        self.seen: tuple[tuple[str, str], ...] = ()
+        self.tells: tuple[Tell | Settle, ...] = ()
         self.until: int | None = None  # when it goes on by itself
         self.until_stored: int | None = None  # the same, if it is to be in the store
         self.code: Code | None = None
         self.state: State | None = None  # that it ends in
         self.failure: Failure | None = None
-        self.folding: Folding | None = None  # of all its rows, with these
         self.stopped: list[str] = []  # called runs that are told to stop
         self.late: dict[str, str] = {}  # messages that were emitted before, for which there are new runs; their topics
         self.staged = ""  # where what becomes rows now was staged
 
-    def own(self, lineage: Lineage, first: int = 0) -> list[MessageEvent]:
-        """Those of its own lineage, from one of all rows on."""
-        return [row for row in self.rows[first:] if row.cooperation_lineage == lineage]
+    @property
+    def cause(self) -> str:
+        """Why its status changes, for the audit trail."""
+        if self.code is not None:
+            return self.code.name
+        return self.own[-1].type.lower() if self.own else "told"
 
     def apply(self, live: LiveOperation) -> None:
         """It is committed."""
-        own = self.own(live.lineage)
-        live.events += own
-        if own:
-            live.folding = self.folding
+        live.events += self.own
         if self.children:
             live.children |= {child.lineage[-1]: child for child in self.children}
         if self.messages:
             live.wakes |= wakes_of(self.messages)
             live.topics |= {message.id: message.topic for message in self.messages}
         if self.values:
-            live.returned.update(value.variable for value in self.values)
+            live.returned |= {value.variable for value in self.values}
             live.values += self.values
         live.until = self.until_stored
         live.stopped.update(self.stopped)
@@ -255,6 +263,10 @@ class StepExecution:
         self.task: asyncio.Future[Any] | None = None
         self.dropped = False
         self.fate: Fate | None = None  # of what it writes in a transaction
+
+    @property
+    def label(self) -> str:
+        return f"step {self.code.name!r} of run {self.live.id!r}"
 
     def suspended(self) -> None:
         """There is no time limit but the deadlines, which are looked at between steps."""

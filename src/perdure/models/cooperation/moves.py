@@ -18,7 +18,7 @@ from perdure.models.cooperation.failures import Failure, source_of
 from perdure.models.cooperation.scope import Call, Emission
 
 
-class NewRun(Struct, frozen=True, kw_only=True):
+class NewRun(Struct, frozen=True, kw_only=True, gc=False):
     """A run for one expected handler of a message, or for a call. It is created in the commit that writes EMITTED."""
 
     lineage: Lineage
@@ -32,7 +32,7 @@ class NewRun(Struct, frozen=True, kw_only=True):
         return self.lineage[-1]
 
 
-class Child(Struct, frozen=True, kw_only=True):
+class Child(Struct, frozen=True, kw_only=True, gc=False):
     """A run that handles something that this run has emitted."""
 
     message_id: str
@@ -43,7 +43,7 @@ class Child(Struct, frozen=True, kw_only=True):
     is_call: bool = False
 
 
-class Ask(Struct, frozen=True, kw_only=True):
+class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """Somebody wants the run to give up: a cancellation of its lineage or of one above it, or the rollback of a run
     above it that had not finished (`lineage` is that run's)."""
 
@@ -52,7 +52,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     failure: Failure
 
 
-class OperationRun(Struct, frozen=True, kw_only=True):
+class OperationRun(Struct, frozen=True, kw_only=True, gc=False):
     """All that the rules need to know of one run. `events` are the rows of its lineage in order, `origin` the EMITTED
     of its message, `told` the ROLLBACK_EMITTED of it. `wakes` has the time of each sleep among its emissions."""
 
@@ -80,23 +80,23 @@ class OperationRun(Struct, frozen=True, kw_only=True):
 # Moves
 
 
-class Move(Struct, frozen=True, kw_only=True):
+class Move(Struct, frozen=True, kw_only=True, gc=False):
     """What a run does next. `rows` are to be written in one commit."""
 
     rows: tuple[MessageEvent, ...] = ()
 
 
-class Take(Move, frozen=True, kw_only=True):
+class Take(Move, frozen=True, kw_only=True, gc=False):
     """Write SEEN: a handler's engine has taken the run."""
 
 
-class Refuse(Move, frozen=True, kw_only=True):
+class Refuse(Move, frozen=True, kw_only=True, gc=False):
     """Never begin: SEEN, ROLLING_BACK and ROLLED_BACK in one commit, and no code is run."""
 
     failure: Failure
 
 
-class Invoke(Move, frozen=True, kw_only=True):
+class Invoke(Move, frozen=True, kw_only=True, gc=False):
     """Run a step. With `cleanup`, its finally is to be called too if it raises."""
 
     index: int
@@ -106,7 +106,7 @@ class Invoke(Move, frozen=True, kw_only=True):
     cleanup: bool = False
 
 
-class Handle(Move, frozen=True, kw_only=True):
+class Handle(Move, frozen=True, kw_only=True, gc=False):
     """Call the step's handler of child failures, for the `attempt`-th time in a row, counted from 1."""
 
     index: int
@@ -119,7 +119,7 @@ class Handle(Move, frozen=True, kw_only=True):
     text: str = ""  # the phase of the rollback that it is asked in
 
 
-class Undo(Move, frozen=True, kw_only=True):
+class Undo(Move, frozen=True, kw_only=True, gc=False):
     """Call a step's rollback, after its finally if that has not been run (`cleanup`)."""
 
     index: int
@@ -131,50 +131,50 @@ class Undo(Move, frozen=True, kw_only=True):
     cleanup: bool = False
 
 
-class BeginRollback(Move, frozen=True, kw_only=True):
+class BeginRollback(Move, frozen=True, kw_only=True, gc=False):
     """Write ROLLING_BACK: by the parent's word, for failed children that nobody dealt with, or giving up."""
 
     failure: Failure
 
 
-class TellChildren(Move, frozen=True, kw_only=True):
+class TellChildren(Move, frozen=True, kw_only=True, gc=False):
     """The first half of rolling back a step instance: ROLLBACK_EMITTED for each of its emissions, and SUSPENDED."""
 
     messages: tuple[str, ...]
     text: str
 
 
-class Note(Move, frozen=True, kw_only=True):
+class Note(Move, frozen=True, kw_only=True, gc=False):
     """A part of a rollback that needs no code: a step without rollback, or a failure recorded and passed over."""
 
 
-class Finish(Move, frozen=True, kw_only=True):
+class Finish(Move, frozen=True, kw_only=True, gc=False):
     """Write COMMITTED, ROLLED_BACK or ROLLBACK_FAILED."""
 
     state: State
     failure: Failure | None = None
 
 
-class Wait(Move, frozen=True, kw_only=True):
+class Wait(Move, frozen=True, kw_only=True, gc=False):
     """Nothing to do until one of these children changes, something is asked, or the time has come."""
 
     children: tuple[Child, ...] = ()
     until: int | None = None
 
 
-class Dismiss(Move, frozen=True, kw_only=True):
+class Dismiss(Move, frozen=True, kw_only=True, gc=False):
     """Have these children never begin, unless they have; then look again. Each child's own writer decides."""
 
     children: tuple[Child, ...]
 
 
-class Block(Move, frozen=True, kw_only=True):
+class Block(Move, frozen=True, kw_only=True, gc=False):
     """The code does not fit the rows: a step that was run is not in the operation any more."""
 
     reason: str
 
 
-class Nothing(Move, frozen=True, kw_only=True):
+class Nothing(Move, frozen=True, kw_only=True, gc=False):
     """The run has ended."""
 
     state: State
@@ -184,7 +184,7 @@ class Nothing(Move, frozen=True, kw_only=True):
 # Outcomes
 
 
-class Returned(Struct, frozen=True, kw_only=True):
+class Returned(Struct, frozen=True, kw_only=True, gc=False):
     """What user code asked for and said before it returned. `staged` is where that is stored already."""
 
     said: NextStep | None = None
@@ -194,7 +194,7 @@ class Returned(Struct, frozen=True, kw_only=True):
     staged: str = ""
 
 
-class Raised(Struct, frozen=True, kw_only=True):
+class Raised(Struct, frozen=True, kw_only=True, gc=False):
     """What user code raised. All that it asked for before is dropped."""
 
     failure: Failure
@@ -203,7 +203,7 @@ class Raised(Struct, frozen=True, kw_only=True):
 Outcome = Returned | Raised
 
 
-class Writes(Struct, frozen=True, kw_only=True):
+class Writes(Struct, frozen=True, kw_only=True, gc=False):
     """What is written in one commit."""
 
     rows: tuple[MessageEvent, ...] = ()

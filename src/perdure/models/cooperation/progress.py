@@ -26,7 +26,7 @@ class Mismatch(PerdureError):
     """The rows tell of a step that the operation does not have."""
 
 
-class Instance(Struct, frozen=True, kw_only=True):
+class Instance(Struct, frozen=True, kw_only=True, gc=False):
     """One execution of a step, or (with `call`, counted from 0) one call of its handler of child failures."""
 
     index: int
@@ -41,7 +41,7 @@ class Instance(Struct, frozen=True, kw_only=True):
         return f"{self.name}[{self.iteration},{'' if self.call is None else self.call}]"
 
 
-class Phase(Struct, frozen=True, kw_only=True):
+class Phase(Struct, frozen=True, kw_only=True, gc=False):
     """One half of rolling back an instance: its children, then the step's own."""
 
     instance: Instance
@@ -50,7 +50,7 @@ class Phase(Struct, frozen=True, kw_only=True):
     cleanup: bool = False  # the step's finally has not been run
 
 
-class Window(Struct, frozen=True, kw_only=True):
+class Window(Struct, frozen=True, kw_only=True, gc=False):
     """What the latest SUSPENDED waits for: what was emitted, and which children were told to roll back, since the one
     before it."""
 
@@ -65,7 +65,7 @@ class Window(Struct, frozen=True, kw_only=True):
         return (*self.emitted, *self.told)
 
 
-class Progress(Struct, frozen=True, kw_only=True):
+class Progress(Struct, frozen=True, kw_only=True, gc=False):
     instances: tuple[Instance, ...] = ()
     window: Window | None = None  # None: nothing was suspended yet, on this path
     context: Context = EMPTY
@@ -111,22 +111,6 @@ class Folding:
         self._last_seq = 0
         self._state = State.CREATED
         self._progress: Progress | None = None
-
-    def copy(self) -> Folding:
-        """To see where rows would lead that are not written yet."""
-        other = Folding(self._plan)
-        other._instances = list(self._instances)
-        other._emitted = list(self._emitted)
-        other._told = list(self._told)
-        other._window = self._window
-        other._context = self._context
-        other._rollback = self._rollback
-        other._done = self._done
-        other._recorded = list(self._recorded)
-        other._last_seq = self._last_seq
-        other._state = self._state
-        other._progress = self._progress
-        return other
 
     def add(self, row: MessageEvent) -> None:
         """The next row of the lineage. Raises Mismatch."""

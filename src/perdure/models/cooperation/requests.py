@@ -24,7 +24,7 @@ from perdure.models.cooperation.events import (
 )
 from perdure.models.cooperation.failures import CANCELLATION_REQUESTED, DISMISSED, ROLLBACK_REQUESTED, Failure
 from perdure.models.cooperation.moves import NewRun, OperationRun, Wait, Writes
-from perdure.models.cooperation.progress import fold
+from perdure.models.cooperation.progress import Progress, fold
 from perdure.models.cooperation.rules import next_move, refusal
 
 
@@ -134,14 +134,21 @@ def dismiss(run: OperationRun) -> tuple[MessageEvent, ...]:
     return (_own(run, 1, EventType.CANCELLATION_REQUESTED, exception=failure, seq=0),)
 
 
-def join(plan: Plan, emitter: OperationRun, message_id: str, handler: str, run_id: str) -> NewRun | None:
+def join(
+    plan: Plan,
+    emitter: OperationRun,
+    message_id: str,
+    handler: str,
+    run_id: str,
+    progress: Progress | None = None,
+) -> NewRun | None:
     """A run for a handler that has registered since the message was emitted; None if its emitter has gone on, is
-    giving up or has such a child already."""
-    progress = fold(plan, emitter.events)
+    giving up or has such a child already. `progress` is what the emitter's rows come to, where that is known."""
+    progress = progress or fold(plan, emitter.events)
     known = any(child.message_id == message_id and child.handler == handler for child in emitter.children)
     if known or progress.rollback is not None or progress.window is None:
         return None
-    still_waits = message_id in progress.window.emitted and isinstance(next_move(plan, emitter), Wait)
+    still_waits = message_id in progress.window.emitted and isinstance(next_move(plan, emitter, progress), Wait)
     if not still_waits or emitter.asks or emitter.told is not None:
         return None
     return NewRun(lineage=(*emitter.lineage, run_id), handler=handler, message_id=message_id)

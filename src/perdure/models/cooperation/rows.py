@@ -48,12 +48,13 @@ class RowCodec:
         payload = message.payload if message.topic == SLEEP_TOPIC else self._codec.encode(message.payload)
         return MessageRow(id=message.id, topic=message.topic, payload=payload, created_at=at)
 
-    def event(self, row: MessageEvent) -> MessageEventRow:
+    def event(self, row: MessageEvent, id: str = "") -> MessageEventRow:
+        """With an id, unless it has one."""
         lineage = row.cooperation_lineage
         return MessageEventRow(
             scope=lineage[-1],
             seq=row.seq,
-            id=row.id,
+            id=id or row.id,
             message_id=row.message_id,
             type=row.type._value_,
             key=key_of(row),

@@ -71,7 +71,7 @@ _NOTHING = Writes()
 
 def next_move(plan: Plan, run: OperationRun, progress: Progress | None = None) -> Move:
     """What the run does next. The same for the same rows, whenever and wherever it is asked. `progress` is what its
-    rows come to, where that is known."""
+    rows come to, where that is known: then `run` need not have them."""
     try:
         progress = progress or fold(plan, run.events)
     except Mismatch as error:
@@ -98,12 +98,11 @@ def _begin(plan: Plan, run: OperationRun, progress: Progress) -> Move:
         failure = gave_up(found, run.source)
     else:
         return Take(rows=(_row(run, progress.next_seq, EventType.SEEN, context=context),))
-    return Refuse(rows=refusal(run, failure), failure=failure)
+    return Refuse(rows=refusal(run, failure, progress.next_seq), failure=failure)
 
 
-def refusal(run: OperationRun, failure: Failure) -> tuple[MessageEvent, ...]:
-    """The rows of a run that never begins."""
-    seq = max((row.seq for row in run.events), default=0) + 1
+def refusal(run: OperationRun, failure: Failure, seq: int = 1) -> tuple[MessageEvent, ...]:
+    """The rows of a run that never begins, from a number on."""
     context = run.origin.context or EMPTY
     if run.told is not None and run.told.context is not None:
         context = context.plus(run.told.context)
@@ -119,7 +118,7 @@ def _happy(plan: Plan, run: OperationRun, progress: Progress) -> Move:
     last = progress.instances[-1] if progress.instances else None
     window = progress.window
     if last is not None and window is not None:
-        waiting = _waiting(plan.strategy, run, window, giving_up=bool(found), rolling_back=False)
+        waiting = _waiting(plan.strategy, run, progress, giving_up=bool(found), rolling_back=False)
         if waiting is not None:
             return waiting
         failed = _failed(run, window)
@@ -158,7 +157,7 @@ def _rolling_back(plan: Plan, run: OperationRun, progress: Progress) -> Move:
     found = heeded(plan, run, progress.context, rolling_back=True)
     window = progress.window
     if window is not None:
-        waiting = _waiting(plan.strategy, run, window, giving_up=bool(found), rolling_back=True)
+        waiting = _waiting(plan.strategy, run, progress, giving_up=bool(found), rolling_back=True)
         if waiting is not None:
             return waiting
         failed = _failed(run, window)
@@ -277,13 +276,15 @@ def _by_parent(run: OperationRun, told: MessageEvent) -> Failure:
 
 
 def _waiting(
-    strategy: Strategy, run: OperationRun, window: Window, *, giving_up: bool, rolling_back: bool
+    strategy: Strategy, run: OperationRun, progress: Progress, *, giving_up: bool, rolling_back: bool
 ) -> Wait | Dismiss | None:
     """What the run still has to wait for; None if it can go on."""
-    if not window.emitted and not window.told:
+    window = progress.window
+    if window is None or not (window.emitted or window.told):
         return None
     missing, busy = _open(run, window)
-    deadline = _deadline(run, rolling_back=rolling_back)
+    limit = progress.context.get(ROLLBACK_DEADLINE if rolling_back else HAPPY_DEADLINE)
+    deadline = None if limit is None else limit.at
     if busy:
         return Wait(children=tuple(busy + missing), until=None if giving_up else deadline)
     asleep_until = max((run.wakes[id] for id in window.emitted if id in run.wakes), default=0)
@@ -369,16 +370,6 @@ def _missed(deadline: Deadline, run: OperationRun, rolling_back: bool) -> Failur
         message=f"the deadline of the {path} was {when}, set by {deadline.source or 'outside'}",
         source=run.source,
     )
-
-
-def _deadline(run: OperationRun, *, rolling_back: bool) -> int | None:
-    context = next((row.context for row in reversed(run.events) if _is_own_context(row)), None)
-    deadline = (context or EMPTY).get(ROLLBACK_DEADLINE if rolling_back else HAPPY_DEADLINE)
-    return None if deadline is None else deadline.at
-
-
-def _is_own_context(row: MessageEvent) -> bool:
-    return row.context is not None and row.type not in (EventType.EMITTED, EventType.ROLLBACK_EMITTED)
 
 
 def _first(*times: int | None) -> int | None:
@@ -483,5 +474,6 @@ def _row(
         coroutine_name=run.handler,
         coroutine_identifier=run.lineage[-1],
         cooperation_lineage=run.lineage,
+        created_at=run.now,
         **columns,
     )

@@ -59,7 +59,7 @@ class WorkflowCall(Protocol):
         ...
 
 
-class Call(Struct, frozen=True, kw_only=True):
+class Call(Struct, frozen=True, kw_only=True, gc=False):
     """A function or a graph to be started."""
 
     workflow: str
@@ -68,7 +68,7 @@ class Call(Struct, frozen=True, kw_only=True):
     input: str
 
 
-class Emission(Struct, frozen=True, kw_only=True):
+class Emission(Struct, frozen=True, kw_only=True, gc=False):
     """A message to be emitted, with the context its handlers begin with. `root` is the new id that is the lineage of an
     emission on the global scope. The message of a `call` has no handlers, but a run of its own id."""
 
@@ -100,7 +100,7 @@ class Scope:
         ids: Callable[[], str],
         rolling_back: bool = False,
         returned: Sequence[ReturnValue] = (),
-        reasons: Callable[[], Sequence[Failure]] = tuple,
+        reasons: Callable[[Context], Sequence[Failure]] = lambda _: (),
     ) -> None:
         self.lineage = lineage
         self.handler = handler
@@ -203,7 +203,7 @@ class Scope:
     def give_up_if_needed(self) -> None:
         """Raise what makes the run roll back if it was cancelled or its deadline has passed. For long steps: between
         steps it is looked at anyway."""
-        reasons = self._reasons()
+        reasons = self._reasons(self.context)
         if reasons:
             raise gave_up(reasons, source_of(self.handler, self.run_id)).error()
 

@@ -15,7 +15,7 @@ import traceback
 from types import FrameType
 from typing import Final
 
-from perdure.models.carriers import Carriers
+from perdure.models.carriers import Cargo, Carriers
 
 log = logging.getLogger("perdure")
 
@@ -73,7 +73,7 @@ def culprit(frame: FrameType) -> str:
     outer: FrameType | None = frame
     while outer is not None:
         if outer.f_code is _OF_STEPS:
-            job = outer.f_locals["cargo"]
-            return f"step {job.step.name!r} of run {job.live.id!r} ({where})"
+            cargo: Cargo = outer.f_locals["cargo"]
+            return f"{cargo.label} ({where})"
         outer = outer.f_back
     return f"code outside of any step ({where})"

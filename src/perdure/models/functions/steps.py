@@ -205,6 +205,10 @@ class Execution:
             self._beats.settle()
             self._beats = None  # It refers back to here.
 
+    @property
+    def label(self) -> str:
+        return f"step {self.step.name!r} of run {self.live.id!r}"
+
     # Time.
 
     def suspended(self) -> None:
