@@ -4,14 +4,18 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+BROWSER := $(VENV)/.browser
 PEERS  := .venv-peers
 CODE   := $(wildcard src tests bench examples)
 
 .DEFAULT_GOAL := check
-.PHONY: demo test check lint format types bench bench-scale bench-lists bench-graphs simulate soak clean
+.PHONY: demo demo-ui test check lint format types bench bench-scale bench-lists bench-graphs simulate soak clean
 
 demo: $(STAMP)           ## a shop whose process is killed, and whose orders arrive all the same
 	@$(BIN)/python examples/shop/demo.py
+
+demo-ui: $(STAMP)        ## a lively shop, and the dashboard to look at it with, until Ctrl-C: PORT=8080
+	@$(BIN)/python examples/dashboard.py $(PORT)
 
 check: lint types test   ## all that CI does
 
@@ -27,7 +31,7 @@ types: $(STAMP)          ## mypy and pyright, both strict
 	$(BIN)/mypy $(CODE)
 	$(BIN)/pyright --pythonpath $(BIN)/python $(CODE)
 
-test: $(STAMP)           ## all tests but the soak
+test: $(STAMP) $(BROWSER)  ## all tests but the soak
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 bench: $(STAMP)          ## what the engine does per second, beside the floor of the store
@@ -60,6 +64,16 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Perdure needs Python 3.11 or newer: make PYTHON=...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq -e '.[dev]'
+	@touch $@
+
+# The dashboard's tests need a Chromium: the machine's own, or Debian's, or playwright's.
+$(BROWSER): $(STAMP)
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+		command -v $$name >/dev/null && found=yes; done; \
+	if [ -z "$$found$$PERDURE_CHROMIUM" ]; then echo "setting up a browser for the tests (once)"; \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; \
+		then apt-get update -qq && apt-get install -y -qq chromium >/dev/null; \
+		else $(BIN)/playwright install chromium; fi; fi
 	@touch $@
 
 # What others have made, to be measured beside: apart, so that nothing of it gets into what is tested.

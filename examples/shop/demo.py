@@ -105,6 +105,8 @@ What to try next:
   kill one yourself           {python} examples/hello.py   (Ctrl-\\ while it sleeps, then start it again)
   see what the runs did       {python} -m perdure runs list --store sqlite:///{store}
   … or in the tables          sqlite3 {store} "select run_id, position, name, value from journal"
+  look at it in a browser     {python} -m perdure serve --store sqlite:///{store}
+  … at a livelier shop        make demo-ui
   see how fast it is          make bench
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,6 +12,7 @@ from msgspec import Struct
 from perdure.errors import Misuse, RunNotFound
 from perdure.models.functions.checks import checked_text
 from perdure.models.functions.context import to_datetime
+from perdure.models.functions.runner import Fired
 from perdure.ports import Clock, Offer, Store
 
 
@@ -35,6 +36,15 @@ class OverdueView(Struct, frozen=True, kw_only=True):
     run_id: str
     due_at: datetime
     deadline: bool
+
+
+class TimerView(Struct, frozen=True, kw_only=True):
+    """A timer that has fired: when it was due, and when its run went on."""
+
+    run_id: str
+    name: str
+    due_at: datetime
+    fired_at: datetime
 
 
 class Diagnosing:
@@ -66,6 +76,19 @@ class Diagnosing:
             for wait in found.waits
         ]
 
+    async def timers(self, ids: Sequence[str]) -> list[TimerView]:
+        """The timers of these runs that have fired, in no order; of runs that are not there none. Reads the journals:
+        ask for some hundred runs at most."""
+        self._check_open()
+        found = await self._store.journals([checked_text(id, "a run's id") for id in ids]) if ids else {}
+        return [
+            TimerView(run_id=run_id, name=entry.name, due_at=to_datetime(fired.due), fired_at=to_datetime(fired.fired))
+            for run_id, journal in found.items()
+            for entry in journal.entries
+            if entry.kind == "timer" and entry.value is not None
+            for fired in [msgspec.json.decode(entry.value, type=Fired)]
+        ]
+
     async def overdue(self, *, by: timedelta = timedelta(seconds=5), limit: int = 100) -> list[OverdueView]:
         """Runs of workflows that some engine has had, that nobody has, and whose time came more than `by` ago; the
         earliest first. Engines that are alive and have their code would have taken them."""
@@ -79,4 +102,4 @@ class Diagnosing:
         return [OverdueView(run_id=one.run_id, due_at=to_datetime(one.due_at), deadline=one.deadline) for one in found]
 
 
-__all__ = ["Diagnosing", "OverdueView", "WaitView"]
+__all__ = ["Diagnosing", "OverdueView", "TimerView", "WaitView"]

@@ -281,6 +281,14 @@ class Emitting:
 
     # Handlers, and those who do their work without an engine.
 
+    async def handlers(self) -> dict[str, list[str]]:
+        """Who is expected to handle messages: names of operations, by topic."""
+        self._check_open()
+        await self._book.load(again=True)
+        return {
+            topic: sorted(known.registered) for topic, known in sorted(self._book.topics.items()) if known.registered
+        }
+
     async def register_handler(self, topic: Topic[Any] | str, name: str) -> None:
         """Have messages of a topic wait for a handler of this name, from now on, that no engine has: a person, another
         system. See `complete_handler`. Engines register their operations by themselves."""

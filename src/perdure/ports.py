@@ -340,6 +340,9 @@ class Store(Protocol):
         """The items of a stream with an offset greater than `after`, in order: up to `limit`, and fewer if they are
         large. Raises RunNotFound; a stream that nobody wrote to is empty."""
 
+    async def streams(self, run_id: str) -> dict[str, int]:
+        """The names of a run's streams, and the offset of the last item of each. Raises RunNotFound."""
+
     async def artifacts(self, wanted: ArtifactFilter) -> builtins.list[Artifact]:
         """Artifacts without content, by keyset."""
 

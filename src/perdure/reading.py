@@ -69,6 +69,11 @@ class Reading:
             raise InvalidArguments(f"after is the offset of the last item seen, 0 for none, not {after!r:.80}")
         return self._items(id, name, after, follow)
 
+    async def streams(self, id: str) -> dict[str, int]:
+        """The names of a run's streams, and the offset of the last item of each. Raises RunNotFound."""
+        self._check_open()
+        return await self._store.streams(checked_text(id, "a run's id"))
+
     async def _items(self, run_id: str, name: str, after: int, follow: bool) -> AsyncIterator[StreamItemView]:
         while page := await self._next_page(run_id, name, after, follow):
             for item in page:

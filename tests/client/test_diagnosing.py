@@ -30,6 +30,11 @@ async def sleeps() -> None:
     await sleep(3600)
 
 
+@workflow(name="diagnosed nap")
+async def naps() -> None:
+    await sleep(0.005)
+
+
 async def is_suspended(client: Client, id: str) -> bool:
     return await client.handle(id).status() == "suspended"
 
@@ -46,6 +51,15 @@ async def test_what_a_run_waits_for_can_be_asked(make_store: Make) -> None:
         assert timedelta(minutes=59) < due - datetime.now(UTC) <= timedelta(hours=1)
         with pytest.raises(RunNotFound):
             await engine.waits("nobody")
+
+
+async def test_how_late_timers_were_can_be_asked(make_store: Make) -> None:
+    async with Engine(make_store(), workflows=[naps]) as engine:
+        await engine.run(naps(), id="n")
+        [fired] = await engine.timers(["n", "nobody"])
+        assert fired.run_id == "n"
+        assert timedelta(0) <= fired.fired_at - fired.due_at < timedelta(minutes=1)
+        assert await engine.timers([]) == []
 
 
 async def test_what_nobody_takes_in_time_is_overdue(make_store: Make) -> None:

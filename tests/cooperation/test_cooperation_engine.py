@@ -389,7 +389,9 @@ async def test_a_handler_is_expected_while_its_service_is_down(source: StoreSour
     async with Environment([root, child], source, clock=env.clock) as env:
         await env.engine.handle(emitted.run_ids[0]).result()
         assert diary == ["root 0", "child 0", "root 1"]
+        assert "child" in (await env.engine.handlers())[CHILD.name]
         assert await env.engine.retire_handler(CHILD, "child")
+        assert "child" not in (await env.engine.handlers()).get(CHILD.name, [])
         assert not await env.engine.retire_handler(CHILD, "child")
         await (await env.engine.emit(ROOT, {})).finished()
         assert diary[3:] == ["root 0", "root 1"]

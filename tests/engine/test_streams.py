@@ -205,6 +205,18 @@ async def test_a_reader_that_is_cancelled_or_breaks_off_leaves_nothing_behind(so
         assert await values(items) == ["b", "c"]
 
 
+async def test_the_streams_of_a_run_are_named_with_how_long_they_are(source: StoreSource) -> None:
+    async with environment(source) as env:
+        await env.engine.start(speaker(), id="r")
+        await env.quiet()
+        assert await env.engine.streams("r") == {}
+        await tell(env, "a", "b")
+        await env.quiet()
+        assert await env.engine.streams("r") == {"log": 2}
+        with pytest.raises(RunNotFound):
+            await env.engine.streams("nobody")
+
+
 class Counting(StoreProxy):
     """Counts pages that are read."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from urllib.request import urlopen
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -29,6 +31,7 @@ def test_the_demo_survives_its_kill(tmp_path: Path) -> None:
     assert "✓ 24 of 24 orders completed" in done.stdout
     assert "✓ 0 steps ran again after their entry was committed" in done.stdout
     assert "What to try next" in done.stdout
+    assert "make demo-ui" in done.stdout
 
 
 def test_services_cooperate_and_undo_together(tmp_path: Path) -> None:
@@ -84,6 +87,23 @@ def test_the_approval_waits_for_its_answer_without_a_process(tmp_path: Path) -> 
     letter = "letter-o-17 Dear customer, we paid 100 for o-17.\n"
     assert answered == "paying back 100 for o-17\n{'said': 'paid'}\n" + letter
     assert run(example, tmp_path, None, "yes") == "{'said': 'paid'}\n" + letter
+
+
+def test_the_lively_shop_is_open_for_visitors_until_it_is_told_to_end(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "dashboard.py"), "0"]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=env) as shop:
+        try:
+            assert shop.stdout is not None
+            told = shop.stdout.readline()
+            url = re.search(r"http://\S+", told)
+            assert url is not None, told
+            for page in ("", "/runs", "/definitions"):
+                with urlopen(url[0] + page, timeout=60) as answer:
+                    assert b"checkout" in answer.read() or not page
+        finally:
+            shop.terminate()
+    assert shop.returncode == 0
 
 
 def test_the_django_shop_takes_an_order_and_its_payment(tmp_path: Path) -> None:

@@ -4,41 +4,56 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from perdure.cli.desk import Desk
 from perdure.cli.failures import Code, Refusal
+from perdure.cli.loading import load
 from perdure.cli.settings import shown
 from perdure.cli.stopping import StopSignals
 from perdure.cli.verbs import verb
 from perdure.cli.worker import LogLevel, set_up_logging
 
-_EXTRA = ("perdure.http", "litestar", "uvicorn")
+_EXTRA = ("perdure.http", "litestar", "uvicorn", "jinja2")
+
+Graphs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="MODULE", help="Where graphs are, to draw their runs; else the `modules` of perdure.toml."),
+]
 
 
 def add_to(app: typer.Typer) -> None:
     @verb(app, "serve")
     async def serve(
         desk: Desk,
+        modules: Graphs = None,
         host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
         port: Annotated[int, typer.Option("--port", "-p", min=0, max=65_535, help="The port; 0 is any.")] = 8080,
+        has_dashboard: Annotated[
+            bool, typer.Option("--dashboard/--no-dashboard", help="With pages, or without.")
+        ] = True,
         log_level: LogLevel = "info",
     ) -> None:
-        """Serve the HTTP API of a store, until Ctrl-C or SIGTERM. It runs no workflows: that is what workers do."""
+        """Serve the HTTP API of a store, and the dashboard, until Ctrl-C or SIGTERM. It runs no workflows: that is what
+        workers do. Graphs of MODULE are drawn on the pages of their runs."""
         http = http_extra()
         set_up_logging(log_level)
         async with desk.client() as client:
             signals = StopSignals(lambda: desk.aside("stopped at once"))
             try:
-                async with http.serving(client, host=host, port=port) as url:
+                pages = _pages(desk, modules or ()) if has_dashboard else None
+                async with http.serving(client, host=host, port=port, pages=pages) as url:
                     if desk.as_json:
                         store = shown(desk.settings.store)
                         desk.json_line({"event": "serving", "store": store, "pid": os.getpid(), "url": url})
                     else:
                         desk.say(f"the HTTP API of {shown(desk.settings.store)} is at {url}")
+                        if has_dashboard:
+                            desk.say(f"the dashboard is at {url}/ui")
                         desk.aside("Ctrl-C stops it")
                     await signals.wait()
             except OSError as error:
@@ -52,9 +67,26 @@ def add_to(app: typer.Typer) -> None:
             desk.json_line({"event": "stopped"})
 
 
+def _pages(desk: Desk, targets: Sequence[str]) -> Any:
+    """The dashboard, with pictures of the graphs that there are in these modules. Those of perdure.toml may be for
+    workers only, and cannot always be imported here: then there are no pictures. Raises Refusal."""
+    for target in targets or desk.settings.modules:
+        try:
+            load(target, desk.settings)
+        except Refusal as refusal:
+            if targets:
+                raise
+            desk.aside(f"graphs of {target} are not drawn: {refusal}")
+    from perdure.models.functions.define import decorated_workflows
+
+    pages: Any = importlib.import_module("perdure.dashboard")
+    return pages.dashboard(decorated_workflows())
+
+
 def http_extra() -> ModuleType:
     """perdure.http. Raises Refusal if what it needs is not installed."""
     try:
+        importlib.import_module("jinja2")
         return importlib.import_module("perdure.http")
     except ModuleNotFoundError as error:
         if error.name not in _EXTRA:

@@ -33,12 +33,12 @@ class Access:
     """Tells who asks. Once there is a token, everybody needs one, in this process until it ends."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self.client = client
         self._needs_token = False
 
     async def needs_token(self) -> bool:
         if not self._needs_token:
-            self._needs_token = await has_tokens(self._client)
+            self._needs_token = await has_tokens(self.client)
         return self._needs_token
 
     async def identify(self, headers: dict[str, str], peer: str | None) -> Caller:
@@ -51,7 +51,7 @@ class Access:
 
     async def _by_token(self, authorization: str) -> Caller:
         kind, _, token = authorization.partition(" ")
-        found = await find_token(self._client, token.strip()) if kind.lower() == "bearer" else None
+        found = await find_token(self.client, token.strip()) if kind.lower() == "bearer" else None
         if found is None:
             detail = "send a valid token: Authorization: Bearer perdure_…"
             raise Refused("unauthenticated", detail, {"www-authenticate": 'Bearer realm="perdure"'})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -11,12 +11,13 @@ from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
-from litestar.types import ASGIApp, ControllerRouterHandler, Receive, Send
+from litestar.types import ASGIApp, Receive, Send
 
 from perdure.client import Client
 from perdure.http.access import Access, reads
 from perdure.http.measures import Measures
 from perdure.http.pace import Pace
+from perdure.http.pages import Pages
 from perdure.http.problems import HANDLERS, Refused
 from perdure.http.routes import CAPABILITIES, WATCHED
 from perdure.http.shield import SLASH, Shield
@@ -58,7 +59,7 @@ class App:
 def create_app(
     client_or_store: Client | str | Store,
     *,
-    pages: Sequence[ControllerRouterHandler] = (),
+    pages: Pages | None = None,
     origins: Iterable[str] = (),
     body_bytes_max: int = BODY_BYTES_MAX,
     requests_per_s: float = 100,
@@ -70,8 +71,8 @@ def create_app(
     """The API as an ASGI application. A client, or an engine, that is given must be open while it serves; for a store,
     or its URL, it has a client of its own.
 
-    `pages` are handlers that are served beside the API, behind the same access. `origins` are those of pages elsewhere
-    that may ask (CORS): none unless given. Each token, or address, may ask `requests_burst` times at once and
+    `pages` are served beside the API: `dashboard()` of perdure.dashboard gives some. `origins` are those of pages
+    elsewhere that may ask (CORS): none unless given. Each token, or address, may ask `requests_burst` times at once and
     `requests_per_s` times a second. A stream ends after `stream_s_max`, and looks for changes every `poll_s`.
     """
     is_given = isinstance(client_or_store, Client)
@@ -89,7 +90,7 @@ def create_app(
             yield
 
     inner = Litestar(
-        [Router(PATH, route_handlers=list(CAPABILITIES)), *WATCHED, *pages],
+        [Router(PATH, route_handlers=list(CAPABILITIES)), *WATCHED, *(pages.handlers if pages is not None else ())],
         dependencies={
             "client": Provide(lambda: client, sync_to_thread=False),
             "measures": Provide(lambda: measures, sync_to_thread=False),
@@ -98,7 +99,7 @@ def create_app(
         signature_types=[Client, Measures, Streams],
         exception_handlers=HANDLERS,
         lifespan=[lifespan],
-        middleware=[_named],
+        middleware=[_Named(pages)],
         request_max_body_size=body_bytes_max,
         logging_config=None,
         openapi_config=_document(),
@@ -110,6 +111,7 @@ def create_app(
         pace=Pace(requests_per_s, requests_burst),
         strangers=Pace(_STRANGERS_PER_S, _STRANGERS_BURST),
         origins=frozenset(origins),
+        pages=pages,
     )
     return App(client, inner, shield, access, streams)
 
@@ -136,29 +138,37 @@ def _document() -> OpenAPIConfig:
     )
 
 
-def _named(app: ASGIApp) -> ASGIApp:
+class _Named:
     """Once a request has found its route: give slashes in names back, and see that what changes something is JSON. A
-    form of another page cannot send that without asking first."""
+    form of another page cannot send that without asking first; pages of ours see themselves that it is not another's.
+    """
 
-    async def named(scope: Any, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            if scope["path_template"] in _PAGES_OF_LITESTAR:
-                raise Refused("not_found", "there is nothing at this path; /api/v1/openapi.json has what there is")
-            if scope["path_template"] == _DOCUMENT:
-                _forbid_unknown(scope["litestar_app"])
-            scope["path"] = scope["path"].replace(SLASH, "%2F")
-            # A new mapping: the router keeps the old one for the next request to the same path.
-            scope["path_params"] = {
-                name: value.replace(SLASH, "/") if isinstance(value, str) else value
-                for name, value in scope["path_params"].items()
-            }
-            if scope["method"] in _CHANGING:
-                given = dict(scope["headers"]).get(b"content-type", b"").partition(b";")[0].strip().lower()
-                if given != b"application/json":
-                    raise Refused("unsupported_media_type", "send JSON, with Content-Type: application/json")
-        await app(scope, receive, send)
+    def __init__(self, pages: Pages | None) -> None:
+        self._pages = pages
 
-    return named
+    def __call__(self, app: ASGIApp) -> ASGIApp:
+        async def named(scope: Any, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http":
+                self._check(scope)
+                scope["path"] = scope["path"].replace(SLASH, "%2F")
+                # A new mapping: the router keeps the old one for the next request to the same path.
+                scope["path_params"] = {
+                    name: value.replace(SLASH, "/") if isinstance(value, str) else value
+                    for name, value in scope["path_params"].items()
+                }
+            await app(scope, receive, send)
+
+        return named
+
+    def _check(self, scope: Any) -> None:
+        if scope["path_template"] in _PAGES_OF_LITESTAR:
+            raise Refused("not_found", "there is nothing at this path; /api/v1/openapi.json has what there is")
+        if scope["path_template"] == _DOCUMENT:
+            _forbid_unknown(scope["litestar_app"])
+        if scope["method"] in _CHANGING and (self._pages is None or not self._pages.covers(scope["path"])):
+            given = dict(scope["headers"]).get(b"content-type", b"").partition(b";")[0].strip().lower()
+            if given != b"application/json":
+                raise Refused("unsupported_media_type", "send JSON, with Content-Type: application/json")
 
 
 __all__ = ["BODY_BYTES_MAX", "PATH", "App", "create_app"]

@@ -15,6 +15,7 @@ from perdure.errors import PerdureError
 from perdure.http.access import Access, Caller
 from perdure.http.measures import Measures
 from perdure.http.pace import Pace
+from perdure.http.pages import Answer, Pages
 from perdure.http.problems import MEDIA_TYPE, Problem, Refused, code_of, encoded, own, problem, status_of
 
 log = logging.getLogger("perdure.http")
@@ -37,10 +38,19 @@ _HEADERS: Final = (
 
 
 class Shield:
-    """An ASGI application around another. `origins` are those of pages elsewhere that may ask (CORS)."""
+    """An ASGI application around another. `origins` are those of pages elsewhere that may ask (CORS); `pages` are those
+    that are served here, which tell themselves who asks."""
 
     def __init__(
-        self, inner: Asgi, *, access: Access, measures: Measures, pace: Pace, strangers: Pace, origins: frozenset[str]
+        self,
+        inner: Asgi,
+        *,
+        access: Access,
+        measures: Measures,
+        pace: Pace,
+        strangers: Pace,
+        origins: frozenset[str],
+        pages: Pages | None = None,
     ) -> None:
         self._inner = inner
         self._access = access
@@ -48,6 +58,7 @@ class Shield:
         self._pace = pace
         self._strangers = strangers
         self._origins = origins
+        self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -82,7 +93,10 @@ class Shield:
             await self._check(scope, headers, origin)
             await self._inner(scope, receive, sending)
         except Refused as refused:
-            await _answer(own(refused), refused.headers, sending)
+            if (pages := self._pages_at(scope["path"])) is not None:
+                await _send(pages.refused(refused, scope), sending)
+            else:
+                await _answer(own(refused), refused.headers, sending)
         except PerdureError as error:
             if statuses:
                 raise
@@ -100,12 +114,17 @@ class Shield:
         peer = scope["client"][0] if scope.get("client") else None
         scope["path"] = _path(scope)
         caller: Caller | None = None
-        if scope["path"] not in OPEN:
+        if (pages := self._pages_at(scope["path"])) is not None:
+            caller = await pages.identify(self._access, scope, headers, peer)
+        elif scope["path"] not in OPEN:
             caller = await self._identify(headers, peer)
             self._check_origin(scope, headers, origin, caller)
         scope.setdefault("state", {})["caller"] = caller
         who = f"token {caller.name}" if caller is not None and caller.by_token else f"address {peer}"
         _keep_pace(self._pace, who)
+
+    def _pages_at(self, path: str) -> Pages | None:
+        return self._pages if self._pages is not None and self._pages.covers(path) else None
 
     async def _identify(self, headers: dict[str, str], peer: str | None) -> Caller:
         try:
@@ -161,6 +180,12 @@ async def _answer(told: Problem, headers: dict[str, str], send: Send) -> None:
     start += [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": told.status, "headers": start})
     await send({"type": "http.response.body", "body": body})
+
+
+async def _send(answer: Answer, send: Send) -> None:
+    headers = [(name.encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
 
 
 async def _answer_preflight(headers: dict[str, str], send: Send) -> None:

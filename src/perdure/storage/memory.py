@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import builtins
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -75,6 +76,14 @@ class MemoryDatabase(Struct, eq=False):
     mail_count: int = 0
     listeners: dict[MemoryStore, Callable[[], object]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def holding(self, run_id: str) -> Generator[MemoryDatabase]:
+        """Nobody else reads or writes meanwhile. Raises RunNotFound."""
+        with self.lock:
+            if run_id not in self.runs:
+                raise RunNotFound(run_id)
+            yield self
 
 
 class MemoryStore:
@@ -253,10 +262,7 @@ class MemoryStore:
             return len(old) + database.tables.purge(at, keys_before, limit)
 
     async def journal(self, run_id: str) -> tuple[str, builtins.list[Entry]]:
-        database = self._database()
-        with database.lock:
-            if run_id not in database.runs:
-                raise RunNotFound(run_id)
+        with self._database().holding(run_id) as database:
             return database.runs[run_id].input, _in_order(database.journal.get(run_id, {}))
 
     async def journals(self, ids: Sequence[str]) -> dict[str, Journal]:
@@ -296,19 +302,17 @@ class MemoryStore:
             return _in_order(database.audit.get(run_id, {}))
 
     async def published(self, run_id: str, key: str | None = None) -> builtins.list[PublishedValue]:
-        database = self._database()
-        with database.lock:
-            if run_id not in database.runs:
-                raise RunNotFound(run_id)
+        with self._database().holding(run_id) as database:
             return database.streams.published(run_id, key)
 
     async def stream(self, run_id: str, name: str, *, after: int, limit: int) -> StreamPage:
-        database = self._database()
-        with database.lock:
-            if run_id not in database.runs:
-                raise RunNotFound(run_id)
+        with self._database().holding(run_id) as database:
             items = database.streams.page(run_id, name, after, max(0, limit))
             return StreamPage(items=items, has_ended=database.runs[run_id].run.status in FINISHED)
+
+    async def streams(self, run_id: str) -> dict[str, int]:
+        with self._database().holding(run_id) as database:
+            return database.streams.lengths(run_id)
 
     async def artifacts(self, wanted: ArtifactFilter) -> builtins.list[Artifact]:
         database = self._database()

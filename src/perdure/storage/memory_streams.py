@@ -51,6 +51,9 @@ class StreamTables(Struct, eq=False):
         values = self.values.get(run_id, {})
         return [replace(values[one], mark=None) for one in sorted(values) if key in (None, one)]
 
+    def lengths(self, run_id: str) -> dict[str, int]:
+        return {name: len(items) for name, items in sorted(self.items.get(run_id, {}).items())}
+
     def page(self, run_id: str, name: str, after: int, limit: int) -> tuple[StreamItem, ...]:
         page: list[StreamItem] = []
         size = 0

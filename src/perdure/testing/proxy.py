@@ -150,6 +150,9 @@ class StoreProxy:
     async def stream(self, run_id: str, name: str, *, after: int, limit: int) -> StreamPage:
         return await self._through(self.inner.stream(run_id, name, after=after, limit=limit))
 
+    async def streams(self, run_id: str) -> dict[str, int]:
+        return await self._through(self.inner.streams(run_id))
+
     async def artifacts(self, wanted: ArtifactFilter) -> builtins.list[Artifact]:
         return await self._through(self.inner.artifacts(wanted))
 

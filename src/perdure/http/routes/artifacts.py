@@ -12,6 +12,7 @@ from litestar.params import FromQuery
 from litestar.response import Stream
 from msgspec import Struct
 
+from perdure.client import Client
 from perdure.errors import ArtifactNotFound
 from perdure.http.access import reads
 from perdure.http.given import TheClient
@@ -63,6 +64,11 @@ async def get_artifact(client: TheClient, artifact_id: Id) -> ArtifactView:
 )
 async def artifact_content(client: TheClient, artifact_id: Id) -> Stream:
     """An artifact's content, as a file of the artifact's media type, part by part."""
+    return await content_of(client, artifact_id)
+
+
+async def content_of(client: Client, artifact_id: str) -> Stream:
+    """An artifact's content as an answer. Raises ArtifactNotFound."""
     found = await client.artifact(id=artifact_id)
     return Stream(
         client.open_artifact(artifact_id),
@@ -81,4 +87,4 @@ router = Router(
     "/artifacts", route_handlers=[list_artifacts, get_artifact, artifact_content], tags=["artifacts"]
 )  # fmt: skip
 
-__all__ = ["router"]
+__all__ = ["content_of", "router"]

@@ -454,6 +454,19 @@ select run_id, stream, "offset", value, at, position, attempt from (
 ) as measured
 where before is null or before < :chars_max order by "offset"
 
+-- name: streams
+-- The names of a run's streams, and how long each is. Steps from name to name through the key instead of reading items.
+with recursive names (stream) as (
+    select min(stream) from stream_items where run_id = :run_id
+    union all
+    select (select min(s.stream) from stream_items as s where s.run_id = :run_id and s.stream > names.stream)
+    from names where names.stream is not null
+)
+select
+    names.stream,
+    (select max(s."offset") from stream_items as s where s.run_id = :run_id and s.stream = names.stream)
+from names where names.stream is not null order by names.stream
+
 -- name: post
 -- Leave mail, unless its slot shows that it was left before: then 0.
 select post_v1(array[row(:run_id, :sender, :slot, :op, :at)::mail_v1])

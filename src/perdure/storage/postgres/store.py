@@ -316,6 +316,11 @@ class PostgresStore:
             rows = await fetch(connection, "stream", **wanted, chars_max=STREAM_PAGE_CHARS_MAX)
             return StreamPage(items=tuple(stream_item_of(row) for row in rows), has_ended=has_ended)
 
+    async def streams(self, run_id: str) -> dict[str, int]:
+        async with self._snapshot() as connection:
+            await status(connection, run_id)
+            return {row[0]: row[1] for row in await fetch(connection, "streams", run_id=run_id)}
+
     async def artifacts(self, wanted: ArtifactFilter) -> builtins.list[Artifact]:
         query, variables = stock.listing_of_artifacts(wanted)
         return [stock.artifact_of(row) for row in await self._read_stock(query, **variables)]

@@ -51,7 +51,7 @@ from perdure.storage.sqlite.rows import (
     stored_run_of,
 )
 from perdure.storage.sqlite.steps import StepTransactions
-from perdure.storage.sqlite.streams import read_published, read_stream
+from perdure.storage.sqlite.streams import read_published, read_stream, read_streams
 from perdure.storage.sqlite.thread import DatabaseThread
 from perdure.storage.sqlite.transaction import transaction
 
@@ -239,6 +239,9 @@ class SqliteStore:
 
     async def stream(self, run_id: str, name: str, *, after: int, limit: int) -> StreamPage:
         return await self._read(partial(read_stream, run_id=run_id, name=name, after=after, limit=limit))
+
+    async def streams(self, run_id: str) -> dict[str, int]:
+        return await self._read(partial(read_streams, run_id=run_id))
 
     async def artifacts(self, wanted: ArtifactFilter) -> builtins.list[Artifact]:
         return await self._read(partial(stock.artifacts, wanted=wanted))

@@ -86,6 +86,12 @@ def read_stream(connection: sqlite3.Connection, *, run_id: str, name: str, after
         return StreamPage(items=tuple(items), has_ended=has_ended)
 
 
+def read_streams(connection: sqlite3.Connection, *, run_id: str) -> dict[str, int]:
+    with snapshot(connection):
+        _status(connection, run_id)
+        return dict(connection.execute(QUERIES["streams"], {"run_id": run_id}).fetchall())
+
+
 def _status(connection: sqlite3.Connection, run_id: str) -> str:
     row = connection.execute(QUERIES["status"], {"run_id": run_id}).fetchone()
     if row is None:

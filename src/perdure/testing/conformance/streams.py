@@ -47,6 +47,9 @@ class StreamRules(Rules):
                 await author.store.published("unknown")
             with pytest.raises(RunNotFound):
                 await author.store.stream("unknown", "log", after=0, limit=10)
+            assert await author.store.streams("r-1") == {}
+            with pytest.raises(RunNotFound):
+                await author.store.streams("unknown")
 
     async def test_items_of_all_streams_get_offsets_in_the_order_of_commits(self) -> None:
         async with self.author() as author:
@@ -58,6 +61,7 @@ class StreamRules(Rules):
             ]
             await author.commit(insert(a_run()), insert(a_run("r-2")), stream_items=items)
             await author.commit(stream_items=[an_item("c", (1, 1)), an_item("y", stream="other")])
+            assert await author.store.streams("r-1") == {"log": 3, "other": 2}
             page = await author.store.stream("r-1", "log", after=0, limit=10)
             assert page.items == (
                 StreamItem(run_id="r-1", stream="log", offset=1, value="a", at=5),

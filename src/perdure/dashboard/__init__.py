@@ -1,0 +1,11 @@
+"""The dashboard: pages for people, served beside the HTTP API by the same process (docs/dashboard.md).
+
+Each page is a module in `pages`, with a template and perhaps a script of the same name, and one line in its list. Pages
+use the client and the views only. Needs the extra `http`.
+"""
+
+from __future__ import annotations
+
+from perdure.dashboard.site import Dashboard, dashboard
+
+__all__ = ["Dashboard", "dashboard"]

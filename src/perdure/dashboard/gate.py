@@ -1,0 +1,120 @@
+"""Who may see the pages, and which forms count.
+
+Where there are no tokens, everybody on this machine may do everything, as with the API, and is called "dashboard" in
+the audit trail. Where there are, whoever has none is shown the page to sign in. A form counts only if the browser says
+that a page of this very server sent it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from perdure.dashboard.rendering import PATH, Renderer
+from perdure.dashboard.sessions import COOKIE, LASTS, find_session
+from perdure.http.access import Access, Caller, check_local
+from perdure.http.pages import Answer
+from perdure.http.problems import OWN, Refused
+from perdure.http.tokens import Scope
+
+ACTOR: Final = "dashboard"  # who changes something where there are no tokens
+SIGN_IN: Final = f"{PATH}/sign-in"
+_OPEN: Final = (SIGN_IN, f"{PATH}/static/")
+_SAFE: Final = ("GET", "HEAD")
+_COOKIE_CHARS_MAX: Final = 8_000
+
+
+class Gate:
+    """Tells who looks at a page."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
+
+    def covers(self, path: str) -> bool:
+        return path in ("/", PATH) or path.startswith(f"{PATH}/")
+
+    async def identify(
+        self, access: Access, scope: MutableMapping[str, Any], headers: Mapping[str, str], peer: str | None
+    ) -> Caller | None:
+        """Who asks. Raises Refused: `unauthenticated` is answered with the page to sign in."""
+        needs_token = await access.needs_token()
+        if not needs_token:
+            check_local(dict(headers), peer)
+        if scope["method"] not in _SAFE:
+            check_origin(headers)
+        if scope["path"].startswith(_OPEN):
+            return None
+        if not needs_token:
+            return Caller(ACTOR, Scope.ADMIN, False)
+        caller = await find_session(access.client, session_of(headers))
+        if caller is None:
+            if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") == "navigate":
+                # A link from elsewhere: the cookie comes along when the page asks for itself.
+                raise Refused("unauthenticated", "", {"refresh": "0"})
+            raise Refused("unauthenticated", "sign in with a token")
+        return caller
+
+    def refused(self, refused: Refused, scope: MutableMapping[str, Any]) -> Answer:
+        if refused.code == "unauthenticated":
+            if "refresh" in refused.headers:
+                return Answer(
+                    status=200, headers={**_HTML, "refresh": "0"}, body=b"<!doctype html><title>Perdure</title>"
+                )
+            if scope["method"] in _SAFE:
+                return Answer(status=303, headers={"location": f"{SIGN_IN}?to={quote(_wanted(scope))}"}, body=b"")
+            return Answer(status=303, headers={"location": SIGN_IN}, body=b"")
+        status = OWN[refused.code][0]
+        caller = scope.get("state", {}).get("caller")
+        return self._renderer.told(status, refused.code.replace("_", " "), str(refused), refused.headers, caller)
+
+
+_HTML: Final = {"content-type": "text/html; charset=utf-8"}
+
+
+def check_origin(headers: Mapping[str, str]) -> None:
+    """Raise Refused unless a page of this server sent the request: the browser says so, and no page can make it lie. A
+    request that says nothing of where it comes from is refused too."""
+    if headers.get("sec-fetch-site") == "same-origin":
+        return
+    origin = headers.get("origin", "")
+    if "sec-fetch-site" in headers or not origin or urlsplit(origin).netloc != headers.get("host"):
+        raise Refused("origin_refused", "only a page of this dashboard can change something here")
+
+
+def session_of(headers: Mapping[str, str]) -> str:
+    """The session's id in a request's cookies, or nothing."""
+    text = headers.get("cookie", "")
+    if len(text) > _COOKIE_CHARS_MAX:
+        return ""
+    try:
+        found = SimpleCookie(text).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found is not None else ""
+
+
+def session_cookie(session_id: str, headers: Mapping[str, str], scheme: str) -> str:
+    """The header that has a browser keep a session, or (an empty id) forget it."""
+    is_secure = scheme == "https" or headers.get("x-forwarded-proto", "").lower() == "https"
+    lasts = int(LASTS.total_seconds()) if session_id else 0
+    secure = "; Secure" if is_secure else ""
+    return f"{COOKIE}={session_id}; Path={PATH}; Max-Age={lasts}; HttpOnly; SameSite=Strict{secure}"
+
+
+def _wanted(scope: MutableMapping[str, Any]) -> str:
+    raw: bytes = scope.get("raw_path") or b""
+    query: bytes = scope.get("query_string") or b""
+    path = raw.partition(b"?")[0].decode("ascii", "replace")
+    return f"{path}?{query.decode('ascii', 'replace')}" if query else path
+
+
+def safe_target(wanted: str) -> str:
+    """Where to go after signing in: a page of ours, whatever a link said."""
+    parts = urlsplit(wanted)
+    is_ours = not parts.scheme and not parts.netloc and (parts.path == PATH or parts.path.startswith(f"{PATH}/"))
+    return wanted if is_ours and "\\" not in wanted and not wanted.startswith(_OPEN) else PATH
+
+
+__all__ = ["ACTOR", "SIGN_IN", "Gate", "safe_target", "session_cookie", "session_of"]

@@ -1,0 +1,233 @@
+"""What a page is: a function that finds what it shows, a template of the same name, perhaps a module, and actions.
+
+The same function and template also keep an open page up to date: asked for as a stream of events, a page's address
+answers with those of its regions that have changed. What a reader has seen is in the id of each event, so any server
+can go on after any interruption, and nothing is kept for readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from base64 import urlsafe_b64encode
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from litestar import Request, Response, get, post
+from litestar.handlers import BaseRouteHandler
+from litestar.response import Stream
+from litestar.types import ControllerRouterHandler
+from msgspec import Struct
+
+from perdure.client import Client
+from perdure.dashboard.gate import session_of
+from perdure.dashboard.graphs import Graphs
+from perdure.dashboard.rendering import HEADERS, PATH, Renderer
+from perdure.dashboard.sessions import find_session
+from perdure.errors import PerdureError
+from perdure.http.access import Caller, caller_of, operates, reads
+from perdure.http.given import Asked, TheClient, TheStreams
+from perdure.http.problems import Refused
+from perdure.http.streams import MEDIA_TYPE, Said, Streams, looked
+from perdure.http.tokens import Scope
+
+log = logging.getLogger("perdure.http")
+
+_MARK_BYTES: Final = 6
+_TEXT_CHARS_MAX: Final = 1_000_000
+
+
+class Form:
+    """What somebody sent with a form. Fields that are not there are empty."""
+
+    def __init__(self, fields: Mapping[str, Sequence[str]]) -> None:
+        self._fields = fields
+
+    def text(self, name: str) -> str:
+        return next(iter(self._fields.get(name, ())), "")
+
+    def texts(self, name: str) -> list[str]:
+        return list(self._fields.get(name, ()))
+
+    def has(self, name: str) -> bool:
+        return name in self._fields
+
+    def number(self, name: str) -> int:
+        text = self.text(name)
+        if not text.isascii() or not text.isdigit() or len(text) > 18:
+            raise Refused("invalid_request", f"{name} is a number, not {text!r:.40}")
+        return int(text)
+
+
+class Visit:
+    """Somebody looks at a page: who, with what in its address."""
+
+    def __init__(
+        self, request: Request[Any, Any, Any], client: Client, graphs: Graphs, given: Form | None = None
+    ) -> None:
+        self.client = client
+        self.given = given  # what was sent with a form and could not be taken
+        self.graphs = graphs
+        self._request = request
+
+    @property
+    def caller(self) -> Caller:
+        return caller_of(self._request)
+
+    @property
+    def may_change(self) -> bool:
+        return self.caller.scope.includes(Scope.OPERATE)
+
+    async def is_over(self) -> bool:
+        """Whether whoever looks has no right to any more: they have signed out, or their token is gone."""
+        if not self.caller.by_token:
+            return False
+        return await find_session(self.client, session_of(self._request.headers)) is None
+
+    def part(self, name: str) -> str:
+        """A part of the path."""
+        found: str = self._request.path_params[name]
+        return found
+
+    def asked_all(self, name: str) -> list[str]:
+        """The same, of a name that may come several times."""
+        return self._request.query_params.getall(name, [])
+
+    def asked(self, name: str) -> str:
+        """What the address has under a name, or nothing."""
+        return self._request.query_params.get(name, "")
+
+
+class Wrong(Exception):
+    """What somebody sent cannot be taken: the page is shown again, with what they wrote and with what is wrong."""
+
+
+Shown = dict[str, Any]
+Show = Callable[[Visit], Awaitable[Shown]]
+Do = Callable[[Visit, Form], Awaitable[str]]
+
+
+class Action(Struct, frozen=True):
+    """A form that changes something: where it is sent to, and what is done, which gives the page to go on with."""
+
+    path: str
+    do: Do
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """A page at a path below the dashboard's. With a `title` it is in the menu; `extra` are handlers of its own."""
+
+    name: str
+    path: str
+    show: Show
+    title: str = ""
+    menu: str = ""  # the page of the menu that it belongs to, if it is not there itself
+    actions: Sequence[Action] = ()
+    extra: Sequence[ControllerRouterHandler] = ()
+
+
+def handlers_of(page: Page, renderer: Renderer, graphs: Graphs) -> list[ControllerRouterHandler]:
+    return [
+        _shown(page, renderer, graphs),
+        *(_done(page, action, renderer, graphs) for action in page.actions),
+        *page.extra,
+    ]
+
+
+def _shown(page: Page, renderer: Renderer, graphs: Graphs) -> BaseRouteHandler:
+    @get(f"{PATH}{page.path}", guards=[reads], include_in_schema=False, opt={"page": page.name})
+    async def shown(request: Asked, client: TheClient, streams: TheStreams) -> Response[Any]:
+        visit = Visit(request, client, graphs)
+        found = await _values(page, visit)
+        if MEDIA_TYPE in request.headers.get("accept", ""):
+            return _live(page, renderer, visit, streams, request.headers.get("last-event-id") or visit.asked("seen"))
+        seen = marks(renderer.regions(page.name, found))
+        live = {"seen": ".".join(seen.values()), "is_live": True} if seen else {}
+        text = renderer.page(page.name, {**found, **live})
+        return Response(text, media_type="text/html", headers=dict(HEADERS))
+
+    return shown
+
+
+async def _values(page: Page, visit: Visit) -> Shown:
+    return {
+        **await page.show(visit),
+        "caller": visit.caller,
+        "may_change": visit.may_change,
+        "said": visit.asked("said"),
+        "wrong": "",
+        "place": page.menu or page.name,
+    }
+
+
+def _live(page: Page, renderer: Renderer, visit: Visit, streams: Streams, seen: str) -> Stream:
+    known = seen.split(".")
+    loop = asyncio.get_running_loop()
+
+    async def look() -> list[Said] | None:
+        nonlocal known
+        began = loop.time()
+        try:
+            if await visit.is_over():
+                return None
+            regions = renderer.regions(page.name, await _values(page, visit))
+        except (PerdureError, Refused) as error:
+            log.info("a page cannot be kept up to date: %s", error)
+            return None
+        # Who looks on must not keep the store from its work: most of the time nobody asks it anything.
+        await asyncio.sleep(3 * (loop.time() - began))
+        now = marks(regions)
+        new = [
+            Said(event="region", data={"name": name, "html": html})
+            for name, html in regions.items()
+            if now[name] not in known
+        ]
+        known = list(now.values())
+        if new:
+            new[-1] = Said(event="region", data=new[-1].data, id=".".join(known))
+        return new
+
+    return streams.response(looked(look, streams.poll_s))
+
+
+def marks(regions: Mapping[str, str]) -> dict[str, str]:
+    """A few signs for each region, which are others when what it shows is."""
+    return {name: _mark(f"{name}\0{html}") for name, html in regions.items()}
+
+
+def _mark(text: str) -> str:
+    digest = hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=_MARK_BYTES).digest()
+    return urlsafe_b64encode(digest).decode()
+
+
+def _done(page: Page, action: Action, renderer: Renderer, graphs: Graphs) -> BaseRouteHandler:
+    @post(f"{PATH}{action.path}", guards=[operates], include_in_schema=False, status_code=303)
+    async def done(request: Asked, client: TheClient) -> Response[Any]:
+        form = await form_of(request)
+        visit = Visit(request, client, graphs, form)
+        try:
+            target = await action.do(visit, form)
+        except Wrong as wrong:
+            text = renderer.page(page.name, {**await _values(page, visit), "wrong": str(wrong)})
+            return Response(text, status_code=422, media_type="text/html", headers=dict(HEADERS))
+        return Response(None, status_code=303, headers={"location": target})
+
+    return done
+
+
+async def form_of(request: Asked) -> Form:
+    """Raises Refused unless it is what forms of ours send."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise Refused("unsupported_media_type", "only forms are taken here")
+    sent = await request.form()
+    fields: dict[str, list[str]] = {}
+    for name, value in sent.multi_items():
+        if not isinstance(value, str) or "\0" in value or len(value) > _TEXT_CHARS_MAX:
+            raise Refused("invalid_request", f"the field {name!r:.80} cannot be taken")
+        fields.setdefault(name, []).append(value)
+    return Form(fields)
+
+
+__all__ = ["Action", "Form", "Page", "Shown", "Visit", "Wrong", "form_of", "handlers_of"]

@@ -1,0 +1,75 @@
+"""The workflows that can be started, and starting one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from perdure.dashboard.page import Action, Form, Page, Shown, Visit, Wrong
+from perdure.dashboard.pages.events import json_of
+from perdure.dashboard.rendering import url
+from perdure.errors import InvalidArguments, RunExists, UnknownWorkflow, UnstorableValue
+
+
+class Definition(Struct, frozen=True, kw_only=True):
+    """A workflow, as engines that are alive have it."""
+
+    workflow: str
+    version: str
+    engines: list[str]
+    topics: list[str]  # of an operation: whose messages it handles
+    picture: Any
+
+
+async def show(visit: Visit) -> Shown:
+    found: dict[tuple[str, str], list[str]] = {}
+    for engine in await visit.client.engines():
+        for pair in engine.workflows:
+            found.setdefault(pair, []).append(engine.host)
+    handlers = await visit.client.handlers()
+    given = visit.given
+    return {
+        "title": "Definitions",
+        "definitions": [
+            Definition(
+                workflow=name,
+                version=version,
+                engines=hosts,
+                topics=[topic for topic, names in handlers.items() if name in names and not version],
+                picture=visit.graphs.plain(name, version),
+            )
+            for (name, version), hosts in sorted(found.items())
+        ],
+        "start": given.text("workflow") if given is not None else visit.asked("start"),
+        "version": given.text("version") if given is not None else visit.asked("version"),
+        "input": given.text("input") if given is not None else "{}",
+        "id": given.text("id") if given is not None else "",
+    }
+
+
+async def start(visit: Visit, form: Form) -> str:
+    """Started once, if it is given an id."""
+    arguments = json_of(form.text("input"), "The input")
+    if not isinstance(arguments, dict):
+        raise Wrong("The input is an object: the arguments by name, {} for none.")
+    try:
+        run = await visit.client.start(
+            form.text("workflow").strip(),
+            arguments,
+            version=form.text("version").strip() or None,
+            id=form.text("id").strip() or None,
+            actor=visit.caller.name,
+        )
+    except (InvalidArguments, RunExists, UnknownWorkflow, UnstorableValue) as error:
+        raise Wrong(str(error)) from error
+    return url("runs", run.id, said="started")
+
+
+page = Page(
+    name="definitions",
+    path="/definitions",
+    title="Definitions",
+    show=show,
+    actions=[Action("/definitions", start)],
+)

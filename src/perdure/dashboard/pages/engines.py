@@ -1,0 +1,17 @@
+"""Who shares the store: engines with what they can run, and clients."""
+
+from __future__ import annotations
+
+from perdure.dashboard.page import Page, Shown, Visit
+
+
+async def show(visit: Visit) -> Shown:
+    found = await visit.client.engines()
+    return {
+        "title": "Engines",
+        "engines": [one for one in found if one.workflows],
+        "clients": [one for one in found if not one.workflows],
+    }
+
+
+page = Page(name="engines", path="/engines", title="Engines", show=show)

@@ -1,0 +1,50 @@
+"""Signing in with a token, where there are tokens, and out."""
+
+from __future__ import annotations
+
+from litestar import Response, get, post
+from litestar.types import ControllerRouterHandler
+
+from perdure.dashboard.gate import SIGN_IN, safe_target, session_cookie, session_of
+from perdure.dashboard.page import form_of
+from perdure.dashboard.rendering import HEADERS, PATH, Renderer
+from perdure.dashboard.sessions import close_session, open_session
+from perdure.http.access import caller_of, reads
+from perdure.http.given import Asked, TheClient
+from perdure.http.pace import Pace
+from perdure.http.problems import Refused
+
+_TRIES_PER_S, _TRIES_BURST = 1, 20
+
+
+def handlers_of(renderer: Renderer) -> list[ControllerRouterHandler]:
+    tries = Pace(_TRIES_PER_S, _TRIES_BURST)
+
+    def answer(status: int, to: str, wrong: str = "") -> Response[str]:
+        text = renderer.page("sign_in", {"title": "Sign in", "caller": None, "to": to, "wrong": wrong})
+        return Response(text, status_code=status, media_type="text/html", headers=dict(HEADERS))
+
+    @get(SIGN_IN)
+    async def ask(request: Asked) -> Response[str]:
+        return answer(200, safe_target(request.query_params.get("to", "")))
+
+    @post(SIGN_IN, status_code=303)
+    async def sign_in(request: Asked, client: TheClient) -> Response[str] | Response[None]:
+        form = await form_of(request)
+        to = safe_target(form.text("to"))
+        session = await open_session(client, form.text("token").strip())
+        if session is None:
+            peer = request.client.host if request.client is not None else None
+            if wait_s := tries.wait_s(f"address {peer}"):
+                raise Refused("too_many_requests", f"too many tries; try again in {wait_s} s")
+            return answer(401, to, "This is no valid token.")
+        cookie = session_cookie(session, request.headers, request.url.scheme)
+        return Response(None, status_code=303, headers={"location": to, "set-cookie": cookie})
+
+    @post(f"{PATH}/sign-out", guards=[reads], status_code=303)
+    async def sign_out(request: Asked, client: TheClient) -> Response[None]:
+        await close_session(client, session_of(request.headers), caller_of(request).name)
+        cookie = session_cookie("", request.headers, request.url.scheme)
+        return Response(None, status_code=303, headers={"location": SIGN_IN, "set-cookie": cookie})
+
+    return [ask, sign_in, sign_out]

@@ -1,0 +1,38 @@
+"""A task for a person: what is asked, and a form made from the schema that the answer must fit."""
+
+from __future__ import annotations
+
+from perdure.dashboard.forms import field_of, value_of
+from perdure.dashboard.page import Action, Form, Page, Shown, Visit, Wrong
+from perdure.dashboard.rendering import url
+from perdure.errors import InvalidAnswer, UnstorableValue
+
+
+async def show(visit: Visit) -> Shown:
+    task = await visit.client.task(visit.part("task_id"))
+    return {
+        "title": task.title or f"Task {task.id}",
+        "task": task,
+        "field": field_of(task.schema),
+        "given": visit.given,
+    }
+
+
+async def answer(visit: Visit, form: Form) -> str:
+    """One answer counts: a second one is told that the task is closed."""
+    task = await visit.client.task(visit.part("task_id"))
+    value = value_of(field_of(task.schema), form)
+    try:
+        await visit.client.answer(task.id, value, actor=visit.caller.name)
+    except (InvalidAnswer, UnstorableValue) as error:
+        raise Wrong(str(error)) from error
+    return url("tasks", task.id, said="answered")
+
+
+page = Page(
+    name="task",
+    path="/tasks/{task_id:str}",
+    menu="tasks",
+    show=show,
+    actions=[Action("/tasks/{task_id:str}/answer", answer)],
+)

@@ -1,0 +1,6 @@
+// Loaded before the page is drawn, so that it does not flash in the other theme.
+(() => {
+  let kept = null;
+  try { kept = localStorage.getItem("perdure.theme"); } catch { /* a browser may keep nothing */ }
+  if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;
+})();

@@ -1,0 +1,168 @@
+"""Plain words for what the store has as data: durations, statuses, what a run waits for, why it does not go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from msgspec import Struct
+
+from perdure.diagnosing import WaitView
+from perdure.kernel.status import FINISHED, Status
+from perdure.views import RunView
+
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+class Look(Struct, frozen=True):
+    """How a status looks: a class of the stylesheet, and a sign, since colour alone tells not everybody."""
+
+    kind: str
+    sign: str
+
+
+_LOOKS: Final[Mapping[str, Look]] = {
+    Status.CREATED: Look("new", "○"),
+    Status.RUNNING: Look("running", "●"),
+    Status.SUSPENDED: Look("waiting", "◐"),
+    Status.CANCELLING: Look("undoing", "↺"),
+    Status.ROLLING_BACK: Look("undoing", "↺"),
+    Status.SUCCEEDED: Look("good", "✓"),
+    Status.FAILED: Look("bad", "✗"),
+    Status.CANCELLED: Look("ended", "–"),
+    Status.ROLLED_BACK: Look("undone", "↩"),
+    Status.ROLLBACK_FAILED: Look("bad", "!"),
+    "open": Look("waiting", "◐"),
+    "claimed": Look("running", "●"),
+    "answered": Look("good", "✓"),
+}
+_OTHER: Final = Look("ended", "·")
+
+
+def status_of(status: str) -> Look:
+    """How a status looks, of a run or of a task."""
+    return _LOOKS.get(status, _OTHER)
+
+
+def words_of(status: str) -> str:
+    return status.replace("_", " ")
+
+
+def duration(span: timedelta | float) -> str:
+    """A length of time in one or two units."""
+    seconds = span.total_seconds() if isinstance(span, timedelta) else span
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    if seconds < 0.000_95:
+        return f"{seconds * 1_000_000:.0f} µs"
+    if seconds < 0.999_5:
+        return f"{seconds * 1_000:.0f} ms" if seconds >= 0.009_5 else f"{seconds * 1_000:.1f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    whole = round(seconds)
+    for number, (size, unit) in enumerate(_UNITS):
+        if whole >= size:
+            count, rest = divmod(whole, size)
+            smaller, small_unit = _UNITS[number + 1]
+            more = rest // smaller
+            return f"{count} {unit} {more} {small_unit}" if more else f"{count} {unit}"
+    return "0 s"
+
+
+def amount(number: int, one: str, many: str | None = None) -> str:
+    """A number of things: 1 run, 2 runs."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def bytes_of(size: int) -> str:
+    value = float(size)
+    for unit in ("B", "kB", "MB"):
+        if value < 1_000:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value /= 1_000
+    return f"{value:.1f} GB"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Why does it wait?
+
+
+class Reason(Struct, frozen=True, kw_only=True):
+    """Something that a run waits for, in words. `run` and `task` are what to look at, `due_at` when it comes by
+    itself."""
+
+    text: str
+    since: datetime | None = None
+    due_at: datetime | None = None
+    run: str | None = None
+    event: str | None = None
+    is_awaited: bool = False
+    is_alarming: bool = False
+
+
+def reasons(run: RunView, waits: Sequence[WaitView], now: datetime) -> list[list[Reason]]:
+    """Why a run does not go on: all of these must come, each list is of those of which one will do."""
+    if run.status in FINISHED:
+        return []
+    found: list[list[Reason]] = []
+    if run.hold is not None:
+        found.append([Reason(text=_held(run.hold.kind, run.hold.reason), is_alarming=run.hold.kind != "paused")])
+    if run.stranded is not None:
+        text = f"{run.stranded}: start a worker that has this workflow, and it goes on"
+        found.append([Reason(text=text, is_alarming=True)])
+    by_position: dict[str, list[Reason]] = {}
+    for wait in waits:
+        by_position.setdefault(wait.position, []).append(_reason(wait, now))
+    found += by_position.values()
+    if not found:
+        found.append([Reason(text=_busy(run), since=run.updated_at)])
+    return found
+
+
+def _held(kind: str, reason: str) -> str:
+    if kind == "paused":
+        return f"it is paused: {reason}" if reason != "paused" else "it is paused, until somebody resumes it"
+    if kind == "poison":
+        return f"it is set aside, because its process died with it again and again: {reason}"
+    return f"its code does not fit its journal: {reason}"
+
+
+def _busy(run: RunView) -> str:
+    match run.status:
+        case "created":
+            return "nobody has begun it yet"
+        case "suspended":
+            return "what it waited for has come: it goes on as soon as an engine takes it"
+        case "rolling_back":
+            return "it is being undone"
+        case "cancelling":
+            return "it was cancelled, and gives up at its next step"
+        case _ if run.owner is None:
+            return "it goes on as soon as an engine takes it"
+        case _:
+            return "its code, or a step, is running"
+
+
+def _reason(wait: WaitView, now: datetime) -> Reason:
+    match wait.kind:
+        case "event" if wait.name.startswith("perdure.task"):
+            return Reason(text="somebody's answer to a task", since=wait.since, is_awaited=True)
+        case "event":
+            where = ", ".join(f"{name} = {value!r}" for name, value in wait.where.items())
+            text = f"the event {wait.name}" + (f" with {where}" if where else "")
+            return Reason(text=text, since=wait.since, event=wait.name, is_awaited=True)
+        case "run":
+            return Reason(text="the end of run", run=wait.target, since=wait.since, is_awaited=True)
+        case "retry":
+            text = f"the next attempt of step {wait.name}, after {amount(wait.attempts, 'failure')}"
+        case "beat":
+            text = f"step {wait.name}, which is running"
+            return Reason(text=text, since=wait.since, is_awaited=True)
+        case _:
+            text = "a timer" if wait.name in ("timer", "sleep", "") else f"the timer {wait.name}"
+    is_late = wait.due_at is not None and now - wait.due_at > timedelta(seconds=5)
+    return Reason(text=text, since=wait.since, due_at=wait.due_at, is_awaited=True, is_alarming=is_late)
+
+
+__all__ = ["Reason", "amount", "bytes_of", "duration", "reasons", "status_of", "words_of"]
