@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
-from perdure.errors import CommitConflict, CommitRefused, Fenced, Misuse, RunNotFound, StoreBroken
-from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
+from perdure.errors import CommitRefused, Misuse, StoreBroken
+from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import HandlerBook, MessageEventRow, OperationRow, ScopeRows
-from perdure.kernel.mail import knock
-from perdure.kernel.matching import Settlement
 from perdure.kernel.records import (
     Audit,
     DeadLetter,
     Engine,
     Entry,
     Event,
-    Hold,
     Mail,
-    Outcome,
     PublishedValue,
     Run,
     Staged,
 )
-from perdure.kernel.status import ACTIVE, FINISHED, Status
+from perdure.kernel.status import FINISHED, Status
 from perdure.kernel.stock import Artifact, Record, Task
 from perdure.ports import (
     ArtifactFilter,
@@ -49,41 +42,10 @@ from perdure.ports import (
     Transacts,
 )
 from perdure.storage.claims import better_models
-from perdure.storage.memory_cooperation import CooperationTables
-from perdure.storage.memory_events import EventTables
-from perdure.storage.memory_stock import StockTables
-from perdure.storage.memory_streams import StreamTables
+from perdure.storage.memory_commit import check_fence, check_rows, check_runs, check_storable, has_landed, write_batch
+from perdure.storage.memory_database import MemoryDatabase
 
 T = TypeVar("T")
-
-
-class MemoryDatabase(Struct, eq=False):
-    """What outlives a store: stores that share it are as processes that share a file."""
-
-    engines: dict[str, Engine] = field(default_factory=dict)
-    living: set[str] = field(default_factory=set)
-    runs: dict[str, StoredRun] = field(default_factory=dict)
-    active: set[str] = field(default_factory=set)
-    journal: dict[str, dict[int, Entry]] = field(default_factory=dict)
-    archive: dict[str, dict[tuple[int, int], Entry]] = field(default_factory=dict)  # (attempt, seq)
-    tables: EventTables = field(default_factory=EventTables)
-    streams: StreamTables = field(default_factory=StreamTables)
-    stock: StockTables = field(default_factory=StockTables)
-    cooperation: CooperationTables = field(default_factory=CooperationTables)
-    audit: dict[str, dict[int, Audit]] = field(default_factory=dict)
-    mail: dict[int, Mail] = field(default_factory=dict)
-    replies: dict[str, tuple[str, int]] = field(default_factory=dict)  # by slot; and when they were given
-    mail_count: int = 0
-    listeners: dict[MemoryStore, Callable[[], object]] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @contextmanager
-    def holding(self, run_id: str) -> Generator[MemoryDatabase]:
-        """Nobody else reads or writes meanwhile. Raises RunNotFound."""
-        with self.lock:
-            if run_id not in self.runs:
-                raise RunNotFound(run_id)
-            yield self
 
 
 class MemoryStore:
@@ -407,7 +369,7 @@ class MemoryStore:
         database = self._database()
         check_storable(*astuple(mail))
         with database.lock:
-            mail_id = _post(database, mail)
+            mail_id = database.post(mail)
         self._tell_others()
         return mail_id
 
@@ -428,189 +390,7 @@ class MemoryStore:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A commit: first everything that could refuse it, then the writes, which cannot fail
-
-
-def check_fence(database: MemoryDatabase, engine_id: str, epoch: int) -> Engine:
-    engine = database.engines.get(engine_id)
-    if engine is None or engine.epoch != epoch:
-        raise Fenced(f"the store does not know engine {engine_id!r} with epoch {epoch}", engine_id=engine_id)
-    if not engine.alive:
-        raise Fenced(f"engine {engine_id!r} was marked dead", engine_id=engine_id)
-    return engine
-
-
-def has_landed(database: MemoryDatabase, batch: Batch) -> bool:
-    engine = database.engines.get(batch.engine_id)
-    if engine and engine.epoch == batch.epoch and engine.batch == batch.number:
-        return True
-    engine = check_fence(database, batch.engine_id, batch.epoch)
-    if engine.batch != batch.number - 1:
-        raise Fenced(
-            f"engine {batch.engine_id!r} sends batch {batch.number}, but the store has {engine.batch} as its last",
-            engine_id=batch.engine_id,
-            batch=engine.batch,
-        )
-    return False
-
-
-def check_runs(database: MemoryDatabase, batch: Batch) -> None:
-    wrong = {run_id for run_id, write in batch.runs.items() if not _is_as_expected(database, write)}
-    for run_id, expected in batch.guards.items():
-        stored = database.runs.get(run_id)
-        if stored is None or (stored.run.owner, stored.run.version, stored.run.claim) != expected:
-            wrong.add(run_id)
-    taken = [key for key in batch.keys if key in database.tables.keys]
-    gone = batch.mail_done.keys() - database.mail.keys()
-    is_letter_gone = any(letter not in database.tables.letters for letter in batch.letters_gone)
-    is_task_gone = batch.stock is not None and not database.stock.accepts(batch.stock)
-    if wrong or taken or gone or is_letter_gone or is_task_gone:
-        raise CommitConflict(frozenset(wrong), frozenset(gone))
-
-
-def _is_as_expected(database: MemoryDatabase, write: RunWrite) -> bool:
-    stored = database.runs.get(write.run.id)
-    if write.expected_version is None or stored is None:
-        return write.expected_version is None and stored is None
-    expected = (write.expected_owner, write.expected_version, write.expected_claim)
-    return (stored.run.owner, stored.run.version, stored.run.claim) == expected
-
-
-def check_rows(database: MemoryDatabase, batch: Batch) -> None:
-    for write in batch.runs.values():
-        check_storable(*astuple(write.run), write.input, *astuple(write.outcome or Outcome()))
-        if write.expected_version is None and write.input is None:
-            raise CommitRefused(f"run {write.run.id!r} has no input", run_id=write.run.id)
-    said = (*batch.published.values(), *batch.stream_items)
-    for record in (*batch.journal, *batch.waits.values(), *batch.events, *batch.audit, *said):
-        check_storable(*astuple(record))
-    if batch.stock is not None:
-        for brought in (*batch.stock.artifacts, *batch.stock.tasks, *batch.stock.answers):
-            check_storable(*astuple(brought))
-    if batch.cooperation is not None:
-        check_storable(*database.cooperation.check(batch.cooperation))
-    check_storable(*batch.mail_done.values())
-    aside = {(run_id, first) for run_id, first, _ in batch.archive}
-    # What is asked of each new row, not of all that is there: a run may have many thousands.
-    taken = {
-        (entry.run_id, entry.seq)
-        for entry in batch.journal
-        if entry.seq in database.journal.get(entry.run_id, {})
-        and entry.run_id not in batch.hops
-        and not any(entry.run_id == other and entry.seq >= first for other, first in aside)
-    }
-    _check_unique("entry", taken, ((entry.run_id, entry.seq) for entry in batch.journal))
-    taken = {(row.run_id, row.seq) for row in batch.audit if row.seq in database.audit.get(row.run_id, {})}
-    _check_unique("audit row", taken, ((row.run_id, row.seq) for row in batch.audit))
-    for run_id, first, attempt in batch.archive:
-        if any((attempt, seq) in database.archive.get(run_id, {}) for seq in _from(database, run_id, first)):
-            raise CommitRefused(f"run {run_id!r} has archived entries of attempt {attempt} already", run_id=run_id)
-
-
-def _check_unique(what: str, taken: set[tuple[str, int]], keys: Iterable[tuple[str, int]]) -> None:
-    for key in keys:
-        if key in taken:
-            raise CommitRefused(f"run {key[0]!r} has an {what} {key[1]} already", run_id=key[0])
-        taken.add(key)
-
-
-def check_storable(*values: object) -> None:
-    """What no database can hold is refused here too: lone surrogates, and integers beyond 64 bits."""
-    for value in values:
-        if isinstance(value, str):
-            try:
-                value.encode()
-            except UnicodeEncodeError as error:
-                raise CommitRefused(f"a text cannot be stored: {error}") from error
-        elif isinstance(value, Mapping):
-            check_storable(*value.keys(), *value.values())
-        elif isinstance(value, Hold):
-            check_storable(*astuple(value))
-        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-            raise CommitRefused(f"the integer {value} does not fit into 64 bits")
-
-
-def write_batch(
-    database: MemoryDatabase, batch: Batch, settlement: Settlement, owners: Mapping[str, str | None] | None = None
-) -> Committed:
-    """All but events and waits, which are written already. `owners` are those of winners, if they are known."""
-    database.engines[batch.engine_id] = replace(database.engines[batch.engine_id], batch=batch.number)
-    runs, audit = awakened(batch, settlement.found.awake)
-    for run_id, write in runs.items():
-        database.runs[run_id] = _written(database.runs.get(run_id), write)
-        (database.active.add if write.run.status in ACTIVE else database.active.discard)(run_id)
-        run = write.run
-        takes_part = run.model == "operation" or run.bond == "called"
-        if write.expected_version is None and run.parent_id is not None and takes_part:
-            database.cooperation.children.setdefault(run.parent_id, []).append(run_id)
-    for run_id, first, attempt in batch.archive:
-        for seq in _from(database, run_id, first):
-            database.archive.setdefault(run_id, {})[attempt, seq] = database.journal[run_id].pop(seq)
-    for run_id in batch.hops:
-        database.journal.pop(run_id, None)
-        database.archive.pop(run_id, None)
-        database.audit.pop(run_id, None)
-    for entry in batch.journal:
-        database.journal.setdefault(entry.run_id, {})[entry.seq] = entry
-    for run_id in batch.consumed:
-        if stored := database.runs.get(run_id):
-            database.runs[run_id] = replace(stored, run=replace(stored.run, consumed=True))
-    for row in audit:
-        database.audit.setdefault(row.run_id, {})[row.seq] = row
-    for mail_id, reply in batch.mail_done.items():
-        if slot := database.mail.pop(mail_id).slot:
-            database.replies[slot] = (reply, batch.at)
-    found = settlement.found
-    for run_id in winners_elsewhere(batch, found):
-        owner = database.runs[run_id].run.owner if owners is None else owners[run_id]
-        if owner != batch.engine_id and _is_alive(database, owner):
-            found.told.add(run_id)
-    knocks = [knock(run_id, batch.engine_id, batch.at) for run_id in sorted(found.told)]
-    for mail in (*batch.mail, *knocks):
-        _post(database, mail)
-    database.streams.apply(batch)
-    database.stock.apply(batch)
-    if batch.cooperation is not None:
-        database.cooperation.apply(batch.cooperation, batch.at)
-    found.taken = [(run_id, database.tables.waits_of(run_id), database.tables.of(run_id)) for run_id in taken_in(batch)]
-    return found
-
-
-def _post(database: MemoryDatabase, mail: Mail) -> int:
-    if mail.slot and (mail.slot in database.replies or any(one.slot == mail.slot for one in database.mail.values())):
-        return 0
-    database.mail_count += 1
-    database.mail[database.mail_count] = replace(mail, id=database.mail_count)
-    return database.mail_count
-
-
-def _written(stored: StoredRun | None, write: RunWrite) -> StoredRun:
-    # Tags are copied: the caller may go on changing its own.
-    run = replace(write.run, tags=dict(write.run.tags))
-    if stored is None:
-        return StoredRun(run=run, input=write.input or "", outcome=write.outcome or Outcome())
-    was = stored.run
-    return StoredRun(
-        run=replace(
-            run,
-            workflow=was.workflow if write.input is None else run.workflow,
-            model=was.model,
-            parent_id=was.parent_id,
-            bond=was.bond,
-            consumed=was.consumed,
-            created_at=was.created_at,
-        ),
-        input=stored.input if write.input is None else write.input,
-        outcome=stored.outcome if write.outcome is None else write.outcome,
-    )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Reading
-
-
-def _from(database: MemoryDatabase, run_id: str, first: int) -> list[int]:
-    return [seq for seq in database.journal.get(run_id, {}) if seq >= first]
 
 
 def _in_order(rows: Mapping[int, T]) -> list[T]:
@@ -642,11 +422,7 @@ def _operation(database: MemoryDatabase, run_id: str) -> OperationRow | None:
 
 def _is_for(database: MemoryDatabase, mail: Mail, engine_id: str) -> bool:
     stored = database.runs.get(mail.run_id)
-    return stored is None or stored.run.owner == engine_id or not _is_alive(database, stored.run.owner)
-
-
-def _is_alive(database: MemoryDatabase, owner: str | None) -> bool:
-    return owner is not None and owner in database.engines and database.engines[owner].alive
+    return stored is None or stored.run.owner == engine_id or not database.is_alive(stored.run.owner)
 
 
 def _free(database: MemoryDatabase, offers: Iterable[Offer]) -> list[tuple[Run, Offer]]:
@@ -656,7 +432,7 @@ def _free(database: MemoryDatabase, offers: Iterable[Offer]) -> list[tuple[Run, 
     return [
         (run, known[run.workflow, run.workflow_version])
         for run in active
-        if (run.workflow, run.workflow_version) in known and not _is_alive(database, run.owner)
+        if (run.workflow, run.workflow_version) in known and not database.is_alive(run.owner)
     ]
 
 
@@ -696,3 +472,6 @@ def _matches(run: Run, wanted: RunFilter) -> bool:
         and (wanted.created_before is None or run.created_at < wanted.created_before)
         and (wanted.after is None or (run.created_at, run.id) < wanted.after)
     )
+
+
+__all__ = ["MemoryDatabase", "MemoryStore"]

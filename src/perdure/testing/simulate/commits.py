@@ -14,7 +14,8 @@ from perdure.errors import StoreBusy
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
 from perdure.kernel.matching import Question, Settlement, settle
 from perdure.kernel.records import Mail, Wait
-from perdure.storage.memory import MemoryDatabase, check_rows, check_runs, has_landed, write_batch
+from perdure.storage.memory_commit import check_rows, check_runs, has_landed, write_batch
+from perdure.storage.memory_database import MemoryDatabase
 from perdure.storage.memory_events import Answers, EventTables
 from perdure.testing.simulate.network import Fate
 from perdure.testing.simulate.transactions import Bug, Transaction

@@ -20,7 +20,8 @@ from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Mail
 from perdure.kernel.stock import Task
 from perdure.ports import LoadedRun
-from perdure.storage.memory import MemoryDatabase, check_storable
+from perdure.storage.memory_commit import check_storable
+from perdure.storage.memory_database import MemoryDatabase
 from perdure.testing.simulate.commits import Commit
 from perdure.testing.simulate.locks import Locks
 from perdure.testing.simulate.loop import process_name

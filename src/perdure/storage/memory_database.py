@@ -1,0 +1,62 @@
+"""The tables of the store in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from perdure.errors import RunNotFound
+from perdure.kernel.records import Audit, Engine, Entry, Mail
+from perdure.ports import StoredRun
+from perdure.storage.memory_cooperation import CooperationTables
+from perdure.storage.memory_events import EventTables
+from perdure.storage.memory_stock import StockTables
+from perdure.storage.memory_streams import StreamTables
+
+
+class MemoryDatabase(Struct, eq=False):
+    """What outlives a store: stores that share it are as processes that share a file."""
+
+    engines: dict[str, Engine] = field(default_factory=dict)
+    living: set[str] = field(default_factory=set)
+    runs: dict[str, StoredRun] = field(default_factory=dict)
+    active: set[str] = field(default_factory=set)
+    journal: dict[str, dict[int, Entry]] = field(default_factory=dict)
+    archive: dict[str, dict[tuple[int, int], Entry]] = field(default_factory=dict)  # (attempt, seq)
+    tables: EventTables = field(default_factory=EventTables)
+    streams: StreamTables = field(default_factory=StreamTables)
+    stock: StockTables = field(default_factory=StockTables)
+    cooperation: CooperationTables = field(default_factory=CooperationTables)
+    audit: dict[str, dict[int, Audit]] = field(default_factory=dict)
+    mail: dict[int, Mail] = field(default_factory=dict)
+    replies: dict[str, tuple[str, int]] = field(default_factory=dict)  # by slot; and when they were given
+    mail_count: int = 0
+    listeners: dict[object, Callable[[], object]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def holding(self, run_id: str) -> Generator[MemoryDatabase]:
+        """Nobody else reads or writes meanwhile. Raises RunNotFound."""
+        with self.lock:
+            if run_id not in self.runs:
+                raise RunNotFound(run_id)
+            yield self
+
+    def is_alive(self, owner: str | None) -> bool:
+        return owner is not None and owner in self.engines and self.engines[owner].alive
+
+    def entries_from(self, run_id: str, first: int) -> list[int]:
+        """The numbers of a run's journal entries from this one on."""
+        return [seq for seq in self.journal.get(run_id, {}) if seq >= first]
+
+    def post(self, mail: Mail) -> int:
+        """Leave a mail; its id, or 0 if there is one with its slot, or an answer to it, already."""
+        if mail.slot and (mail.slot in self.replies or any(one.slot == mail.slot for one in self.mail.values())):
+            return 0
+        self.mail_count += 1
+        self.mail[self.mail_count] = replace(mail, id=self.mail_count)
+        return self.mail_count
