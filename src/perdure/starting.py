@@ -10,7 +10,7 @@ from perdure.connections import insert_run, insert_run_async
 from perdure.controlling import deadline_at
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.deciding import drafted
-from perdure.errors import UnknownWorkflow
+from perdure.errors import InvalidArguments, UnknownWorkflow
 from perdure.handles import RunHandle
 from perdure.kernel import ops
 from perdure.kernel.decide import Started
@@ -217,7 +217,8 @@ class Starting:
         return called(call)
 
     async def _version(self, name: str) -> str:
-        """The version of a workflow that the engine has that came last. Raises UnknownWorkflow."""
+        """The version of a workflow that the engine has that came last. Raises UnknownWorkflow, and InvalidArguments if
+        it is an operation."""
         engines = [engine for engine in await self._store.engines() if engine.alive]
         versions = [version for engine in engines for known, version in engine.workflows if known == name]
         if not versions:
@@ -226,4 +227,11 @@ class Starting:
                 f"no engine that is alive has a workflow {name!r}, only: {', '.join(known) or 'none'}; to start it all "
                 "the same, and have it wait for one, say which version it is to be: version=''"
             )
+        if versions[-1] == "" and self._workflows.get((name, "")) is None:
+            topics = sorted(row.topic for row in (await self._store.handlers()).handlers if row.name == name)
+            if topics:
+                raise InvalidArguments(
+                    f"{name!r} is an operation, which is not started but handles messages: emit one on the topic "
+                    f"{topics[0]!r}"
+                )
         return versions[-1]

@@ -150,6 +150,18 @@ async def test_a_client_emits_and_follows(make_store: Callable[[], Store]) -> No
     assert diary == ["root 0", "child 0"]
 
 
+async def test_an_operation_is_not_started_by_its_name(make_store: Callable[[], Store]) -> None:
+    """It would be a run that nobody can go on with."""
+    async with (
+        Engine(make_store(), workflows=[Diary().operation("root", ROOT, [])]) as engine,
+        Client(make_store()) as client,
+    ):
+        for asked in (engine, client):
+            with pytest.raises(InvalidArguments, match="'root' is an operation.*emit one on the topic 'root'"):
+                await asked.start("root", {})
+        assert (await client.runs()).runs == []
+
+
 async def test_operations_and_functions_share_their_names() -> None:
     diary = Diary()
     with pytest.raises(DuplicateWorkflow, match="have the same name"):
