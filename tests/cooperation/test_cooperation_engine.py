@@ -157,7 +157,7 @@ async def test_an_operation_is_not_started_by_its_name(make_store: Callable[[], 
         Client(make_store()) as client,
     ):
         for asked in (engine, client):
-            with pytest.raises(InvalidArguments, match="'root' is an operation.*emit one on the topic 'root'"):
+            with pytest.raises(InvalidArguments, match=r"'root' is an operation.*emit one on the topic 'root'"):
                 await asked.start("root", {})
         assert (await client.runs()).runs == []
 
