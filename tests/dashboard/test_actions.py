@@ -5,7 +5,20 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.dashboard.site import Eyes, House, Luck, Paid, asks, awaits_payment, checkout, greet, naps
+from perdure.cooperation import Topic
+from tests.dashboard.site import (
+    Eyes,
+    House,
+    Luck,
+    Order,
+    Paid,
+    asks,
+    awaits_payment,
+    checkout,
+    greet,
+    naps,
+    orders,
+)
 
 
 def actors(house: House, run_id: str) -> list[tuple[str, str]]:
@@ -256,8 +269,6 @@ def test_a_workflow_is_started_and_its_artifact_downloaded(house: House, eyes: E
 
 
 def test_an_operation_that_committed_is_undone(house: House, eyes: Eyes) -> None:
-    from tests.dashboard.site import Order, orders
-
     async def place() -> str:
         root = await house.engine.emit(orders, Order(sku="lamp", price=1))
         await root.finished()
@@ -269,6 +280,19 @@ def test_an_operation_that_committed_is_undone(house: House, eyes: Eyes) -> None
     page.click("dialog[open] >> text=Undo the run")
     expect(page.locator("h1 + .status")).to_have_text("↩rolled back")
     expect(page.locator("#tree .status")).to_have_text(["↩rolled back"] * 4)
+
+
+def test_an_emission_that_nobody_has_taken_is_cancelled(house: House, eyes: Eyes) -> None:
+    async def ask() -> str:
+        approvals = Topic("approvals", str)
+        await house.engine.register_handler(approvals, "a person")
+        return (await house.engine.emit(approvals, "a piano")).id
+
+    page = eyes.go(f"/ui/runs/{house.do(ask())}")
+    page.click("text=Cancel…")
+    page.click("dialog[open] >> text=Cancel the run")
+    expect(page.locator(".said")).to_be_visible()
+    expect(page.locator("#tree .status").first).to_have_text("↩rolled back")
 
 
 def test_what_is_shown_follows_without_a_reload_and_leaves_the_reader_alone(house: House, eyes: Eyes) -> None:
