@@ -162,6 +162,7 @@ class Site:
 async def site(
     make_store: Callable[[], Store], *, workflows: Sequence[Any] = WORKFLOWS, **options: Any
 ) -> AsyncGenerator[Site]:
+    Luck.has_come = False
     engine = Engine(make_store(), workflows=workflows, poll_s=0.05, grace_s=0)
     client = Client(make_store(), poll_s=0.05)
     options = {"poll_s": 0.02, "requests_burst": 100_000, **options}
