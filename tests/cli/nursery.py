@@ -48,6 +48,7 @@ def watch_over(wanted: dict[str, Any]) -> None:
 
 def become(wanted: dict[str, Any]) -> None:
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Whoever runs the tests in the background ignores it.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     if wanted["terminal"] is not None:
         tty = os.open(wanted["terminal"], os.O_RDWR)  # The first that a new session opens is its terminal.
