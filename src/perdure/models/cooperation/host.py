@@ -279,6 +279,8 @@ class OperationHost:
                 self._want(run_id)
 
     def _found(self, run_id: str, scopes: StoredScopes, hierarchy: Any, staged: Staged | None) -> None:
+        if run_id in self._loading and run_id in self._wanted:
+            return  # It was asked for since: this may have been read before what made it come to life was written.
         run = self._loading.pop(run_id, None)
         told = self._told.pop(run_id, [])
         if run is None:
