@@ -161,6 +161,19 @@ async def test_a_server_without_tls(url: str) -> None:
     assert "it has no TLS" in str(refused)
 
 
+async def test_a_server_that_ends_while_it_is_asked_for_tls_is_asked_again_later() -> None:
+    """It may send anything then, which is no answer, and nobody's mistake."""
+
+    async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(8)
+        writer.write(b"\0")
+        writer.close()
+
+    async with await asyncio.start_server(end, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert isinstance(await refusal(f"postgresql://postgres@127.0.0.1:{port}/postgres?lease=2"), StoreBusy)
+
+
 async def test_a_file_that_is_not_there_is_named(url: str) -> None:
     refused = await refusal(f"{url}&sslmode=verify-full&sslrootcert=/nowhere/ca.pem")
     assert isinstance(refused, StoreBroken)

@@ -8,12 +8,13 @@ import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final, Protocol
+from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 
 from perdure.errors import PerdureError, StoreBroken
 from perdure.storage.postgres.address import Address
-from perdure.storage.postgres.faults import is_definite, store_fault
+from perdure.storage.postgres.faults import REFUSES_TLS, is_definite, store_fault
 from perdure.storage.postgres.pooling import rewritten, settings_of
 
 STEP_REST_S: Final = 60.0  # So long, or for the lease, a step may leave its transaction waiting.
@@ -220,9 +221,14 @@ async def _connect(address: Address, **options: Any) -> Any:
         url = urls.pop(0)
         try:
             return await driver.connect(url, timeout=address.lease_s * _CONNECT_SHARE / len(address.urls), **options)
-        except (OSError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched):
-            if not urls:
-                raise
+        except (OSError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched) as error:
+            if urls:
+                continue
+            if REFUSES_TLS in str(error) and not _asks_for_tls(url):
+                raise ConnectionResetError(
+                    "it answered neither yes nor no to a question, as if it were ending"
+                ) from error
+            raise
         except ValueError as error:
             if isinstance(error, asyncpg.InterfaceError):
                 raise
@@ -232,6 +238,12 @@ async def _connect(address: Address, **options: Any) -> Any:
                 " correct it",
                 database=address.name,
             ) from None
+
+
+def _asks_for_tls(url: str) -> bool:
+    """Whether a server without TLS will not do."""
+    given = dict(parse_qsl(urlsplit(url).query)).get("sslmode") or os.environ.get("PGSSLMODE", "")
+    return given in ("require", "verify-ca", "verify-full")
 
 
 def _limit_silence(connection: Any, limit_ms: int) -> None:

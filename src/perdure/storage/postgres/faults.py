@@ -46,6 +46,8 @@ _CLOSED: Final = {
     ),
 }
 
+REFUSES_TLS: Final = "rejected SSL upgrade"  # what the driver says then
+
 LOST: Final = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
@@ -103,7 +105,7 @@ def _closed(error: Exception, code: str) -> str | None:
         )
     if "unsupported startup parameter" in str(error):
         return "this is PgBouncer; say so with pgbouncer=true in the URL, and give a way around it with direct=…"
-    if isinstance(error, ConnectionError) and "rejected SSL upgrade" in str(error):
+    if isinstance(error, ConnectionError) and REFUSES_TLS in str(error):
         return "it has no TLS, and sslmode asks for it; turn `ssl` on in the server, or use sslmode=prefer"
     return _CLOSED.get(code) or _CLOSED.get(code[:2])
 
