@@ -23,6 +23,12 @@ from tests.storage.postgres.server import VERSIONS, PostgresServer, Servers
 
 LEASE_S = 2.0
 REJOINED = re.compile(r"was marked dead; dropping \d+ runs and registering anew")
+# What asyncio says of a future of asyncpg's, when a process sleeps for longer than an attempt to connect may take: the
+# driver gives the attempt up and forgets the future. The attempt is made again.
+DRIVERS_OWN = re.compile(
+    r"ERROR Future exception was never retrieved\n"
+    r"future: <Future finished exception=ConnectionError\('unexpected connection_lost\(\) call'\)>"
+)
 
 
 @pytest.mark.timeout(600)
@@ -178,7 +184,7 @@ async def check(convoy: Convoy, is_lossy: bool) -> None:
     tell(f"{len(starts)} attempts of steps ({unseen} not looked at), {again} steps again;", convoy.takeovers.summary)
     messages = convoy.messages()
     tell(f"{len(REJOINED.findall(messages))} times an engine was marked dead and registered anew")
-    assert " ERROR " not in messages, messages
+    assert " ERROR " not in DRIVERS_OWN.sub("", messages), messages
     assert [line for line in lines if line.what == LATE] == []
     assert unseen < len(starts) // 2
     assert is_lossy or FORGOTTEN not in convoy.messages()
