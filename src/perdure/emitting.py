@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -41,6 +41,7 @@ from perdure.ports import Clock, Codec, Ids, RunFilter, Store
 M = TypeVar("M")
 
 _PAGE = 64
+_AT_WORK = (Status.SUSPENDED, Status.RUNNING)
 
 
 class Source(Protocol):
@@ -291,10 +292,15 @@ class Emitting:
 
     async def register_handler(self, topic: Topic[Any] | str, name: str) -> None:
         """Have messages of a topic wait for a handler of this name, from now on, that no engine has: a person, another
-        system. See `complete_handler`. Engines register their operations by themselves."""
+        system. See `complete_handler`. Engines register their operations by themselves.
+
+        Those who wait for handlers of the topic know of it when this returns. If the process dies before, they hear of
+        it from the next engine with operations that is opened or finds it dead, or when this is called again.
+        """
         self._check_open()
         pair = (topic if isinstance(topic, str) else topic.name, checked_text(name, "a handler's name"))
-        await self._invite(await self._book.register([pair], self._clock.now()))
+        await self._book.register([pair], self._clock.now())
+        await self._invite()
 
     async def retire_handler(
         self, topic: Topic[Any] | str, name: str, *, release: bool = False, actor: str = "api"
@@ -302,7 +308,8 @@ class Emitting:
         """No longer expect a handler: messages that are emitted from now on do not wait for it. Those that wait already
         go on waiting, unless they are to `release` it: then what it has not begun by now it never begins.
 
-        False if it was not expected. An engine that has it registers it again when it is opened.
+        False if it was not expected. An engine that has it registers it again when it is opened. If the process dies
+        before this returns, not all may be released: ask again, and the others are.
         """
         self._check_open()
         name = checked_text(name, "a handler's name")
@@ -326,22 +333,26 @@ class Emitting:
             with suppress(Misuse):  # Somebody has taken it meanwhile.
                 await self._settle(view, writes, Status.CANCELLED, news, actor)
 
-    async def _invite(self, topics: Collection[str]) -> None:
-        """Tell those who wait for handlers of these topics that there are more."""
-        if not topics:
+    async def _invite(self) -> None:
+        """Tell those who wait for handlers of which they may not know, whoever registered these."""
+        untold = self._book.untold
+        if not untold:
             return
-        async for found in self._found(None, Status.SUSPENDED):
+        topics = {topic for topic, _ in untold}
+        # One that runs may be about to wait again, by the book as it was.
+        async for found in self._found(None, *_AT_WORK):
             emitted = {message.id for message in found.messages if message.topic in topics}
             waiting = {row.cooperation_lineage[-1] for row in found.events if row.message_id in emitted}
             now = self._clock.now()
             for run in found.runs.values():
-                if run.id in waiting and not run.is_call and found.statuses[run.id] == Status.SUSPENDED:
+                if run.id in waiting and not run.is_call and found.statuses[run.id] in _AT_WORK:
                     await self._submitted(ops.Tell(run_id=run.id, at=now, kind=JOIN))
+        await self._book.told(untold, self._clock.now())
 
-    async def _found(self, handler: str | None, status: Status) -> AsyncIterator[StoredScopes]:
-        """What there is of operations' runs that are in a status."""
+    async def _found(self, handler: str | None, *statuses: Status) -> AsyncIterator[StoredScopes]:
+        """What there is of operations' runs that are in one of these statuses."""
         after: tuple[int, str] | None = None
-        wanted = RunFilter(workflow=handler, statuses=(status,), limit=_PAGE)
+        wanted = RunFilter(workflow=handler, statuses=statuses, limit=_PAGE)
         while page := await self._store.list(replace(wanted, after=after)):
             after = (page[-1].created_at, page[-1].id)
             if ids := [run.id for run in page if run.model == "operation"]:

@@ -136,10 +136,8 @@ class Engine(Client):
             await self._store.open()
             await self._resources.acquire()
             await self._coordinator.start()
-            topics: set[str] = set()
             if operations := self._workflows.operations.values():
-                handlers = [(one.topic.name, one.name) for one in operations]
-                topics = await self._book.register(handlers, self._clock.now())
+                await self._book.register([(one.topic.name, one.name) for one in operations], self._clock.now())
         except BaseException:
             self._functions.close()
             self.operations.close()
@@ -152,9 +150,8 @@ class Engine(Client):
         except BaseException:
             await self.shutdown(grace=0)
             raise
-        if topics:
-            self._background(self._invite_all(topics))
-        self._watch(self._recovery.run, lambda: self._recovery.is_behind)
+        self._invite_soon()
+        self._watch(self._recover_others, lambda: self._recovery.is_behind)
         if self._poll_s is not None:
             self._background(self._purge_regularly())
             self._block_watch = BlockWatch(self._blocked_warn_s)
@@ -230,12 +227,24 @@ class Engine(Client):
     def _hearing(self) -> Hearing:
         return _Hearing(self)
 
-    async def _invite_all(self, topics: set[str]) -> None:
-        """Whoever is not told goes on without the new handlers, as if they had come a little later."""
+    async def _recover_others(self) -> None:
+        await self._recovery.run()
+        if self._workflows.operations:
+            # Who has died may have registered handlers, and told nobody.
+            await self._book.load(again=True)
+            self._invite_soon()
+
+    def _invite_soon(self) -> None:
+        if self._book.untold:
+            self._background(self._invite_all())
+
+    async def _invite_all(self) -> None:
+        """Whoever is not told is told by the next engine that looks into the book, and may go on before that without
+        the new handlers, as if these had come a little later."""
         try:
-            await self._invite(topics)
+            await self._invite()
         except PerdureError as error:
-            log.warning("not all who wait for handlers of %s know of the new ones: %s", sorted(topics), error)
+            log.warning("not all who wait know of the new handlers %s: %s", sorted(self._book.untold), error)
 
     def _expect(self, began: Iterable[LiveOperation]) -> None:
         self.operations.expect(began)

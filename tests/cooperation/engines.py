@@ -123,8 +123,31 @@ class EngineWorld(Seen):
 
         self._do(self._environment.survive(ask))
 
-    def retire(self, topic: Topic[Any], handler: str) -> None:
-        self._do(self._environment.engine.retire_handler(topic, handler))
+    def retire(self, topic: Topic[Any], handler: str, *, release: bool = False) -> None:
+        self._insist(lambda engine: engine.retire_handler(topic, handler, release=release))
+
+    def register(self, topic: Topic[Any], handler: str) -> None:
+        self._insist(lambda engine: engine.register_handler(topic, handler))
+
+    def _insist(self, request: Callable[[Engine], Coroutine[Any, Any, Any]]) -> None:
+        """Whoever asks from outside asks again if the process dies before it has answered."""
+
+        async def ask(env: Environment) -> None:
+            await request(env.engine)
+
+        self._do(self._environment.survive(ask))
+
+    def come(self, operation: Operation[Any]) -> None:
+        """Its process is stopped, and started again with this operation too."""
+
+        async def restart(env: Environment) -> None:
+            if operation not in self.operations:
+                self.operations += (operation,)
+                assert env._workflows is not None  # pyright: ignore[reportPrivateUsage]
+                env._workflows.append(operation)  # pyright: ignore[reportPrivateUsage]
+                await env.restart()
+
+        self._do(self._environment.survive(restart))
 
     def _ask(self, request: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
         if not self._loop.is_running():
