@@ -7,7 +7,7 @@ once the rows of the step are committed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from perdure.models.cooperation.define import Operation, Topic
 from perdure.models.cooperation.events import EventType, Lineage, Message, MessageEvent, ReturnValue
 from perdure.models.cooperation.moves import NewRun
 from perdure.models.cooperation.rows import RowCodec
+from perdure.models.functions.define import RunCall, Workflow
 from perdure.ports import PlainCodec, Store
 from perdure.testing import Environment, VirtualClock
 from perdure.testing.environment import StoreSource
@@ -42,8 +43,10 @@ class EngineWorld(Seen):
         crash_at: int | None = None,
         point: Point = "before",
         frozen: bool = False,
+        workflows: Sequence[Workflow[Any, Any]] = (),
         **_: Any,
     ) -> None:
+        """`workflows` are functions and graphs that take part."""
         self.operations = operations
         self.messages: list[Message] = []
         self.events: list[MessageEvent] = []
@@ -63,7 +66,7 @@ class EngineWorld(Seen):
         self._source = SOURCES[on]()
         clock = VirtualClock(datetime.fromtimestamp(1_000, UTC))
         self._environment = Environment(
-            operations,
+            [*operations, *workflows],
             self._source,
             clock=clock,
             autojump_s=None if frozen else 0.05,
@@ -85,6 +88,12 @@ class EngineWorld(Seen):
             return (await env.engine.emit(topic, message, id=id, context=context)).id
 
         return (self._do(self._environment.survive(emit)),)
+
+    def start(self, call: RunCall[Any], id: str) -> None:
+        self._insist(lambda engine: engine.start(call, id=id))
+
+    def status(self, id: str) -> str:
+        return self._do(self._environment.engine.handle(id).status())
 
     def run(self) -> Any:
         async def settle(env: Environment) -> None:
