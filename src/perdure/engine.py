@@ -41,6 +41,7 @@ from perdure.sending import PENDING_MAX, RETENTION
 log = logging.getLogger("perdure")
 
 _PURGE_EVERY_S = 60.0
+_INVITE_AGAIN_S = 1.0
 
 
 class _Hearing(Hearing):
@@ -119,6 +120,7 @@ class Engine(Client):
         self._blocked_warn_s = blocked_warn_s
         self._grace_s = grace_s
         self._deadlines: dict[str, Timer] = {}
+        self._is_inviting = False
         self._block_watch: BlockWatch | None = None
         self._recovery: Recovery
         self._functions: FunctionHost
@@ -235,16 +237,24 @@ class Engine(Client):
             self._invite_soon()
 
     def _invite_soon(self) -> None:
-        if self._book.untold:
+        if self._book.untold and not self._is_inviting:
+            self._is_inviting = True
             self._background(self._invite_all())
 
     async def _invite_all(self) -> None:
-        """Whoever is not told is told by the next engine that looks into the book, and may go on before that without
-        the new handlers, as if these had come a little later."""
+        """Whoever has not been told yet may go on without the new handlers, as if these had come a little later. If
+        this engine ends before, the next one that looks into the book does it."""
         try:
-            await self._invite()
-        except PerdureError as error:
-            log.warning("not all who wait know of the new handlers %s: %s", sorted(self._book.untold), error)
+            while self._book.untold:
+                try:
+                    await self._invite()
+                except EngineStopped:
+                    return
+                except PerdureError as error:
+                    log.warning("not all who wait know of new handlers yet, which is tried again: %s", error)
+                    await pause(self._clock, _INVITE_AGAIN_S)
+        finally:
+            self._is_inviting = False
 
     def _expect(self, began: Iterable[LiveOperation]) -> None:
         self.operations.expect(began)

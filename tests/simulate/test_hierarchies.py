@@ -10,7 +10,7 @@ import pytest
 from perdure.testing.simulate.hierarchies import simulate_hierarchies
 
 FIRST = int(os.environ.get("PERDURE_SIMULATE_FROM") or secrets.randbelow(2**31))
-SEEDS = int(os.environ.get("PERDURE_SIMULATE_HIERARCHIES") or 40)
+SEEDS = int(os.environ.get("PERDURE_SIMULATE_HIERARCHIES") or 30)
 TAIL = 60
 
 
