@@ -148,6 +148,7 @@ class World(Seen):
         self.on_commit: list[Callable[[World], None]] = []
         self._ids = (f"{number:04}" for number in count(1))
         self._flying: dict[Lineage, tuple[Invoke | Handle | Undo, Outcome, list[str]]] = {}
+        self._heard: dict[Lineage, OperationRun] = {}
         self._noted: list[str] = []
         self._read: Hierarchy | None = None  # until the next commit
         self._moves: dict[Lineage, Move] = {}  # until then, or until time passes
@@ -182,8 +183,8 @@ class World(Seen):
             self._land(one)
             return True
         view = self.view(one)
-        if self.late and self.lots.random() < 0.5:
-            view = msgspec.structs.replace(view, told=None, asks=())  # The mail has not come yet.
+        if self.late:
+            view = self._heard_of(one, view)
         move = next_move(self.plans[one.handler][1], view)
         if isinstance(move, (Wait, Nothing)):
             return True
@@ -280,6 +281,15 @@ class World(Seen):
         for _, _, lost in self._flying.values():
             self.trouble += lost
         self._flying.clear()
+        self._heard.clear()
+
+    def _heard_of(self, one: NewRun, view: OperationRun) -> OperationRun:
+        """What a run knows: at first all that there is, and from then on what has reached it by mail."""
+        known = self._heard.setdefault(one.lineage, view)
+        if self.lots.random() < 0.5:
+            return msgspec.structs.replace(view, told=known.told, asks=known.asks)  # The mail has not come yet.
+        self._heard[one.lineage] = view
+        return view
 
     def _forget(self, changed: set[Lineage]) -> None:
         """Rows of a lineage matter to the runs below it, to itself and to its parent."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import string
+import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from typing import Literal, cast
 
+import asyncpg
 import pytest
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced, OutcomeUnknown, RunNotFound, StoreBroken, StoreBusy
@@ -17,6 +19,8 @@ from perdure.kernel.records import Mail
 from perdure.ports import Offer, Store
 from perdure.storage import open_store
 from perdure.storage.postgres import PostgresStore
+from perdure.storage.postgres.connection import Session
+from perdure.storage.postgres.faults import is_lost
 from perdure.testing.conformance.base import Author, a_run, an_entry, an_event, insert, offers, update, waits_for
 from tests.storage.postgres.meddling import author_on, meddler, until_somebody_waits
 from tests.storage.postgres.proxy import Proxy, proxy_to
@@ -86,6 +90,17 @@ async def test_what_is_cut_before_its_commit_is_sent_was_not_written(url: str, w
             await author.store.commit(batch)
         assert not (await author.store.commit(batch)).landed
         assert [event.id for event in await author.store.events()] == ["known", "e-1"]
+
+
+async def test_a_connection_that_is_cut_between_two_messages_of_a_request_is_lost(url: str) -> None:
+    """As after the process was stopped for a while: the answer to the first message is there, and it is too late."""
+    connection = await asyncpg.connect(url.partition("?")[0])
+    request = asyncio.create_task(Session(connection, 0.1).fetch("select 17"))
+    await asyncio.sleep(0)  # It has sent the first.
+    time.sleep(0.5)  # Nothing is heard meanwhile.
+    with pytest.raises(asyncpg.PostgresConnectionError) as caught:
+        await request
+    assert is_lost(caught.value)
 
 
 async def test_runs_of_a_claim_whose_answer_was_lost_are_not_lost(url: str) -> None:
