@@ -130,7 +130,8 @@ class Emitting:
         is registered for the topic.
 
         With an `id`, the message's, this is idempotent: a second time gives the same hierarchy; on another topic it
-        raises RunExists. Raises InvalidArguments, UnstorableValue.
+        raises RunExists. An `actor` that is named is in the audit of these runs. Raises InvalidArguments,
+        UnstorableValue.
         """
         self._check_open(to_start=True)
         if actor != "api":
@@ -170,13 +171,12 @@ class Emitting:
         while True:
             draft = self._drafting.emitted(emission, handled=handled)
             now = self._clock.now()
+            starts = self._drafting.starts(draft, tags or {}, now)
+            if actor != "api":
+                starts = tuple(replace(start, actor=actor) for start in starts)
             op = ops.Emit(
-                run_id="",
-                at=now,
-                actor=actor,
-                added=self._drafting.added(draft, now),
-                starts=self._drafting.starts(draft, tags or {}, now),
-            )
+                run_id="", at=now, actor=actor, added=self._drafting.added(draft, now), starts=starts
+            )  # fmt: skip
             self._expect(draft.began)
             try:
                 await self._coordinator.submit(op)
@@ -358,6 +358,12 @@ class Emitting:
             if ids := [run.id for run in page if run.model == "operation"]:
                 yield RowCodec(self._codec).read(await self._store.scopes(ids))
 
+    async def message(self, id: str) -> Any:
+        """The message that the run of a handler is there for. Raises RunNotFound."""
+        found = await self._scope(id)
+        message_id = found.runs[id].message_id
+        return msgspec.json.decode(next(one.payload for one in found.messages if one.id == message_id))
+
     async def complete_handler(self, id: str, values: Mapping[str, Any] | None = None, *, actor: str = "api") -> None:
         """Say that what the run of a handler was to do is done, by somebody outside, with the values that it returns.
 
@@ -388,11 +394,16 @@ class Emitting:
         await self._settle(view, complete_rollback(view), Status.ROLLED_BACK, news, actor, Status.ROLLING_BACK)
 
     async def _view(self, id: str) -> OperationRun:
+        found = await self._scope(id)
+        return found.hierarchy().view(found.runs[id], self._clock.now())
+
+    async def _scope(self, id: str) -> StoredScopes:
+        """What there is of one run. Raises RunNotFound."""
         self._check_open()
         found = RowCodec(self._codec).read(await self._store.scopes([checked_text(id, "a run's id")]))
         if id not in found.runs:
             raise RunNotFound(id)
-        return found.hierarchy().view(found.runs[id], self._clock.now())
+        return found
 
     async def _settle(
         self,

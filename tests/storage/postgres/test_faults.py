@@ -8,7 +8,7 @@ import string
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Literal, cast
 
 import asyncpg
 import pytest
@@ -16,7 +16,7 @@ import pytest
 from perdure.errors import CommitConflict, CommitRefused, Fenced, OutcomeUnknown, RunNotFound, StoreBroken, StoreBusy
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Mail
-from perdure.ports import Store
+from perdure.ports import Offer, Store
 from perdure.storage import open_store
 from perdure.storage.postgres import PostgresStore
 from perdure.storage.postgres.connection import Session
@@ -126,6 +126,27 @@ async def test_runs_of_a_claim_whose_answer_was_lost_come_as_they_are_by_then(ur
             engine_id=author.id, epoch=author.engine.epoch, offers=offers(checkout="f"), limit=9
         )
         assert [event.id for event in claimed.events] == ["late"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_claim_whose_answer_was_lost_says_all_the_same_what_a_run_is(
+    url: str, when: Literal["before", "after"]
+) -> None:
+    """A run that was started by name alone is a graph for whoever has it, and for nobody else."""
+    drawn = [Offer("drawn", "", "f", "graph")]
+    async with through_proxy(url) as (proxy, author):
+        await author.claim()
+        await author.commit(insert(a_run("a", workflow="drawn")))
+        proxy.cut("reader", "commit\0", when)
+        with pytest.raises(StoreBusy):
+            await author.store.claim(engine_id=author.id, epoch=author.engine.epoch, offers=drawn, limit=9)
+        left = (await author.store.get(["a"]))["a"].run
+        assert (left.model, left.claim) == (("function", 0) if when == "before" else ("graph", 1))
+        [claimed] = await author.store.claim(
+            engine_id=author.id, epoch=author.engine.epoch, offers=drawn, limit=9
+        )  # fmt: skip
+        assert (claimed.run.model, claimed.run.claim, claimed.run.owner) == ("graph", 1, author.id)
+        assert (await author.store.get(["a"]))["a"].run == claimed.run
 
 
 async def test_runs_of_a_claim_that_never_came_about_are_claimed_by_the_next(url: str) -> None:
