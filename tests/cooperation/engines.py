@@ -69,7 +69,7 @@ class EngineWorld(Seen):
             [*operations, *workflows],
             self._source,
             clock=clock,
-            autojump_s=None if frozen else 0.05,
+            autojump_s=None if frozen else 20.0,  # No step hangs here, but a busy machine may take its time.
             fault=self._fault,
             watch=self._watching,
         )
