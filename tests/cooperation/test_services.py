@@ -8,13 +8,16 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from perdure.client import Client
-from perdure.errors import ScopeFailed
+from perdure.errors import ScopeFailed, StoreBusy
 from perdure.models.cooperation.events import EventType, State, state_of
 from perdure.models.cooperation.rows import RowCodec
 from perdure.ports import PlainCodec, Store
@@ -23,6 +26,8 @@ from perdure.testing import check_store
 from perdure.testing.readiness import assert_readiness_agrees
 from tests.cooperation.service import GROUPS, LEVELS, OPEN, TOPICS, operation
 from tests.storage.postgres.server import Servers
+
+T = TypeVar("T")
 
 FOLDER = Path(__file__).resolve().parents[2]
 SKEWS_S = (0.0, 5.0, -5.0)
@@ -82,13 +87,13 @@ async def emit_and_wait(client: Client, chance: random.Random, roots: int, ids: 
     outcomes: Counter[str] = Counter()
     room = asyncio.Semaphore(50)
 
-    async def one() -> None:
+    async def one(id: str) -> None:
         async with room:
             fails = chance.choice([*LEVELS, None, None, None, None, None])
-            root = await client.emit(TOPICS[0], {"fails": fails})
+            root = await insist(partial(client.emit, TOPICS[0], {"fails": fails}, id=id))
             ids.append(root.id)
             try:
-                await root.finished()
+                await insist(root.finished)
             except ScopeFailed:
                 assert fails is not None
                 outcomes["failed"] += 1
@@ -97,8 +102,17 @@ async def emit_and_wait(client: Client, chance: random.Random, roots: int, ids: 
                 outcomes["committed"] += 1
 
     async with asyncio.timeout(PATIENCE_S * max(1, roots // 200)):
-        await asyncio.gather(*[one() for _ in range(roots)])
+        await asyncio.gather(*[one(f"root-{number}") for number in range(roots)])
     return outcomes
+
+
+async def insist(request: Callable[[], Awaitable[T]]) -> T:
+    """Ask again while the store is too busy: where everything is killed all the time, this process may starve too."""
+    while True:
+        try:
+            return await request()
+        except StoreBusy:
+            await asyncio.sleep(0.1)
 
 
 async def check(store: Store, roots: list[str]) -> None:
