@@ -174,9 +174,7 @@ class Emitting:
             starts = self._drafting.starts(draft, tags or {}, now)
             if actor != "api":
                 starts = tuple(replace(start, actor=actor) for start in starts)
-            op = ops.Emit(
-                run_id="", at=now, actor=actor, added=self._drafting.added(draft, now), starts=starts
-            )  # fmt: skip
+            op = ops.Emit(run_id="", at=now, actor=actor, added=self._drafting.added(draft, now), starts=starts)
             self._expect(draft.began)
             try:
                 await self._coordinator.submit(op)

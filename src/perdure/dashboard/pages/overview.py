@@ -20,8 +20,8 @@ _SPANS: Final = {
     "24h": timedelta(days=1),
 }
 _BUCKETS: Final = 48
-# So many are counted of a status in each bar, and in all, so that a million runs take some ten milliseconds, also in
-# Postgres, which has to look at the row of each one that was written lately.
+# So many are counted of a status in each bar, and in all. A million runs took 15 ms of CPU in SQLite; on a busy machine
+# 30 to 100 ms in Postgres, and up to 250 where nothing was vacuumed, since it then looks at the row of each.
 _BAR_MAX: Final = 1_000
 _STATUS_MAX: Final = 5_000
 _TIMED_RUNS_MAX: Final = 100

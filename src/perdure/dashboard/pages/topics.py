@@ -55,7 +55,7 @@ async def _handlers(client: Client) -> list[Handler]:
         Handler(topic, name, hosts.get(name, []))
         for topic, names in (await client.handlers()).items()
         for name in names
-    ]  # fmt: skip
+    ]
 
 
 async def _waiting(client: Client, outside: list[str]) -> list[RunView]:

@@ -303,9 +303,7 @@ class PostgresStore:
     async def tally(self, cells: Sequence[tuple[str, int, int]], limit: int) -> builtins.list[int]:
         statuses, begins, ends = ([cell[number] for cell in cells] for number in range(3))
         async with self._snapshot(LISTING) as connection:
-            rows = await fetch(
-                connection, "tally", statuses=statuses, begins=begins, ends=ends, limit=max(0, limit)
-            )  # fmt: skip
+            rows = await fetch(connection, "tally", statuses=statuses, begins=begins, ends=ends, limit=max(0, limit))
         return [count for (count,) in rows]
 
     async def audit(self, run_id: str) -> builtins.list[Audit]:
