@@ -38,6 +38,7 @@ ALL_ON_POSTGRES = bool(os.environ.get("PERDURE_ALL_ON_POSTGRES"))
 ON_POSTGRES = {
     "test_calls",
     "test_children",
+    "test_claims",
     "test_client",
     "test_commits",
     "test_continue_as",

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from itertools import pairwise
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from perdure.errors import Misuse, RunNotFound
+from perdure.kernel.status import Status
 from perdure.models.functions.checks import checked_text
-from perdure.models.functions.context import to_datetime
+from perdure.models.functions.context import from_datetime, to_datetime
 from perdure.models.functions.runner import Fired
 from perdure.ports import Clock, Offer, Store
+
+_NEVER: Final = 2**62
 
 
 class WaitView(Struct, frozen=True, kw_only=True):
@@ -88,6 +92,18 @@ class Diagnosing:
             if entry.kind == "timer" and entry.value is not None
             for fired in [msgspec.json.decode(entry.value, type=Fired)]
         ]
+
+    async def tally(
+        self, times: Sequence[datetime] = (), *, statuses: Sequence[str] = tuple(Status), limit: int = 1_000
+    ) -> list[dict[str, int]]:
+        """How many runs there are by how they stand now, of those that were started between each two of these times, or
+        of all if there are none. Of each status up to `limit` are counted, each time."""
+        self._check_open()
+        at = [from_datetime(time) for time in times] or [0, _NEVER]
+        spans = [*pairwise(at)]
+        cells = [(str(status), begin, end) for begin, end in spans for status in statuses]
+        counts = iter(await self._store.tally(cells, limit))
+        return [{str(status): next(counts) for status in statuses} for _ in spans]
 
     async def overdue(self, *, by: timedelta = timedelta(seconds=5), limit: int = 100) -> list[OverdueView]:
         """Runs of workflows that some engine has had, that nobody has, and whose time came more than `by` ago; the

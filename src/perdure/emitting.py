@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -41,6 +41,7 @@ from perdure.ports import Clock, Codec, Ids, RunFilter, Store
 M = TypeVar("M")
 
 _PAGE = 64
+_AT_WORK = (Status.SUSPENDED, Status.RUNNING)
 
 
 class Source(Protocol):
@@ -129,7 +130,8 @@ class Emitting:
         is registered for the topic.
 
         With an `id`, the message's, this is idempotent: a second time gives the same hierarchy; on another topic it
-        raises RunExists. Raises InvalidArguments, UnstorableValue.
+        raises RunExists. An `actor` that is named is in the audit of these runs. Raises InvalidArguments,
+        UnstorableValue.
         """
         self._check_open(to_start=True)
         if actor != "api":
@@ -169,13 +171,12 @@ class Emitting:
         while True:
             draft = self._drafting.emitted(emission, handled=handled)
             now = self._clock.now()
+            starts = self._drafting.starts(draft, tags or {}, now)
+            if actor != "api":
+                starts = tuple(replace(start, actor=actor) for start in starts)
             op = ops.Emit(
-                run_id="",
-                at=now,
-                actor=actor,
-                added=self._drafting.added(draft, now),
-                starts=self._drafting.starts(draft, tags or {}, now),
-            )
+                run_id="", at=now, actor=actor, added=self._drafting.added(draft, now), starts=starts
+            )  # fmt: skip
             self._expect(draft.began)
             try:
                 await self._coordinator.submit(op)
@@ -291,10 +292,15 @@ class Emitting:
 
     async def register_handler(self, topic: Topic[Any] | str, name: str) -> None:
         """Have messages of a topic wait for a handler of this name, from now on, that no engine has: a person, another
-        system. See `complete_handler`. Engines register their operations by themselves."""
+        system. See `complete_handler`. Engines register their operations by themselves.
+
+        Those who wait for handlers of the topic know of it when this returns. If the process dies before, they hear of
+        it from the next engine with operations that is opened or finds it dead, or when this is called again.
+        """
         self._check_open()
         pair = (topic if isinstance(topic, str) else topic.name, checked_text(name, "a handler's name"))
-        await self._invite(await self._book.register([pair], self._clock.now()))
+        await self._book.register([pair], self._clock.now())
+        await self._invite()
 
     async def retire_handler(
         self, topic: Topic[Any] | str, name: str, *, release: bool = False, actor: str = "api"
@@ -302,7 +308,8 @@ class Emitting:
         """No longer expect a handler: messages that are emitted from now on do not wait for it. Those that wait already
         go on waiting, unless they are to `release` it: then what it has not begun by now it never begins.
 
-        False if it was not expected. An engine that has it registers it again when it is opened.
+        False if it was not expected. An engine that has it registers it again when it is opened. If the process dies
+        before this returns, not all may be released: ask again, and the others are.
         """
         self._check_open()
         name = checked_text(name, "a handler's name")
@@ -326,26 +333,36 @@ class Emitting:
             with suppress(Misuse):  # Somebody has taken it meanwhile.
                 await self._settle(view, writes, Status.CANCELLED, news, actor)
 
-    async def _invite(self, topics: Collection[str]) -> None:
-        """Tell those who wait for handlers of these topics that there are more."""
-        if not topics:
+    async def _invite(self) -> None:
+        """Tell those who wait for handlers of which they may not know, whoever registered these."""
+        untold = self._book.untold
+        if not untold:
             return
-        async for found in self._found(None, Status.SUSPENDED):
+        topics = {topic for topic, _ in untold}
+        # One that runs may be about to wait again, by the book as it was.
+        async for found in self._found(None, *_AT_WORK):
             emitted = {message.id for message in found.messages if message.topic in topics}
             waiting = {row.cooperation_lineage[-1] for row in found.events if row.message_id in emitted}
             now = self._clock.now()
             for run in found.runs.values():
-                if run.id in waiting and not run.is_call and found.statuses[run.id] == Status.SUSPENDED:
+                if run.id in waiting and not run.is_call and found.statuses[run.id] in _AT_WORK:
                     await self._submitted(ops.Tell(run_id=run.id, at=now, kind=JOIN))
+        await self._book.told(untold, self._clock.now())
 
-    async def _found(self, handler: str | None, status: Status) -> AsyncIterator[StoredScopes]:
-        """What there is of operations' runs that are in a status."""
+    async def _found(self, handler: str | None, *statuses: Status) -> AsyncIterator[StoredScopes]:
+        """What there is of operations' runs that are in one of these statuses."""
         after: tuple[int, str] | None = None
-        wanted = RunFilter(workflow=handler, statuses=(status,), limit=_PAGE)
+        wanted = RunFilter(workflow=handler, statuses=statuses, limit=_PAGE)
         while page := await self._store.list(replace(wanted, after=after)):
             after = (page[-1].created_at, page[-1].id)
             if ids := [run.id for run in page if run.model == "operation"]:
                 yield RowCodec(self._codec).read(await self._store.scopes(ids))
+
+    async def message(self, id: str) -> Any:
+        """The message that the run of a handler is there for. Raises RunNotFound."""
+        found = await self._scope(id)
+        message_id = found.runs[id].message_id
+        return msgspec.json.decode(next(one.payload for one in found.messages if one.id == message_id))
 
     async def complete_handler(self, id: str, values: Mapping[str, Any] | None = None, *, actor: str = "api") -> None:
         """Say that what the run of a handler was to do is done, by somebody outside, with the values that it returns.
@@ -377,11 +394,16 @@ class Emitting:
         await self._settle(view, complete_rollback(view), Status.ROLLED_BACK, news, actor, Status.ROLLING_BACK)
 
     async def _view(self, id: str) -> OperationRun:
+        found = await self._scope(id)
+        return found.hierarchy().view(found.runs[id], self._clock.now())
+
+    async def _scope(self, id: str) -> StoredScopes:
+        """What there is of one run. Raises RunNotFound."""
         self._check_open()
         found = RowCodec(self._codec).read(await self._store.scopes([checked_text(id, "a run's id")]))
         if id not in found.runs:
             raise RunNotFound(id)
-        return found.hierarchy().view(found.runs[id], self._clock.now())
+        return found
 
     async def _settle(
         self,

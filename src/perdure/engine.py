@@ -41,6 +41,7 @@ from perdure.sending import PENDING_MAX, RETENTION
 log = logging.getLogger("perdure")
 
 _PURGE_EVERY_S = 60.0
+_INVITE_AGAIN_S = 1.0
 
 
 class _Hearing(Hearing):
@@ -119,6 +120,7 @@ class Engine(Client):
         self._blocked_warn_s = blocked_warn_s
         self._grace_s = grace_s
         self._deadlines: dict[str, Timer] = {}
+        self._is_inviting = False
         self._block_watch: BlockWatch | None = None
         self._recovery: Recovery
         self._functions: FunctionHost
@@ -136,10 +138,8 @@ class Engine(Client):
             await self._store.open()
             await self._resources.acquire()
             await self._coordinator.start()
-            topics: set[str] = set()
             if operations := self._workflows.operations.values():
-                handlers = [(one.topic.name, one.name) for one in operations]
-                topics = await self._book.register(handlers, self._clock.now())
+                await self._book.register([(one.topic.name, one.name) for one in operations], self._clock.now())
         except BaseException:
             self._functions.close()
             self.operations.close()
@@ -152,9 +152,8 @@ class Engine(Client):
         except BaseException:
             await self.shutdown(grace=0)
             raise
-        if topics:
-            self._background(self._invite_all(topics))
-        self._watch(self._recovery.run, lambda: self._recovery.is_behind)
+        self._invite_soon()
+        self._watch(self._recover_others, lambda: self._recovery.is_behind)
         if self._poll_s is not None:
             self._background(self._purge_regularly())
             self._block_watch = BlockWatch(self._blocked_warn_s)
@@ -230,12 +229,32 @@ class Engine(Client):
     def _hearing(self) -> Hearing:
         return _Hearing(self)
 
-    async def _invite_all(self, topics: set[str]) -> None:
-        """Whoever is not told goes on without the new handlers, as if they had come a little later."""
+    async def _recover_others(self) -> None:
+        await self._recovery.run()
+        if self._workflows.operations:
+            # Who has died may have registered handlers, and told nobody.
+            await self._book.load(again=True)
+            self._invite_soon()
+
+    def _invite_soon(self) -> None:
+        if self._book.untold and not self._is_inviting:
+            self._is_inviting = True
+            self._background(self._invite_all())
+
+    async def _invite_all(self) -> None:
+        """Whoever has not been told yet may go on without the new handlers, as if these had come a little later. If
+        this engine ends before, the next one that looks into the book does it."""
         try:
-            await self._invite(topics)
-        except PerdureError as error:
-            log.warning("not all who wait for handlers of %s know of the new ones: %s", sorted(topics), error)
+            while self._book.untold:
+                try:
+                    await self._invite()
+                except EngineStopped:
+                    return
+                except PerdureError as error:
+                    log.warning("not all who wait know of new handlers yet, which is tried again: %s", error)
+                    await pause(self._clock, _INVITE_AGAIN_S)
+        finally:
+            self._is_inviting = False
 
     def _expect(self, began: Iterable[LiveOperation]) -> None:
         self.operations.expect(began)

@@ -330,6 +330,10 @@ class Store(Protocol):
     async def list(self, wanted: RunFilter) -> list[Run]:
         """Runs without payloads, newest first, by keyset."""
 
+    async def tally(self, cells: Sequence[tuple[str, int, int]], limit: int) -> builtins.list[int]:
+        """How many runs have a status and were created from one time on and before another, for each of these cells; of
+        each up to `limit` are counted."""
+
     async def audit(self, run_id: str) -> builtins.list[Audit]:
         """A run's audit rows, oldest first."""
 

@@ -62,6 +62,22 @@ async def test_how_late_timers_were_can_be_asked(make_store: Make) -> None:
         assert await engine.timers([]) == []
 
 
+async def test_runs_are_counted_by_how_they_stand_and_when_they_were_started(make_store: Make) -> None:
+    began = datetime.now(UTC) - timedelta(minutes=1)
+    async with Engine(make_store(), workflows=[naps, sleeps]) as engine:
+        for number in range(3):
+            await engine.run(naps(), id=f"n-{number}")
+        await engine.start(sleeps(), id="s")
+        await until(lambda: is_suspended(engine, "s"))
+        [found] = await engine.tally()
+        assert (found["succeeded"], found["suspended"], found["failed"]) == (3, 1, 0)
+        assert await engine.tally(statuses=["succeeded"], limit=2) == [{"succeeded": 2}]
+        hour = timedelta(hours=1)
+        before, now, after = await engine.tally([began - hour, began, began + hour, began + 2 * hour])
+        assert (sum(before.values()), now, sum(after.values())) == (0, found, 0)
+        assert await engine.tally([began]) == []
+
+
 async def test_what_nobody_takes_in_time_is_overdue(make_store: Make) -> None:
     async with Engine(make_store(), workflows=[sleeps]) as engine:
         await engine.start(sleeps(), id="s", deadline=timedelta(hours=3))

@@ -7,7 +7,7 @@ once the rows of the step are committed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from perdure.models.cooperation.define import Operation, Topic
 from perdure.models.cooperation.events import EventType, Lineage, Message, MessageEvent, ReturnValue
 from perdure.models.cooperation.moves import NewRun
 from perdure.models.cooperation.rows import RowCodec
+from perdure.models.functions.define import RunCall, Workflow
 from perdure.ports import PlainCodec, Store
 from perdure.testing import Environment, VirtualClock
 from perdure.testing.environment import StoreSource
@@ -42,8 +43,10 @@ class EngineWorld(Seen):
         crash_at: int | None = None,
         point: Point = "before",
         frozen: bool = False,
+        workflows: Sequence[Workflow[Any, Any]] = (),
         **_: Any,
     ) -> None:
+        """`workflows` are functions and graphs that take part."""
         self.operations = operations
         self.messages: list[Message] = []
         self.events: list[MessageEvent] = []
@@ -63,10 +66,10 @@ class EngineWorld(Seen):
         self._source = SOURCES[on]()
         clock = VirtualClock(datetime.fromtimestamp(1_000, UTC))
         self._environment = Environment(
-            operations,
+            [*operations, *workflows],
             self._source,
             clock=clock,
-            autojump_s=None if frozen else 0.05,
+            autojump_s=None if frozen else 20.0,  # No step hangs here, but a busy machine may take its time.
             fault=self._fault,
             watch=self._watching,
         )
@@ -85,6 +88,12 @@ class EngineWorld(Seen):
             return (await env.engine.emit(topic, message, id=id, context=context)).id
 
         return (self._do(self._environment.survive(emit)),)
+
+    def start(self, call: RunCall[Any], id: str) -> None:
+        self._insist(lambda engine: engine.start(call, id=id))
+
+    def status(self, id: str) -> str:
+        return self._do(self._environment.engine.handle(id).status())
 
     def run(self) -> Any:
         async def settle(env: Environment) -> None:
@@ -123,8 +132,31 @@ class EngineWorld(Seen):
 
         self._do(self._environment.survive(ask))
 
-    def retire(self, topic: Topic[Any], handler: str) -> None:
-        self._do(self._environment.engine.retire_handler(topic, handler))
+    def retire(self, topic: Topic[Any], handler: str, *, release: bool = False) -> None:
+        self._insist(lambda engine: engine.retire_handler(topic, handler, release=release))
+
+    def register(self, topic: Topic[Any], handler: str) -> None:
+        self._insist(lambda engine: engine.register_handler(topic, handler))
+
+    def _insist(self, request: Callable[[Engine], Coroutine[Any, Any, Any]]) -> None:
+        """Whoever asks from outside asks again if the process dies before it has answered."""
+
+        async def ask(env: Environment) -> None:
+            await request(env.engine)
+
+        self._do(self._environment.survive(ask))
+
+    def come(self, operation: Operation[Any]) -> None:
+        """Its process is stopped, and started again with this operation too."""
+
+        async def restart(env: Environment) -> None:
+            if operation not in self.operations:
+                self.operations += (operation,)
+                assert env._workflows is not None  # pyright: ignore[reportPrivateUsage]
+                env._workflows.append(operation)  # pyright: ignore[reportPrivateUsage]
+                await env.restart()
+
+        self._do(self._environment.survive(restart))
 
     def _ask(self, request: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
         if not self._loop.is_running():

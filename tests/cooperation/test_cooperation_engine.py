@@ -427,8 +427,10 @@ async def test_a_person_does_what_a_handler_was_to_do(source: StoreSource) -> No
         emitted = await env.engine.emit(ROOT, {})
         await env.settle()
         person = await run_of(env.engine, "person")
-        await env.engine.complete_handler(person, {"price": 17})
+        assert await env.engine.message(person) == {}
+        await env.engine.complete_handler(person, {"price": 17}, actor="ann")
         await emitted.finished()
+        assert [(row.became, row.actor) for row in await env.engine.audit(person)][-1] == ("succeeded", "ann")
         assert diary == ["root [17]"]
         with pytest.raises(RunFinished):
             await env.engine.complete_handler(person)
@@ -436,6 +438,8 @@ async def test_a_person_does_what_a_handler_was_to_do(source: StoreSource) -> No
             await env.engine.complete_rollback(person)
         with pytest.raises(RunNotFound):
             await env.engine.complete_handler("nobody")
+        with pytest.raises(RunNotFound):
+            await env.engine.message("nobody")
         await agree(env, root)
 
 

@@ -14,10 +14,14 @@ from perdure.cooperation import Operation, Scope, emit
 from perdure.errors import RunFailed, ScopeFailed
 from perdure.graph import Graph, assign, terminate
 from perdure.graph import emit as emit_node
+from perdure.models.cooperation.events import State
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
-from tests.cooperation.shop import topic
+from tests.cooperation.engines import EngineWorld
+from tests.cooperation.everywhere import Everywhere
+from tests.cooperation.shop import Book, operation, topic
 from tests.cooperation.test_cooperation_engine import Diary
+from tests.cooperation.world import Seen
 
 TOP, ROOT, CHILD = topic("top"), topic("root"), topic("child")
 DIARY = Diary()
@@ -207,3 +211,35 @@ async def test_a_graph_that_an_operation_has_called_is_undone_with_the_rest(fres
     assert report.result == [
         "reserve", "root 0", "child 0", "root 1", "root undo 1", "child undo 0", "root undo 0"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_graph_and_its_hierarchy_survive_crashes(everywhere: Everywhere, fails: bool) -> None:
+    """One of those whom it waits for is a person, who acts long after the node has emitted, unless all is undone."""
+    book = Book()
+
+    def scenario(**options: Any) -> Any:
+        root = operation(book, "root", ROOT, [[CHILD], []])
+        child = operation(book, "child", CHILD, [[]])
+        graph = shopping(fails)
+        world = EngineWorld(root, child, workflows=[graph], **options)
+        book.world = world  # type: ignore[assignment]
+        if not fails:
+            world.register(CHILD, "person")
+        world.start(graph({"n": 1}), "g")
+        world.run()
+        if not fails:
+            assert world.log == ["root 0", "child 0"]
+            assert world.status("g") == "suspended"
+            world.complete("person")
+            world.run()
+        assert world.status("g") == ("rolled_back" if fails else "succeeded")
+        return world
+
+    def check(world: Seen) -> None:
+        undone = ["root undo 1", "child undo 0", "root undo 0"] if fails else []
+        assert world.log == ["root 0", "child 0", "root 1", *undone]
+        assert sorted(run.handler for run in world.runs) == ["child", *([] if fails else ["person"]), "root"]
+        assert set(world.states().values()) == {State.ROLLED_BACK if fails else State.COMMITTED}
+
+    everywhere.on_engines(scenario, check)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+import asyncio
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from perdure.cooperation import Historical, Operation, TimeWindow
-from perdure.errors import Misuse, RunFinished
-from perdure.testing import Environment, run_with_crashes
+from perdure import Engine
+from perdure.cooperation import Historical, Operation, Strategy, TimeWindow
+from perdure.kernel.cooperation import HandlerBook
+from perdure.ports import Store
+from perdure.testing import Environment, VirtualClock
 from perdure.testing.environment import StoreSource
+from perdure.testing.proxy import StoreProxy
 from tests.cooperation.shop import topic
 from tests.cooperation.test_cooperation_engine import Diary, agree, run_of, status_of
 
@@ -102,27 +105,49 @@ async def test_who_has_no_history_does_not_join(source: StoreSource) -> None:
         assert "late" not in await handlers(env)
 
 
-async def test_joining_late_survives_crashes(fresh: Callable[[], StoreSource]) -> None:
-    """Whether it is told before the process dies or not: it takes part as a whole, or not at all."""
-    _, root, _ = shop()
+class DyingStore(StoreProxy):
+    """The process dies when it has registered its handlers, before it can tell anybody."""
 
-    async def scenario(env: Environment) -> str:
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.is_registered = asyncio.Event()
+
+    async def register(self, handlers: Sequence[tuple[str, str]], *, at: int) -> HandlerBook:
+        await super().register(handlers, at=at)
+        self.is_registered.set()
+        await asyncio.Event().wait()
+        raise AssertionError("it went on")
+
+
+async def register_and_die(store: DyingStore, late: Operation[Any], clock: VirtualClock) -> None:
+    engine = Engine(store, workflows=[late], clock=clock, poll_s=None)
+    opening = asyncio.create_task(engine.open())
+    await store.is_registered.wait()
+    engine.kill()
+    opening.cancel()
+    await asyncio.wait([opening])
+
+
+@pytest.mark.parametrize("told_by", ["who lives", "who is opened"])
+@pytest.mark.parametrize("strategy", [None, TimeWindow(timedelta(seconds=30))], ids=repr)
+async def test_an_engine_that_dies_before_it_tells_who_waits_has_others_do_it(
+    make_store: Callable[[], Store], told_by: str, strategy: Strategy | None
+) -> None:
+    _, root, late = shop(strategy=strategy)
+    poll_s = 1.0 if told_by == "who lives" else None
+    async with Environment([root], make_store, autojump_s=None, poll_s=poll_s) as env:
         await env.engine.register_handler(CHILD, "absent")
-        emitted = await env.engine.emit(ROOT, {}, id="m")
+        await env.engine.emit(ROOT, {})
         await env.settle()
-        await env.engine.register_handler(CHILD, "late")
-        await env.settle()
-        for name in ("absent", "late"):
-            for run in (await env.engine.runs(workflow=name)).runs:
-                with suppress(RunFinished, Misuse):
-                    await env.engine.complete_handler(run.id)
-        await emitted.finished()
+        await register_and_die(DyingStore(make_store()), late, env.clock)
+        assert "late" not in await handlers(env)
+        if told_by == "who lives":
+            await env.advance(5)
+        else:
+            await env.restart()
         await agree(env, root)
-        return await status_of(env.engine, "root")
-
-    report = await run_with_crashes(scenario, workflows=[root], store=fresh, autojump_s=None)
-    assert report.result == "succeeded"
-    assert report.restarts > 10
+        assert await handlers(env) == {"absent": "created", "late": "created"}
+        assert (await env.engine.handlers()) == {"child": ["absent", "late"], "root": ["root"]}
 
 
 @pytest.mark.parametrize("release", [False, True])

@@ -1,9 +1,10 @@
-"""A deadline that meets a child's start, on two engines, in every order: the child never begins, or is undone."""
+"""A deadline that meets a child's start, on two engines, in every order: the child never begins, or is undone. And one
+that meets its end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -13,10 +14,13 @@ import pytest
 from perdure import Engine
 from perdure.cooperation import Failure, Operation, Scope
 from perdure.errors import ScopeFailed
+from perdure.kernel.batch import Batch, Committed
+from perdure.kernel.cooperation import ScopeRows
 from perdure.ports import Store
-from perdure.testing import Environment, YieldPoints, check_store
+from perdure.testing import Environment, StoreProxy, YieldPoints, check_store
 from perdure.testing.readiness import assert_readiness_agrees
 from tests.cooperation.shop import topic
+from tests.cooperation.test_cooperation_engine import agree
 
 ROOT, CHILD = topic("root"), topic("child")
 Message = dict[str, Any]
@@ -98,3 +102,62 @@ async def finished(env: Environment, emitted: Any) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(waiting), 0.01)
     await waiting
+
+
+class SlowStore(StoreProxy):
+    """What it is asked for of runs while it is slow is what there was then, and comes when it may."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.is_slow = False
+        self.was_read, self.has_ended, self.may_answer = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def scopes(self, ids: Sequence[str]) -> ScopeRows:
+        found = await super().scopes(ids)
+        if self.is_slow:
+            self.is_slow = False
+            self.was_read.set()
+            await self.may_answer.wait()
+        return found
+
+    async def commit(self, batch: Batch) -> Committed:
+        committed = await super().commit(batch)
+        if batch.cooperation is not None and any(row.type == "COMMITTED" for row in batch.cooperation.events):
+            self.has_ended.set()
+        return committed
+
+
+async def test_a_deadline_that_meets_a_childs_end_while_its_rows_are_read(make_store: Callable[[], Store]) -> None:
+    """It ends and is to be undone in one commit: it is not brought back to life from what was read before that."""
+    diary: list[str] = []
+    began, may_end = asyncio.Event(), asyncio.Event()
+    child = Operation("child", CHILD)
+
+    @child.step
+    async def work(scope: Scope, message: Message) -> None:
+        began.set()
+        await may_end.wait()
+        diary.append("work")
+
+    @work.rollback
+    async def unwork(scope: Scope, message: Message, cause: Failure) -> None:
+        diary.append("unwork")
+
+    root, store = impatient(), SlowStore(make_store())
+    async with Environment([root], make_store, autojump_s=None, poll_s=1.0) as env:
+        await env.engine.register_handler(CHILD, "child")
+        emitted = await env.engine.emit(ROOT, {})
+        await env.settle()
+        async with Engine(store, workflows=[child], clock=env.clock, poll_s=1.0):
+            await began.wait()
+            store.is_slow = True
+            while not store.was_read.is_set():  # It reads its rows anew when it hears that it is to be undone.
+                await env.advance(1)
+                await asyncio.sleep(0)
+            may_end.set()
+            await store.has_ended.wait()
+            store.may_answer.set()
+            with pytest.raises(ScopeFailed, match="the deadline of the happy path"):
+                await finished(env, emitted)
+            assert diary == ["work", "unwork"]
+            await agree(env, root, child)

@@ -48,7 +48,7 @@ from perdure.models.cooperation.moves import (
     Writes,
 )
 from perdure.models.cooperation.readiness import ready
-from perdure.models.cooperation.requests import cancel, complete, complete_rollback, dismiss, fail, roll_back
+from perdure.models.cooperation.requests import cancel, complete, complete_rollback, dismiss, fail, join, roll_back
 from perdure.models.cooperation.rules import after, next_move, readable, reasons
 from perdure.models.cooperation.scope import Emission, Scope
 from perdure.models.cooperation.strategies import Handlers
@@ -148,6 +148,7 @@ class World(Seen):
         self.on_commit: list[Callable[[World], None]] = []
         self._ids = (f"{number:04}" for number in count(1))
         self._flying: dict[Lineage, tuple[Invoke | Handle | Undo, Outcome, list[str]]] = {}
+        self._heard: dict[Lineage, OperationRun] = {}
         self._noted: list[str] = []
         self._read: Hierarchy | None = None  # until the next commit
         self._moves: dict[Lineage, Move] = {}  # until then, or until time passes
@@ -182,8 +183,8 @@ class World(Seen):
             self._land(one)
             return True
         view = self.view(one)
-        if self.late and self.lots.random() < 0.5:
-            view = msgspec.structs.replace(view, told=None, asks=())  # The mail has not come yet.
+        if self.late:
+            view = self._heard_of(one, view)
         move = next_move(self.plans[one.handler][1], view)
         if isinstance(move, (Wait, Nothing)):
             return True
@@ -229,9 +230,33 @@ class World(Seen):
         if not self.commit(writes):
             self.commit(writes)
 
-    def retire(self, topic: Topic[Any], handler: str) -> None:
+    def retire(self, topic: Topic[Any], handler: str, *, release: bool = False) -> None:
+        """Take a handler out; with `release`, those who wait already go on without it, unless it has begun."""
         self.registry[topic.name].discard(handler)
         self.retired.setdefault(topic.name, set()).add(handler)
+        for one in self.runs:
+            if release and one.handler == handler and self.hierarchy().messages[one.message_id].topic == topic.name:
+                self._insist(Writes(rows=dismiss(self.view(one))))
+
+    def register(self, topic: Topic[Any], handler: str) -> None:
+        """Somebody who has no code; those who wait for handlers of the topic wait for it too."""
+        self.registry[topic.name].add(handler)
+        handlers = self._emitting().handlers[topic.name]
+        messages = {message.id for message in self.messages if message.topic == topic.name}
+        for one in list(self.runs):
+            if one.handler not in self.plans:
+                continue
+            plan, view = self.plans[one.handler][1], self.view(one)
+            emitted = {row.message_id for row in view.events if row.type is EventType.EMITTED} & messages
+            for message_id in sorted(emitted):
+                if handler in plan.strategy.joins(topic.name, handlers):
+                    run = join(plan, view, message_id, handler, next(self._ids))
+                    self._insist(Writes(runs=() if run is None else (run,)))
+
+    def come(self, operation: Operation[Any]) -> None:
+        """A service that has this operation is there from now on."""
+        self.plans[operation.name] = (operation, operation.plan)
+        self.register(operation.topic, operation.name)
 
     # -- what tests see
 
@@ -251,7 +276,7 @@ class World(Seen):
     # -- how it goes on
 
     def commit(self, writes: Writes, noted: Sequence[str] = ()) -> bool:
-        if not writes.rows:
+        if not writes.rows and not writes.runs:
             return True
         self.commits += 1
         if self.crash_at == self.commits and not self.crash_after:
@@ -265,7 +290,7 @@ class World(Seen):
         self.values += writes.values
         self.log += noted
         self._read = None
-        self._forget({row.cooperation_lineage for row in writes.rows})
+        self._forget({row.cooperation_lineage for row in writes.rows} | {run.lineage for run in writes.runs})
         if self.crash_at == self.commits:
             self._crash(())
         if self.drawn or self.crash_at is None or self.commits >= self.crash_at:
@@ -280,6 +305,15 @@ class World(Seen):
         for _, _, lost in self._flying.values():
             self.trouble += lost
         self._flying.clear()
+        self._heard.clear()
+
+    def _heard_of(self, one: NewRun, view: OperationRun) -> OperationRun:
+        """What a run knows: at first all that there is, and from then on what has reached it by mail."""
+        known = self._heard.setdefault(one.lineage, view)
+        if self.lots.random() < 0.5:
+            return msgspec.structs.replace(view, told=known.told, asks=known.asks)  # The mail has not come yet.
+        self._heard[one.lineage] = view
+        return view
 
     def _forget(self, changed: set[Lineage]) -> None:
         """Rows of a lineage matter to the runs below it, to itself and to its parent."""

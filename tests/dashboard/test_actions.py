@@ -203,6 +203,16 @@ def test_a_task_is_answered_with_a_form_made_from_its_schema(house: House, eyes:
     assert task.answered_by == "dashboard"
 
 
+def test_a_task_that_asks_nothing_but_its_title_shows_no_null(house: House, eyes: Eyes) -> None:
+    house.do(house.engine.start("research", {"input": {"topic": "tides"}}, id="asking-bare"))
+    house.until(lambda: house.engine.tasks(run="asking-bare", status="open"))
+    page = eyes.go("/ui/tasks")
+    page.click("text=Publish the report on tides?")
+    asked = page.locator("section[aria-labelledby=h-asked]")
+    expect(asked).to_contain_text("Nothing but what the title says.")
+    expect(asked).not_to_contain_text("null")
+
+
 def test_an_event_is_sent_to_a_run_from_where_it_waits(house: House, eyes: Eyes) -> None:
     house.do(house.engine.start(awaits_payment("o-4"), id="paying"))
     house.until_status("paying", "suspended")

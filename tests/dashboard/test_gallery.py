@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from perdure import NamedEvent
+from perdure.cooperation import Topic
 from perdure.errors import ScopeFailed
 from tests.dashboard.site import (
     Eyes,
@@ -43,6 +44,8 @@ def busy(house: House) -> House:
         await engine.start(naps(86_400), id="naps")
         await engine.run(reports("summary.txt", "all is well"), id="reported")
         await engine.start("research", {"input": {"topic": "tides"}}, id="graph")
+        await engine.register_handler("approvals", "the boss")
+        await engine.emit(Topic("approvals", dict), {"sku": "grand piano", "price": 90_000})
         root = await engine.emit(orders, Order(sku="lamp", price=40))
         await root.finished()
         root = await engine.emit(orders, Order(sku="piano", price=9_000))
@@ -65,7 +68,7 @@ def test_every_page_is_reached_by_links_and_is_accessible(busy: House, eyes: Eye
     page = eyes.go("/")
     page.wait_for_selector("[data-live-state=on]")
     eyes.keep_and_check("overview")
-    for title in ("Runs", "Tasks", "Events", "Definitions", "Engines", "Artifacts"):
+    for title in ("Runs", "Tasks", "Events", "Topics", "Definitions", "Engines", "Artifacts"):
         page.click(f"nav[aria-label=Pages] a:text-is('{title}')")
         page.wait_for_selector(f"h1:text-is('{title}')")
         eyes.keep_and_check(title.lower())
@@ -88,6 +91,13 @@ def test_an_operation_that_was_rolled_back(busy: House, eyes: Eyes) -> None:
     expect(page.locator("h1 ~ .dim")).to_have_text("message")
     expect(page.locator("#happened")).to_contain_text("9000 is more than the card allows")
     eyes.keep_and_check("run-emission")
+
+
+def test_a_run_that_waits_for_a_person(busy: House, eyes: Eyes) -> None:
+    page = eyes.go("/ui/topics")
+    page.click("td.id a")
+    page.wait_for_selector("h1:text-is('the boss')")
+    eyes.keep_and_check("run-handler")
 
 
 def test_the_form_of_a_task(busy: House, eyes: Eyes) -> None:

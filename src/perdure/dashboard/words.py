@@ -109,8 +109,7 @@ def reasons(run: RunView, waits: Sequence[WaitView], now: datetime) -> list[list
     if run.hold is not None:
         found.append([Reason(text=_held(run.hold.kind, run.hold.reason), is_alarming=run.hold.kind != "paused")])
     if run.stranded is not None:
-        text = f"{run.stranded}: start a worker that has this workflow, and it goes on"
-        found.append([Reason(text=text, is_alarming=True)])
+        found.append([_stranded(run, run.stranded)])
     by_position: dict[str, list[Reason]] = {}
     for wait in waits:
         by_position.setdefault(wait.position, []).append(_reason(wait, now))
@@ -126,6 +125,14 @@ def _held(kind: str, reason: str) -> str:
     if kind == "poison":
         return f"it is set aside, because its process died with it again and again: {reason}"
     return f"its code does not fit its journal: {reason}"
+
+
+def _stranded(run: RunView, why: str) -> Reason:
+    if run.model == "operation" and run.status in (Status.CREATED, Status.ROLLING_BACK):
+        # It may well be that no engine is to have it.
+        does = "does" if run.status == Status.CREATED else "undoes"
+        return Reason(text=f"{why}: whoever {does} it outside says so here, or a worker that has it is started")
+    return Reason(text=f"{why}: start a worker that has this workflow, and it goes on", is_alarming=True)
 
 
 def _busy(run: RunView) -> str:

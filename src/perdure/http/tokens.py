@@ -83,6 +83,12 @@ async def tokens(client: Client) -> list[TokenView]:
 
 async def find_token(client: Client, token: str) -> TokenView | None:
     """The token that somebody shows, if it is valid."""
+    found = await valid_record(client, token)
+    return None if found is None else _view(found)
+
+
+async def valid_record(client: Client, token: str) -> RecordView | None:
+    """The version of a token's record that what somebody shows is valid by; None if it is not valid."""
     prefix, _, rest = token.partition("_")
     name, _, secret = rest.partition("_")
     if prefix != _PREFIX or _NAME.fullmatch(name) is None or not secret:
@@ -92,7 +98,7 @@ async def find_token(client: Client, token: str) -> TokenView | None:
     except RecordNotFound:
         return None
     is_same = hmac.compare_digest(_digest(secret), str(found.body["sha256"]))
-    return _view(found) if is_same and not found.body["revoked"] else None
+    return found if is_same and not found.body["revoked"] else None
 
 
 async def has_tokens(client: Client) -> bool:
@@ -135,4 +141,5 @@ __all__ = [
     "make_token",
     "revoke_token",
     "tokens",
+    "valid_record",
 ]

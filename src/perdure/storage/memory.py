@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -257,6 +258,19 @@ class MemoryStore:
             found = [stored.run for stored in database.runs.values() if _matches(stored.run, wanted)]
             found.sort(key=lambda run: (run.created_at, run.id), reverse=True)
             return found[: max(0, wanted.limit)]
+
+    async def tally(self, cells: Sequence[tuple[str, int, int]], limit: int) -> builtins.list[int]:
+        database = self._database()
+        with database.lock:
+            times: dict[str, builtins.list[int]] = {}
+            for stored in database.runs.values():
+                times.setdefault(stored.run.status, []).append(stored.run.created_at)
+            for found in times.values():
+                found.sort()
+            return [
+                max(0, min(limit, bisect_left(times.get(status, ()), end) - bisect_left(times.get(status, ()), begin)))
+                for status, begin, end in cells
+            ]
 
     async def audit(self, run_id: str) -> builtins.list[Audit]:
         database = self._database()

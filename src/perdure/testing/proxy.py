@@ -141,6 +141,9 @@ class StoreProxy:
     async def list(self, wanted: RunFilter) -> builtins.list[Run]:
         return await self._through(self.inner.list(wanted))
 
+    async def tally(self, cells: Sequence[tuple[str, int, int]], limit: int) -> builtins.list[int]:
+        return await self._through(self.inner.tally(cells, limit))
+
     async def audit(self, run_id: str) -> builtins.list[Audit]:
         return await self._through(self.inner.audit(run_id))
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 import string
+import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Literal, cast
 
+import asyncpg
 import pytest
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced, OutcomeUnknown, RunNotFound, StoreBroken, StoreBusy
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Mail
-from perdure.ports import Store
+from perdure.ports import Offer, Store
 from perdure.storage import open_store
 from perdure.storage.postgres import PostgresStore
+from perdure.storage.postgres.connection import Session
+from perdure.storage.postgres.faults import is_lost
 from perdure.testing.conformance.base import Author, a_run, an_entry, an_event, insert, offers, update, waits_for
 from tests.storage.postgres.meddling import author_on, meddler, until_somebody_waits
 from tests.storage.postgres.proxy import Proxy, proxy_to
@@ -88,6 +92,17 @@ async def test_what_is_cut_before_its_commit_is_sent_was_not_written(url: str, w
         assert [event.id for event in await author.store.events()] == ["known", "e-1"]
 
 
+async def test_a_connection_that_is_cut_between_two_messages_of_a_request_is_lost(url: str) -> None:
+    """As after the process was stopped for a while: the answer to the first message is there, and it is too late."""
+    connection = await asyncpg.connect(url.partition("?")[0])
+    request = asyncio.create_task(Session(connection, 0.1).fetch("select 17"))
+    await asyncio.sleep(0)  # It has sent the first.
+    time.sleep(0.5)  # Nothing is heard meanwhile.
+    with pytest.raises(asyncpg.PostgresConnectionError) as caught:
+        await request
+    assert is_lost(caught.value)
+
+
 async def test_runs_of_a_claim_whose_answer_was_lost_are_not_lost(url: str) -> None:
     async with through_proxy(url) as (proxy, author):
         await author.claim()
@@ -111,6 +126,27 @@ async def test_runs_of_a_claim_whose_answer_was_lost_come_as_they_are_by_then(ur
             engine_id=author.id, epoch=author.engine.epoch, offers=offers(checkout="f"), limit=9
         )
         assert [event.id for event in claimed.events] == ["late"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_claim_whose_answer_was_lost_says_all_the_same_what_a_run_is(
+    url: str, when: Literal["before", "after"]
+) -> None:
+    """A run that was started by name alone is a graph for whoever has it, and for nobody else."""
+    drawn = [Offer("drawn", "", "f", "graph")]
+    async with through_proxy(url) as (proxy, author):
+        await author.claim()
+        await author.commit(insert(a_run("a", workflow="drawn")))
+        proxy.cut("reader", "commit\0", when)
+        with pytest.raises(StoreBusy):
+            await author.store.claim(engine_id=author.id, epoch=author.engine.epoch, offers=drawn, limit=9)
+        left = (await author.store.get(["a"]))["a"].run
+        assert (left.model, left.claim) == (("function", 0) if when == "before" else ("graph", 1))
+        [claimed] = await author.store.claim(
+            engine_id=author.id, epoch=author.engine.epoch, offers=drawn, limit=9
+        )  # fmt: skip
+        assert (claimed.run.model, claimed.run.claim, claimed.run.owner) == ("graph", 1, author.id)
+        assert (await author.store.get(["a"]))["a"].run == claimed.run
 
 
 async def test_runs_of_a_claim_that_never_came_about_are_claimed_by_the_next(url: str) -> None:

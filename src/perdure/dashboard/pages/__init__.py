@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from perdure.dashboard.pages import artifacts, bulk, definitions, engines, events, overview, run, runs, task, tasks
+from perdure.dashboard.pages import (
+    artifacts,
+    bulk,
+    definitions,
+    engines,
+    events,
+    overview,
+    run,
+    runs,
+    task,
+    tasks,
+    topics,
+)
 
 # Those with a title are in the menu, in this order.
 PAGES = (
@@ -13,6 +25,7 @@ PAGES = (
     tasks.page,
     task.page,
     events.page,
+    topics.page,
     definitions.page,
     engines.page,
     artifacts.page,

@@ -8,6 +8,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from perdure.dashboard.page import Action, Form, Page, Shown, Visit
+from perdure.dashboard.pages import handler
 from perdure.dashboard.rendering import url
 from perdure.dashboard.timeline import timeline
 from perdure.dashboard.words import reasons
@@ -51,6 +52,7 @@ async def show(visit: Visit) -> Shown:
         return {**_emission(tree), "picture": None, "ancestors": [], "happened": happened[-_JOURNAL_MAX:]}
     history = await client.history(run_id)
     waits = await client.waits(run_id) if run.status not in FINISHED else []
+    handling = handler.wanted(run, history.journal)
     zoom = visit.asked("zoom")
     factor = int(zoom) if zoom.isascii() and zoom.isdigit() and int(zoom) in _ZOOMS else 1
     return {
@@ -76,6 +78,9 @@ async def show(visit: Visit) -> Shown:
         "streams": await _streams(visit, run_id),
         "artifacts": await client.artifacts(run=run_id, staged=True, limit=100),
         "can": _can(run),
+        "handling": handling,
+        "asked": await client.message(run_id) if handling is not None else None,
+        "given": visit.given,
     }
 
 
@@ -200,5 +205,6 @@ page = Page(
         Action("/runs/{run_id:str}/pause", pause),
         Action("/runs/{run_id:str}/resume", resume),
         Action("/runs/{run_id:str}/undo", undo),
+        *handler.actions,
     ],
 )

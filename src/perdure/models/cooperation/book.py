@@ -1,12 +1,24 @@
-"""Who handles what: the book of handlers as this process knows it. Whoever emits says which version it went by."""
+"""Who handles what: the book of handlers as this process knows it. Whoever emits says which version it went by.
+
+Those who wait for handlers are told of new ones after these were registered. That this is still to be done stands in
+the book too, as a handler of a topic that nobody emits on, from the same commit on: if a process dies in between, the
+next one that looks into the book does it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import msgspec
 
 from perdure.kernel.cooperation import HandlerBook
 from perdure.models.cooperation.strategies import Handlers
 from perdure.ports import Store
+
+_UNTOLD: Final = "perdure.untold"  # Its handlers are pairs of a topic and a name, of which not all know who wait.
+
+Pair = tuple[str, str]  # topic, name
 
 
 class Book:
@@ -16,21 +28,25 @@ class Book:
         self._store = store
         self._version: int | None = None
         self.topics: dict[str, Handlers] = {}
+        self.untold: frozenset[Pair] = frozenset()  # new handlers that not all know of who wait
 
     @property
     def version(self) -> int:
         return self._version or 0
 
-    async def register(self, handlers: Sequence[tuple[str, str]], at: int) -> set[str]:
-        """Have these (topic, name) expected from now on; the topics that have a handler more than before. Raises
-        StoreError."""
+    async def register(self, handlers: Sequence[Pair], at: int) -> None:
+        """Have these expected from now on. Those that were not before are `untold`. Raises StoreError."""
         await self.load(again=True)
-        new = {
-            topic for topic, name in handlers if topic not in self.topics or name not in self.topics[topic].registered
-        }
-        if new:
-            self._take(await self._store.register(handlers, at=at))
-        return new
+        known = {topic: self.topics[topic].registered for topic, _ in handlers if topic in self.topics}
+        if new := [pair for pair in handlers if pair[1] not in known.get(pair[0], ())]:
+            marks = [(_UNTOLD, _mark(pair)) for pair in new]
+            self._take(await self._store.register([*handlers, *marks], at=at))
+
+    async def told(self, pairs: Collection[Pair], at: int) -> None:
+        """All who waited when these were registered know of them. Raises StoreError."""
+        for pair in sorted(pairs):
+            await self._store.unregister(_UNTOLD, _mark(pair), at=at)
+        await self.load(again=True)
 
     async def load(self, *, again: bool = False) -> None:
         """Raises StoreError."""
@@ -47,7 +63,12 @@ class Book:
             return  # A newer answer came first.
         self._version = book.version
         topics: dict[str, list[set[str]]] = {}
+        untold: set[Pair] = set()
         for row in book.handlers:
+            if row.topic == _UNTOLD:
+                if row.retired_at is None:
+                    untold.add(_read_mark(row.name))
+                continue
             registered, seen, retired = topics.setdefault(row.topic, [set(), set(), set()])
             if row.registered_at is not None and row.retired_at is None:
                 registered.add(row.name)
@@ -59,3 +80,11 @@ class Book:
             topic: Handlers(registered=frozenset(registered), seen=frozenset(seen), retired=frozenset(retired))
             for topic, (registered, seen, retired) in topics.items()
         }
+        self.untold = frozenset(untold)
+
+
+def _mark(pair: Pair) -> str:
+    return msgspec.json.encode(pair).decode()
+
+
+_read_mark: Final = msgspec.json.Decoder(Pair).decode

@@ -72,13 +72,19 @@ class Session:
         self._limit_s = limit_s
 
     async def _answer(self, request: Callable[..., Awaitable[Any]], query: str, args: tuple[Any, ...]) -> Any:
-        if self._limit_s is None:
-            return await request(query, *args)
-        guard = asyncio.get_running_loop().call_later(self._limit_s, self._connection.terminate)
+        guard = None
+        if self._limit_s is not None:
+            guard = asyncio.get_running_loop().call_later(self._limit_s, self._connection.terminate)
         try:
             return await request(query, *args)
+        except AttributeError as error:
+            if not self._connection.is_closed():
+                raise
+            # It was cut between two messages of one request, and the driver looks for what it has put away.
+            raise asyncpg.ConnectionDoesNotExistError("the connection was cut in the middle of a request") from error
         finally:
-            guard.cancel()
+            if guard is not None:
+                guard.cancel()
 
     async def execute(self, query: str, *args: Any) -> str:
         status: str = await self._answer(self._connection.execute, query, args)

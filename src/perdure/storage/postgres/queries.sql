@@ -571,6 +571,19 @@ from runs where runs.workflow = :workflow::text and runs.status = :status::text 
 -- name: by_status
 from runs where runs.status = :status::text and {window}
 
+-- name: tally
+-- How many runs have a status and were created between two times, of each up to a limit: a walk in the index.
+select found.count
+from unnest(:statuses::text[], :begins::bigint[], :ends::bigint[]) with ordinality as cell (status, begins, ends, number)
+cross join lateral (
+    select count(*) as count from (
+        select 1 from runs
+        where runs.status = cell.status and runs.created_at >= cell.begins and runs.created_at < cell.ends
+        limit :limit
+    ) as bounded
+) as found
+order by cell.number
+
 -- name: newest
 order by created_at desc, id desc limit :limit
 

@@ -300,6 +300,14 @@ class PostgresStore:
         async with self._snapshot(LISTING) as connection:
             return [run_of(row) for row in await list_runs(connection, wanted)]
 
+    async def tally(self, cells: Sequence[tuple[str, int, int]], limit: int) -> builtins.list[int]:
+        statuses, begins, ends = ([cell[number] for cell in cells] for number in range(3))
+        async with self._snapshot(LISTING) as connection:
+            rows = await fetch(
+                connection, "tally", statuses=statuses, begins=begins, ends=ends, limit=max(0, limit)
+            )  # fmt: skip
+        return [count for (count,) in rows]
+
     async def audit(self, run_id: str) -> builtins.list[Audit]:
         return [audit_of(row) for row in await self._read("audit", run_id=run_id)]
 

@@ -701,6 +701,19 @@ from runs indexed by runs_workflow where runs.workflow = :workflow and runs.stat
 -- name: by_status
 from runs indexed by runs_status where runs.status = :status and {window}
 
+-- name: tally
+-- How many runs have a status and were created between two times, of each up to a limit: a walk in the index, and no row.
+select (
+    select count(*) from (
+        select 1 from runs indexed by runs_status
+        where runs.status = json_extract(cell.value, '$[0]')
+            and runs.created_at >= json_extract(cell.value, '$[1]')
+            and runs.created_at < json_extract(cell.value, '$[2]')
+        limit :limit
+    )
+)
+from json_each(:cells) as cell order by cell.key
+
 -- name: newest
 order by created_at desc, id desc limit :limit
 

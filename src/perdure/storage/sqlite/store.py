@@ -232,6 +232,10 @@ class SqliteStore:
         rows = await self._read(partial(list_runs, wanted=wanted))
         return [run_of(row) for row in rows]
 
+    async def tally(self, cells: Sequence[tuple[str, int, int]], limit: int) -> builtins.list[int]:
+        wanted = {"cells": json_text([*cells]), "limit": max(0, limit)}
+        return [count for (count,) in await self._fetch("tally", wanted)]
+
     async def audit(self, run_id: str) -> builtins.list[Audit]:
         return [audit_of(row) for row in await self._fetch("audit", {"run_id": run_id})]
 

@@ -95,6 +95,18 @@ class ListingRules(Rules):
                 assert [run for page in pages for run in page] == expected, fields
                 assert all(len(page) == 4 for page in pages[:-1]), fields
 
+    async def test_runs_are_counted_by_status_and_time_up_to_a_limit(self) -> None:
+        async with self.author() as author:
+            runs = _runs()
+            await author.commit(*map(insert, runs))
+            times = [(0, 1000), (1000, 1001), (1001, 1020), (1020, 1020), (1020, 1010), (1001, 2**62)]
+            cells = [(str(status), *time) for status in (*_STATUSES, "none") for time in times]
+            counted = [sum(run.status == s and b <= run.created_at < e for run in runs) for s, b, e in cells]
+            assert await author.store.tally(cells, 1000) == counted
+            assert await author.store.tally(cells, 2) == [min(2, count) for count in counted]
+            assert max(counted) > 2
+            assert await author.store.tally([], 2) == []
+
     async def test_pages_are_stable_while_runs_are_started(self) -> None:
         async with self.author() as author:
             runs = _runs()

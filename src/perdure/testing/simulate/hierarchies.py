@@ -1,5 +1,6 @@
 """A seeded mix of hierarchies of operations: emitted, cancelled and undone on a fleet whose engines have different
-handlers, while things go wrong. Then the faults stop, and every hierarchy must have ended as a whole."""
+handlers, while things go wrong. Operations call functions; a service comes late, and so does a person, who may be
+released again. Then the faults stop, and every hierarchy must have ended as a whole."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 
@@ -14,9 +16,13 @@ from msgspec import Struct
 
 from perdure.cooperation import Failure, Operation, Scope, Topic, go_on
 from perdure.engine import Engine
-from perdure.errors import EngineStopped, InvariantViolated, RunOwnedElsewhere, StoreError
+from perdure.errors import EngineStopped, InvariantViolated, Misuse, RunOwnedElsewhere, StoreError
+from perdure.kernel.status import Status
+from perdure.models.cooperation.book import Book
 from perdure.models.cooperation.events import EventType, MessageEvent, State, state_of
-from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.rows import RowCodec, StoredScopes
+from perdure.models.functions.compensation import compensate
+from perdure.models.functions.define import step, workflow
 from perdure.ports import PlainCodec
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing.invariants import check_store
@@ -35,6 +41,22 @@ T = TypeVar("T")
 _REST_S: Final = 300.0
 _TOPICS: Final = [Topic(f"simulate.level.{level}", dict[str, Any]) for level in range(3)]
 _LEVELS: Final = {"order": 0, "stock": 1, "money": 1, "shelf": 2, "bank": 2}
+_LATE: Final = {"audit": 1, "seal": 2}  # of services that come late
+_PERSON: Final = "simulate.person"
+
+
+@step(name="simulate.count")
+async def _count(takes_s: float) -> None:
+    await asyncio.sleep(takes_s)
+
+
+@workflow(name="simulate.called")
+async def _called(takes_s: float, fails: bool) -> None:
+    """What an operation calls. It is undone with it, also when it has succeeded."""
+    await compensate(_count(takes_s))
+    await _count(takes_s)
+    if fails:
+        raise ValueError("called")
 
 
 def _operation(name: str, level: int) -> Operation[dict[str, Any]]:
@@ -48,6 +70,8 @@ def _operation(name: str, level: int) -> Operation[dict[str, Any]]:
         if level < len(_TOPICS) - 1:
             for _ in range(message["emits"]):
                 await scope.emit(_TOPICS[level + 1], message)
+        if name in message["calls"]:
+            await scope.start(_called(message["takes_s"], message["calls"][name]))
         if name in message["deadlines"]:
             scope.deadline(timedelta(seconds=message["deadlines"][name]))
 
@@ -78,7 +102,7 @@ def _operation(name: str, level: int) -> Operation[dict[str, Any]]:
     return made
 
 
-OPERATIONS: Final = {name: _operation(name, level) for name, level in _LEVELS.items()}
+OPERATIONS: Final = {name: _operation(name, level) for name, level in (_LEVELS | _LATE).items()}
 
 
 class _Root(Struct):
@@ -112,6 +136,7 @@ class _Scenario:
             seed, weather=mix.weather(lot), bugs=bugs, live_runs_max=lot.choice(mix.live_runs_max)
         )
         self.roots: dict[str, _Root] = {}
+        self.has_person = False
 
     async def run(self) -> None:
         simulation, lot = self.simulation, self.lot
@@ -120,17 +145,19 @@ class _Scenario:
             if index == 0 and lot.random() < 0.5:
                 names = names[:3]
                 simulation.member("z", [OPERATIONS["shelf"], OPERATIONS["bank"]])
-            simulation.member("abcdefgh"[index], [OPERATIONS[name] for name in names])
-        members = list(simulation.members.values())
-        await asyncio.gather(*[self._tasked(member.open()) for member in members])
+            called = [_called] if index == 0 or lot.random() < 0.5 else []
+            simulation.member("abcdefgh"[index], [*(OPERATIONS[name] for name in names), *called])
+        await asyncio.gather(*[self._tasked(member.open()) for member in simulation.members.values()])
         tasks = [self._tasked(self._hierarchy(f"m{index}")) for index in range(lot.randint(*self.mix.runs))]
         tasks += [self._tasked(self._pause()) for _ in range(lot.randint(*self.mix.pauses))]
         tasks += [self._tasked(self._kill()) for _ in range(lot.randint(*self.mix.kills))]
+        tasks.append(self._tasked(self._latecomer()))
         await asyncio.sleep(self.mix.within_s)
         simulation.note("the faults stop")
         simulation.network.weather = FINE
         await self._rest(tasks)
-        for member in members:
+        await asyncio.sleep(3)  # Whoever could not be told of a handler is told again.
+        for member in simulation.members.values():
             member.kill()
         await asyncio.sleep(5)  # What is left of them ends.
         if simulation.errors:
@@ -153,6 +180,8 @@ class _Scenario:
                 ]
                 lines += [f"mail for {mail.run_id}: {mail.op[:200]}" for mail in memory.mail.values()]
                 raise Stuck("\n".join(["these are stuck:", *lines, *self.simulation.errors]))
+            if self.has_person:
+                await self._act()
             await asyncio.sleep(1)
         for task in tasks:
             task.result()
@@ -168,6 +197,9 @@ class _Scenario:
             "deadlines": {name: lot.choice((1, 5, 15)) for name in names if lot.random() < 0.05},
             "forgiving": [name for name in names if lot.random() < 0.2],
             "fails": lot.choice([*names, None, None, None]),
+            "calls": {
+                name: lot.random() < 0.2 for name in (*names, *_LATE) if lot.random() < 0.15
+            },  # whether they fail
         }
 
     async def _hierarchy(self, message_id: str) -> None:
@@ -193,6 +225,35 @@ class _Scenario:
                 with suppress(EngineStopped, StoreError, RunOwnedElsewhere):
                     return await self.lot.choice(able).call(request)
             await asyncio.sleep(0.1 + self.lot.random())
+
+    # Who comes late.
+
+    async def _latecomer(self) -> None:
+        """A service that nobody knew of, or a person, or nobody."""
+        lot = self.lot
+        await asyncio.sleep(lot.random() * self.mix.within_s)
+        name = lot.choice([*_LATE, _PERSON, ""])
+        if name in _LATE:
+            await self.simulation.member("y", [OPERATIONS[name]]).open()
+        elif name:
+            await self._person(lot.choice(_TOPICS[1:]))
+
+    async def _person(self, topic: Topic[Any]) -> None:
+        """A handler without an engine: it registers, does what there is to do, and may be released."""
+        lot, self.has_person = self.lot, True
+        await self._insist(lambda engine: engine.register_handler(topic, _PERSON))
+        for _ in range(lot.randint(0, 5)):
+            await asyncio.sleep(lot.random() * 3)
+            await self._act()
+        if lot.random() < 0.5:
+            await self._insist(lambda engine: engine.retire_handler(topic, _PERSON, release=True))
+
+    async def _act(self) -> None:
+        """The person does what it is asked for, and undoes it."""
+        found = await self._insist(lambda engine: engine.runs(workflow=_PERSON))
+        for run in found.runs:
+            with suppress(Misuse):  # Its emitter has given up meanwhile, or a request that seemed lost has come.
+                await self._insist(partial(_answer, run_id=run.id, status=run.status))
 
     # What goes wrong.
 
@@ -227,7 +288,9 @@ class _Scenario:
         now = self.simulation.clock.now()
         await assert_readiness_agrees(store, OPERATIONS.values(), now=now)
         await check_store(store, now=now)
-        wrong: list[str] = []
+        book = Book(store)
+        await book.load()
+        wrong = [f"not all know of {name} on {topic}" for topic, name in sorted(book.untold)]
         for message_id, root in self.roots.items():
             emitted = await store.emitted(message_id)
             if emitted is None:
@@ -235,22 +298,30 @@ class _Scenario:
                 continue
             scopes = RowCodec(PlainCodec()).read(await store.hierarchy(emitted.scope))
             hierarchy = scopes.hierarchy()
-            rows = {run.lineage: hierarchy.own(run.lineage) for run in scopes.runs.values()}
-            wrong += [f"{message_id}: {problem}" for problem in _problems(rows, root)]
+            rows = {run.lineage: hierarchy.own(run.lineage) for run in scopes.runs.values() if not run.is_call}
+            wrong += [f"{message_id}: {problem}" for problem in (*_problems(rows, root), *_problems_of_calls(scopes))]
         if wrong:
             raise InvariantViolated("\n".join(wrong))
+
+
+async def _answer(engine: Engine, run_id: str, status: str) -> None:
+    if status == Status.CREATED:
+        await engine.complete_handler(run_id)
+    elif status == Status.ROLLING_BACK:
+        await engine.complete_rollback(run_id)
 
 
 def _problems(rows: dict[tuple[str, ...], Any], root: _Root) -> Iterator[str]:
     states = {lineage: state_of(own) for lineage, own in rows.items()}
     for lineage, state in states.items():
         above = states.get(lineage[:-1], State.COMMITTED)
-        if state not in (State.COMMITTED, State.ROLLED_BACK):
+        if state not in (State.COMMITTED, State.ROLLED_BACK, State.DISMISSED):
             yield f"{lineage} is {state}"
         if state is State.COMMITTED and above is not State.COMMITTED:
             yield f"{lineage} is committed, and its emitter {above}"
         yield from _problems_of_steps(lineage, rows[lineage], state)
-    is_plain = not root.is_cancelled and not root.is_undone and not root.message["deadlines"]
+    asked = root.is_cancelled or root.is_undone
+    is_plain = not asked and not root.message["deadlines"] and not any(root.message["calls"].values())
     tops = {state for lineage, state in states.items() if len(lineage) == 2}
     if is_plain and root.message["fails"] is None and tops != {State.COMMITTED}:
         yield f"nothing fails, and it is {tops}"
@@ -267,3 +338,12 @@ def _problems_of_steps(lineage: tuple[str, ...], own: Iterable[MessageEvent], st
     expected = [f"Rollback of {step}[0,]" for step in reversed(done)] if state is State.ROLLED_BACK else []
     if not calls and undone != expected:
         yield f"{lineage} did {done}, and undid {undone}"
+
+
+def _problems_of_calls(scopes: StoredScopes) -> Iterator[str]:
+    """What a run that has committed has called has ended, and what one that was undone has called is undone."""
+    for run in scopes.runs.values():
+        if run.is_call:
+            caller, status = scopes.statuses[run.lineage[-2]], scopes.statuses[run.id]
+            if caller == Status.ROLLED_BACK and status == Status.SUCCEEDED:
+                yield f"{run.lineage} has succeeded, and its caller is {caller}"

@@ -1,0 +1,64 @@
+"""Handlers that no engine has, because they are people or other systems: saying what they did.
+
+These are actions of the page of a run, which shows what the run of such a handler was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from perdure.dashboard.page import Action, Form, Visit, Wrong
+from perdure.dashboard.pages.events import json_of
+from perdure.dashboard.rendering import url
+from perdure.errors import InvalidArguments, UnstorableValue
+from perdure.kernel.status import Status
+from perdure.views import EntryView, RunView
+
+_DONE_OUTSIDE: Final = ["seen", "committed"]  # all that is written of what somebody outside has done
+
+
+def wanted(run: RunView, journal: Sequence[EntryView]) -> Literal["do", "undo"] | None:
+    """What somebody outside has to do for a run: what its handler was asked for, or undo it."""
+    if run.model != "operation" or run.stranded is None:
+        return None
+    if run.status == Status.CREATED:
+        return "do"
+    is_theirs = [entry.kind for entry in journal] == _DONE_OUTSIDE
+    return "undo" if run.status == Status.ROLLING_BACK and is_theirs else None
+
+
+async def complete(visit: Visit, form: Form) -> str:
+    """Once: a second time it is told that the run has ended."""
+    run_id = visit.part("run_id")
+    values = json_of(form.text("values"), "What it gives")
+    if values is not None and not isinstance(values, dict):
+        raise Wrong("What it gives is an object: values by name, or nothing at all.")
+    try:
+        await visit.client.complete_handler(run_id, values, actor=visit.caller.name)
+    except (InvalidArguments, UnstorableValue) as error:
+        raise Wrong(str(error)) from error
+    return url("runs", run_id, said="completed")
+
+
+async def fail(visit: Visit, form: Form) -> str:
+    run_id = visit.part("run_id")
+    reason = form.text("reason").strip()
+    if not reason:
+        raise Wrong("Say why it cannot be done: whoever asked for it is told.")
+    await visit.client.fail_handler(run_id, reason, actor=visit.caller.name)
+    return url("runs", run_id, said="refused")
+
+
+async def undone(visit: Visit, form: Form) -> str:
+    del form
+    run_id = visit.part("run_id")
+    await visit.client.complete_rollback(run_id, actor=visit.caller.name)
+    return url("runs", run_id, said="undone")
+
+
+actions = [
+    Action("/runs/{run_id:str}/complete", complete),
+    Action("/runs/{run_id:str}/fail", fail),
+    Action("/runs/{run_id:str}/undone", undone),
+]

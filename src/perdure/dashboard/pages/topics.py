@@ -1,0 +1,86 @@
+"""Topics: who handles their messages, what waits for somebody whom no engine has, and emitting a message."""
+
+from __future__ import annotations
+
+import hashlib
+from secrets import token_urlsafe
+from typing import Any, Final
+
+from msgspec import Struct
+
+from perdure.client import Client
+from perdure.cooperation import Topic
+from perdure.dashboard.page import Action, Form, Page, Shown, Visit, Wrong
+from perdure.dashboard.pages.events import json_of
+from perdure.dashboard.rendering import url
+from perdure.errors import InvalidArguments, UnstorableValue
+from perdure.kernel.status import Status
+from perdure.views import RunView
+
+_LIMIT: Final = 50
+_NONCE_BYTES: Final = 12
+
+
+class Handler(Struct, frozen=True):
+    """Who handles messages of a topic; `engines` are those that have its code."""
+
+    topic: str
+    name: str
+    engines: list[str]
+
+
+async def show(visit: Visit) -> Shown:
+    found = await _handlers(visit.client)
+    outside = sorted({handler.name for handler in found if not handler.engines})
+    given = visit.given
+    return {
+        "title": "Topics",
+        "topics": sorted({handler.topic for handler in found}),
+        "handlers": found,
+        "waiting": await _waiting(visit.client, outside),
+        "limit": _LIMIT,
+        "topic": given.text("topic") if given is not None else visit.asked("topic"),
+        "message": given.text("message") if given is not None else "",
+        "nonce": given.text("nonce") if given is not None else token_urlsafe(_NONCE_BYTES),
+    }
+
+
+async def _handlers(client: Client) -> list[Handler]:
+    hosts: dict[str, list[str]] = {}
+    for engine in await client.engines():
+        for name, version in engine.workflows:
+            if not version:
+                hosts.setdefault(name, []).append(engine.host)
+    return [
+        Handler(topic, name, hosts.get(name, []))
+        for topic, names in (await client.handlers()).items()
+        for name in names
+    ]  # fmt: skip
+
+
+async def _waiting(client: Client, outside: list[str]) -> list[RunView]:
+    """Runs of handlers that no engine has: to be done, or to be undone."""
+    found: list[RunView] = []
+    for name in outside:
+        page = await client.runs(workflow=name, status=[Status.CREATED, Status.ROLLING_BACK], limit=_LIMIT)
+        found += [run for run in page.runs if run.model == "operation"]
+    return found
+
+
+async def emit(visit: Visit, form: Form) -> str:
+    """Emitted once, however often the same form is sent: what it says is a part of the message's id."""
+    name, text = form.text("topic"), form.text("message")
+    if name not in await visit.client.handlers():
+        raise Wrong(f"Nobody handles messages of the topic {name!r:.80}.")
+    message = json_of(text, "The message")
+    said = hashlib.sha256(f"{form.text('nonce')}\0{name}\0{text}".encode(errors="backslashreplace")).hexdigest()
+    anything: Any = Any  # What type its messages have only its handlers know.
+    topic: Topic[Any] = Topic(name, anything)
+    try:
+        root = await visit.client.emit(topic, message, id=f"dashboard-{said[:32]}", actor=visit.caller.name)
+    except (InvalidArguments, UnstorableValue) as error:
+        raise Wrong(str(error)) from error
+    return url("runs", root.id, said="emitted")
+
+
+page = Page(name="topics", path="/topics", title="Topics", show=show, actions=[Action("/topics", emit)])

@@ -1,0 +1,136 @@
+"""Whatever changes something leaves a trail with whoever called it: every verb that does is tried."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from perdure import Client
+from perdure.cli.app import command
+from perdure.removals import REMOVAL
+from tests.cli.shell import Done, Shell
+from tests.cli.test_coverage import verbs
+from tests.cli.test_graphs import GOOD
+
+T = TypeVar("T")
+
+
+class Ann:
+    """Calls verbs, and looks at what she left."""
+
+    name = "cli:ann"
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+
+    def does(self, *arguments: object) -> Done:
+        return self.shell(*arguments, env={"LOGNAME": "ann"})
+
+    def rows(self, run_id: str) -> list[str]:
+        """What she did to a run."""
+
+        async def look(client: Client) -> list[str]:
+            return [row.became for row in await client.audit(run_id) if row.actor == self.name]
+
+        return self._looked(look)
+
+    def has_kept(self, kind: str, name: str) -> bool:
+        """Whether the newest version of a record is hers."""
+
+        async def look(client: Client) -> bool:
+            return (await client.record(kind, name)).actor == self.name
+
+        return self._looked(look)
+
+    def _looked(self, look: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        async def opened() -> T:
+            assert self.shell.store is not None
+            async with Client(self.shell.store, poll_s=None) as client:
+                return await look(client)
+
+        return asyncio.run(opened())
+
+
+def starts(ann: Ann) -> None:
+    ann.does("start", "greet", "name=x", "--id", "new", "--version", "")
+    assert ann.rows("new") == ["created"]
+
+
+def sends(ann: Ann) -> None:
+    ann.does("send", "hint", "--to", "o-17")
+    assert ann.rows("o-17") == ["sent"]
+
+
+def changes(ann: Ann) -> None:
+    for verb in ("pause", "resume", "cancel"):
+        ann.does("runs", verb, "o-17")
+    assert ann.rows("o-17")[-3:] == ["paused", "resumed", "cancelled"]
+
+
+def retries(ann: Ann) -> None:
+    ann.does("runs", "retry", "boom-1")
+    assert ann.rows("boom-1") == ["running"]
+
+
+def letters(ann: Ann) -> None:
+    first, second = (one["id"] for one in ann.shell("dead-letters", "list", "--json").json()["dead_letters"])
+    ann.does("dead-letters", "replay", first, "--to", "asking")
+    assert ann.rows("asking") == ["sent"]
+    ann.does("dead-letters", "remove", second)
+    assert ann.has_kept(REMOVAL, second)
+
+
+def tasks(ann: Ann) -> None:
+    [task] = ann.shell("tasks", "list", "--run", "asking", "--json").json()["tasks"]
+    ann.does("tasks", "answer", task["id"], "ok=true")
+    assert ann.rows("asking")[-1] == "answered"
+
+
+def tokens(ann: Ann) -> None:
+    for verb in ("create", "revoke"):
+        ann.does("tokens", verb, "bob")
+        assert ann.has_kept("perdure.api-token", "bob")
+
+
+def graphs(ann: Ann) -> None:
+    (ann.shell.folder / "good.yaml").write_text(GOOD)
+    ann.does("graph", "run", "good.yaml", "name=ada", "--keep", "--id", "kept")
+    assert ann.rows("kept") == ["running"]
+
+
+TRIED: dict[Callable[[Ann], None], set[str]] = {
+    starts: {"start"},
+    sends: {"send"},
+    changes: {"runs pause", "runs resume", "runs cancel"},
+    retries: {"runs retry"},
+    letters: {"dead-letters replay", "dead-letters remove"},
+    tasks: {"tasks answer"},
+    tokens: {"tokens create", "tokens revoke"},
+    graphs: {"graph run"},
+}
+LOOK = {
+    "artifacts list", "artifacts save", "artifacts show", "dead-letters list", "doctor", "engines", "events",
+    "graph draw", "graph validate", "runs history", "runs list", "runs show", "runs tree", "runs watch", "tasks list",
+    "tasks show", "tokens list",
+}  # fmt: skip
+# What these change nobody else has, or it has an actor of its own.
+OTHERWISE = {
+    "new": "files",
+    "demo": "a store of its own, which is gone afterwards",
+    "bench": "a store of its own, which is gone afterwards",
+    "migrate": "the schema, which has versions and no actors",
+    "worker": "what runs do, whose actor is the engine",
+    "serve": "what callers ask for, whose actors they are",
+}
+
+
+def test_whatever_changes_something_says_who_called_it(shell: Shell) -> None:
+    ann = Ann(shell)
+    for tried in TRIED:
+        tried(ann)
+
+
+def test_of_every_verb_it_is_known_whether_it_changes_something() -> None:
+    told = [*LOOK, *OTHERWISE, *(verb for tried in TRIED.values() for verb in tried)]
+    assert sorted(told) == sorted(" ".join(verb) for verb in verbs(command()))

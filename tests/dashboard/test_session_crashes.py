@@ -1,0 +1,211 @@
+"""Signing in and out, with the server's process dying around what it writes: a session is there, or it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from perdure import Client
+from perdure.dashboard import dashboard, sessions
+from perdure.dashboard.sessions import KIND, close_session, find_session, open_session
+from perdure.errors import OutcomeUnknown
+from perdure.http import create_app, make_token, revoke_token
+from perdure.http.tokens import KIND as TOKEN
+from perdure.http.tokens import Scope
+from perdure.kernel.stock import Record
+from perdure.ports import Store
+from perdure.storage import open_store
+from perdure.testing import CRASH_POINTS, Point
+from perdure.testing.faults import DEADLY
+from perdure.testing.proxy import StoreProxy
+from tests.crash.requests import FaultyRequest
+
+LANDED: frozenset[Point] = frozenset({"before_effects", "after_effects", "unknown"})
+FORM = {"content-type": "application/x-www-form-urlencoded", "sec-fetch-site": "same-origin"}
+MakeStore = Callable[[], Store]
+
+
+class Server:
+    """A process that serves, until it dies: what it was asked then is never answered."""
+
+    def __init__(self, make_store: MakeStore, point: Point | None = None) -> None:
+        self.death = asyncio.Event()
+        store = make_store() if point is None else FaultyRequest(make_store(), "put_record", point, self._die)
+        self.client = Client(store, poll_s=None)
+
+    def _die(self) -> None:
+        self.client.kill()
+        self.death.set()
+
+    async def asked(self, work: Coroutine[Any, Any, str | None]) -> str | None:
+        """What comes of a request; None if the process died before the answer, or did not know one."""
+        asked, dying = asyncio.ensure_future(work), asyncio.ensure_future(self.death.wait())
+        await asyncio.wait({asked, dying}, return_when=asyncio.FIRST_COMPLETED)
+        for one in (asked, dying):
+            one.cancel()
+        await asyncio.wait({asked, dying})
+        with suppress(asyncio.CancelledError, OutcomeUnknown):
+            return asked.result()
+        return None
+
+    async def lets_in(self, session_id: str | None) -> bool:
+        return await find_session(self.client, session_id or "") is not None
+
+    async def sessions(self) -> list[tuple[int, str]]:
+        """Of each that was ever opened: the version of its record, and who signed in or out."""
+        return [(one.version, one.actor) for one in await self.client.records(KIND)]
+
+
+@asynccontextmanager
+async def life(make_store: MakeStore, point: Point | None = None) -> AsyncGenerator[Server]:
+    server = Server(make_store, point)
+    await server.client.open()
+    yield server
+    if point in DEADLY:
+        await server.death.wait()
+    else:
+        await server.client.shutdown()
+
+
+async def crash_while_signing_in(make_store: MakeStore, point: Point) -> None:
+    """Who has no answer signs in again: the session that a crash left is one that nobody has the id of."""
+    async with life(make_store) as server:
+        token = await make_token(server.client, "ann", "operate")
+    async with life(make_store, point) as server:
+        first = await server.asked(open_session(server.client, token))
+        assert (first is not None) == (point == "after_effects")
+    async with life(make_store) as server:
+        assert await server.sessions() == [(1, "ann")] * (point in LANDED)
+        assert await server.lets_in(first) == (point == "after_effects")
+        second = await open_session(server.client, token)
+        assert await server.lets_in(second)
+        assert await server.sessions() == [(1, "ann")] * (1 + (point in LANDED))
+        await revoke_token(server.client, "ann")  # It ends what was left behind too.
+        assert not await server.lets_in(first)
+        assert not await server.lets_in(second)
+
+
+async def crash_while_signing_out(make_store: MakeStore, point: Point) -> None:
+    """Until somebody is told that they are out they may be in, and sign out again; after that they never are."""
+    async with life(make_store) as server:
+        session = await open_session(server.client, await make_token(server.client, "ann", "operate"))
+        assert session is not None
+    async with life(make_store, point) as server:
+        await server.asked(close_session(server.client, session, "ann"))
+    async with life(make_store) as server:
+        assert await server.lets_in(session) == (point not in LANDED)
+        await asyncio.gather(*[close_session(server.client, session, "ann") for _ in range(3)])
+        assert not await server.lets_in(session)
+    async with life(make_store) as server:
+        assert not await server.lets_in(session)
+        assert await server.sessions() == [(2, "ann")]
+
+
+CRASHES = [crash_while_signing_in, crash_while_signing_out]
+Crash = Callable[[MakeStore, Point], Awaitable[None]]
+
+
+@pytest.mark.parametrize("point", CRASH_POINTS)
+@pytest.mark.parametrize("crash", CRASHES)
+async def test_a_session_is_there_or_it_is_not(crash: Crash, point: Point, make_store: MakeStore) -> None:
+    await crash(make_store, point)
+
+
+@pytest.mark.parametrize("point", ["before_effects", "unknown"])
+@pytest.mark.parametrize("crash", CRASHES)
+async def test_so_it_is_in_postgres(crash: Crash, point: Point, empty_schema: Callable[[], str]) -> None:
+    url = empty_schema()
+    await crash(lambda: open_store(url), point)
+
+
+async def test_a_session_whose_time_is_over_stays_over_after_a_restart(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with life(make_store) as server:
+        token = await make_token(server.client, "ann", "operate")
+        lasting = await open_session(server.client, token)
+        monkeypatch.setattr(sessions, "LASTS", timedelta(0))
+        over = await open_session(server.client, token)
+        assert (await server.lets_in(lasting), await server.lets_in(over)) == (True, False)
+    async with life(make_store) as server:
+        assert (await server.lets_in(lasting), await server.lets_in(over)) == (True, False)
+
+
+class Meddled(StoreProxy):
+    """Something else happens between what is read of a token, or of a session, and what is written then."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.meddle: Callable[[], Awaitable[object]] | None = None
+
+    async def put_record(self, record: Record) -> int:
+        meddle, self.meddle = self.meddle, None
+        if meddle is not None and record.kind == KIND:
+            await meddle()
+        return await super().put_record(record)
+
+    async def record(self, kind: str, name: str, version: int | None = None) -> Record | None:
+        found = await super().record(kind, name, version)
+        meddle, self.meddle = self.meddle, None
+        if meddle is not None and kind == TOKEN:
+            await meddle()
+        return found
+
+
+@pytest.mark.parametrize("end", [revoke_token, make_token])
+async def test_a_token_that_ends_while_somebody_signs_in_with_it_opens_nothing(
+    end: Callable[..., Awaitable[object]], make_store: MakeStore
+) -> None:
+    store = Meddled(make_store())
+    async with Client(store, poll_s=None) as client:
+        token = await make_token(client, "ann", "operate")
+        given = (Scope.ADMIN,) if end is make_token else ()
+        store.meddle = lambda: end(client, "ann", *given)
+        session = await open_session(client, token)
+        assert store.meddle is None
+        assert session is None or await find_session(client, session) is None
+        assert await open_session(client, token) is None
+
+
+async def test_two_who_sign_out_at_once_are_both_told_so(make_store: MakeStore) -> None:
+    store = Meddled(make_store())
+    async with Client(store, poll_s=None) as client:
+        session = await open_session(client, await make_token(client, "ann", "operate"))
+        assert session is not None
+        store.meddle = lambda: close_session(client, session, "ann")
+        await close_session(client, session, "ann")
+        assert await find_session(client, session) is None
+        assert [one.version for one in await client.records(KIND)] == [2]
+
+
+async def test_who_cannot_be_told_how_it_went_asks_again(make_store: MakeStore) -> None:
+    """Over HTTP: a page that says so, no cookie given or taken, and the same form again."""
+    store = FaultyRequest(make_store(), "put_record", "unknown", lambda: None)
+    store.struck = 1
+    async with Client(store, poll_s=None) as client:
+        token = await make_token(client, "ann", "operate")
+        transport = httpx.ASGITransport(create_app(client, pages=dashboard()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=FORM) as browser:
+            points: tuple[Point, ...] = ("unknown_lost", "unknown")
+            for point in points:
+                store.fault.point, store.struck = point, 0
+                doubtful = await browser.post("/ui/sign-in", data={"token": token})
+                assert (doubtful.status_code, "set-cookie" in doubtful.headers) == (503, False)
+                assert token not in doubtful.text
+                assert (await browser.post("/ui/sign-in", data={"token": token})).status_code == 303
+                session = browser.cookies["perdure_session"]
+                store.struck = 0
+                doubtful = await browser.post("/ui/sign-out")
+                assert (doubtful.status_code, "set-cookie" in doubtful.headers) == (503, False)
+                for _ in range(2):
+                    again = await browser.post("/ui/sign-out", headers={"cookie": f"perdure_session={session}"})
+                    assert (again.status_code, again.headers["location"]) == (303, "/ui/sign-in")
+                shown = await browser.get("/ui/runs", headers={"cookie": f"perdure_session={session}"})
+                assert shown.headers["location"].startswith("/ui/sign-in?")
+                browser.cookies.clear()
