@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.errors import StoreBroken
+from perdure.storage.sqlite.checkpoints import PAGES_MAX
 from perdure.storage.sqlite.faults import store_fault
 from perdure.storage.sqlite.schema import SCHEMA_VERSION, inspect, migrate
 
@@ -34,6 +35,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
         _switch_to_wal(connection)
         # A commit is on the disk before it is answered: that is what durable means.
         connection.execute("pragma synchronous = full")
+        connection.execute(f"pragma wal_autocheckpoint = {PAGES_MAX}")
         if version < SCHEMA_VERSION:  # Else it takes no lock to find out that nothing is to be done.
             migrate(connection, path)
     except BaseException:

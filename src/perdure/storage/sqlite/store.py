@@ -30,6 +30,7 @@ from perdure.ports import (
     Transacts,
 )
 from perdure.storage.sqlite import cooperation, fleet, reading, stock
+from perdure.storage.sqlite.checkpoints import Checkpoints
 from perdure.storage.sqlite.commit import commit, plan
 from perdure.storage.sqlite.connection import connect_reader, connect_steps, connect_writer
 from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
@@ -71,7 +72,7 @@ class SqliteStore:
         # Resolved, since engines that come by different links must look at the same lock files.
         self.path = Path(path).resolve()
         self._signs = SignsOfLife(self.path)
-        self._writer = DatabaseThread("perdure-sqlite-writer", self.path, connect_writer)
+        self._writer = DatabaseThread("perdure-sqlite-writer", self.path, connect_writer, Checkpoints())
         self._reader = DatabaseThread("perdure-sqlite-reader", self.path, connect_reader)
         self._steps = StepTransactions(self._connect_steps)
         self._writes = Writes()

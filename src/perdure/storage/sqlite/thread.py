@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from perdure.errors import StoreBroken, StoreError
+from perdure.storage.sqlite.checkpoints import Checkpoints
 from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
 
 T = TypeVar("T")
@@ -24,12 +25,19 @@ class DatabaseThread:
     """Does work on one connection, one piece after the other, in the order asked for.
 
     Work is never interrupted: who stops waiting for it does not undo it. The thread is a daemon, so that a program
-    that forgets to close its store still ends.
+    that forgets to close its store still ends. With `checkpoints`, they are made when there is nothing else to do.
     """
 
-    def __init__(self, name: str, path: Path, connect: Callable[[Path], sqlite3.Connection]) -> None:
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        connect: Callable[[Path], sqlite3.Connection],
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
         self._path = path
         self._connect = connect
+        self._checkpoints = checkpoints
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         self._abandoned = False
         self._stopping = False
@@ -79,7 +87,7 @@ class DatabaseThread:
 
     def _main(self) -> None:
         connection: sqlite3.Connection | None = None
-        while (order := self._orders.get()) is not None:
+        while (order := self._next(connection)) is not None:
             work, loop, future = order
             result: object = None
             error: BaseException | None = None
@@ -99,6 +107,17 @@ class DatabaseThread:
             del order, work, loop, future, result, error
         for opened in (*self._also, *([] if connection is None else [connection])):
             opened.close()
+
+    def _next(self, connection: sqlite3.Connection | None) -> _Order | None:
+        """What to do next, as soon as there is something."""
+        if self._checkpoints is None or connection is None or self._stopping:
+            return self._orders.get()
+        while (patience_s := self._checkpoints.patience_s(connection)) is not None:
+            try:
+                return self._orders.get(timeout=patience_s)
+            except Empty:
+                self._checkpoints.bring_in(connection)
+        return self._orders.get()
 
 
 def _answer(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
