@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 
 Figures = dict[str, float]  # name with its unit -> value
@@ -17,9 +16,15 @@ def percentile(values: Iterable[float], percent: float) -> float:
 
 def medians(rounds: Sequence[Figures]) -> Figures:
     """Each figure's median over the rounds."""
-    return {name: statistics.median(figures[name] for figures in rounds) for name in rounds[0]}
+    return {name: median(figures[name] for figures in rounds) for name in rounds[0]}
 
 
 def paired(rounds: Sequence[Figures], floors: Sequence[Figures], name: str) -> float:
     """The median of the ratios to the floor, each pair measured one right after the other: noise hits both alike."""
-    return statistics.median(ours[name] / floor[name] for ours, floor in zip(rounds, floors, strict=True))
+    return median(ours[name] / floor[name] for ours, floor in zip(rounds, floors, strict=True))
+
+
+def median(values: Iterable[float]) -> float:
+    import statistics  # Which takes a while, and those whose launch is measured need none of it.
+
+    return statistics.median(values)

@@ -298,7 +298,8 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
         return known.signature.result if known is not None else Reader(Any, "a result")
 
     async def outcome(self, run_id: str) -> tuple[Run, Outcome]:
-        """Wait until a run has ended; its last state and what it left. Raises RunNotFound, EngineStopped."""
+        """Wait until a run has ended; its last state and what it left. Raises RunNotFound, EngineStopped, and
+        StoreUnavailable if the store has been away for long."""
         checked_text(run_id, "a run's id")
         pause_s = _ASK_AGAIN_S
         while True:
@@ -307,7 +308,7 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
                 if (ended := await self._notice(run_id)) is not None:
                     return ended
                 continue  # This engine has it no more.
-            stored = (await self._store.get([run_id])).get(run_id)
+            stored = (await self._coordinator.patiently(lambda: self._store.get([run_id]))).get(run_id)
             if stored is None:
                 raise RunNotFound(run_id)
             if stored.run.status in FINISHED:

@@ -337,34 +337,39 @@ class Engine(Client):
             try:
                 if isinstance(effect, Proceed):  # By far the most of them.
                     self._functions.proceed(effect.run_id)
+                elif isinstance(effect, Begin):
+                    self._begin(effect)
+                elif isinstance(effect, Finish):
+                    self._finish(effect)
                 else:
                     self._perform_one(effect)
             except Exception:
                 log.exception("an effect could not be performed: %r", effect)
 
-    def _perform_one(self, effect: Begin | Deliver | Drop | Finish | Rearm | Published | Look) -> None:
-        if isinstance(effect, Look):
+    def _begin(self, effect: Begin) -> None:
+        if effect.run.deadline is not None:
+            self._arm_deadline(effect.run)
+        (self.operations if effect.run.model == "operation" else self._functions).perform(effect)
+
+    def _finish(self, effect: Finish) -> None:
+        run = effect.run
+        (self.operations if run.model == "operation" else self._functions).perform(effect)
+        if self._deadlines and (timer := self._deadlines.pop(run.id, None)) is not None:
+            timer.cancel()
+        self._tell_waiting(run.id, (run, effect.outcome))
+
+    def _perform_one(self, effect: Deliver | Drop | Rearm | Published | Look) -> None:
+        if isinstance(effect, Deliver):
+            self._functions.perform(effect)
+        elif isinstance(effect, Look):
             self.operations.perform(effect)
-            return
-        if isinstance(effect, Published):
+        elif isinstance(effect, Published):
             self._wake_readers(effect.run_id)
-            return
-        if isinstance(effect, Rearm):
+        elif isinstance(effect, Rearm):
             self._arm_deadline(effect.run)
-            return
-        if isinstance(effect, Begin) and effect.run.deadline is not None:
-            self._arm_deadline(effect.run)
-        if isinstance(effect, (Begin, Finish)) and effect.run.model == "operation":
-            self.operations.perform(effect)
         else:
             self._functions.perform(effect)
-            if isinstance(effect, Drop):
-                self.operations.perform(effect)
-        if isinstance(effect, Finish):
-            if (timer := self._deadlines.pop(effect.run.id, None)) is not None:
-                timer.cancel()
-            self._tell_waiting(effect.run.id, (effect.run, effect.outcome))
-        elif isinstance(effect, Drop):
+            self.operations.perform(effect)
             if (timer := self._deadlines.pop(effect.run_id, None)) is not None:
                 timer.cancel()
                 self._sweeper.left(effect.run_id, timer.due_at, deadline=True)

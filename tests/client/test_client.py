@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from perdure import Client, Delivered, Engine, Event, Queued, Retry, Workflow, receive, sleep, step, stub, workflow
+from perdure.coordinator.coordinator import Limits
 from perdure.errors import (
     EngineStopped,
     InvalidArguments,
@@ -17,11 +19,14 @@ from perdure.errors import (
     RunFailed,
     RunFinished,
     RunNotFound,
+    StoreBusy,
+    StoreUnavailable,
     UnknownWorkflow,
 )
 from perdure.kernel.status import Status
 from perdure.models.functions.publishing import publish, stream
-from perdure.ports import Store
+from perdure.ports import Store, StoredRun
+from perdure.testing.proxy import StoreProxy
 from tests.fleet.conftest import until
 
 
@@ -93,6 +98,35 @@ async def test_a_run_is_started_by_name_and_json(make_store: Make) -> None:
         assert (view.output, view.tags) == ("hello hello Ada", {"by": "client"})
         assert [one.id for one in (await client.runs(workflow="greet")).runs] == ["g"]
         assert [entry.became for entry in (await client.history("g")).audit][-1] == Status.SUCCEEDED
+
+
+class AwayNowAndThen(StoreProxy):
+    """A store that cannot be asked for runs just now, for a while or for ever."""
+
+    def __init__(self, inner: Store, times: float) -> None:
+        super().__init__(inner)
+        self.times = times
+
+    async def get(self, ids: Sequence[str]) -> dict[str, StoredRun]:
+        self.times -= 1
+        if self.times >= 0:
+            raise StoreBusy("the store is away, as asked")
+        return await super().get(ids)
+
+
+async def test_whoever_waits_for_a_result_does_not_hear_that_the_store_was_away_for_a_moment(make_store: Make) -> None:
+    store = AwayNowAndThen(make_store(), times=3)
+    async with Engine(make_store(), workflows=WORKFLOWS) as engine, Client(store) as client:
+        await engine.run(greet_here("Ada"), id="g")
+        assert await client.handle("g").result() == "hello Ada"
+        assert store.times < 0
+
+
+async def test_whoever_waits_for_a_result_hears_in_the_end_that_the_store_is_away(make_store: Make) -> None:
+    store = AwayNowAndThen(make_store(), times=math.inf)
+    async with Client(store, limits=Limits(resend_first_s=0.001, patience_s=0.01)) as client:
+        with pytest.raises(StoreUnavailable, match="the store is away, as asked"):
+            await client.handle("g").result()
 
 
 async def test_a_stub_makes_typed_calls(make_store: Make) -> None:

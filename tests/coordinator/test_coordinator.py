@@ -319,6 +319,38 @@ async def test_callers_who_wait_for_room_hear_that_the_engine_stops(how: str) ->
         b.broken = b.broken or EngineStopped("")
 
 
+@pytest.mark.parametrize("how", ["kill", "stop"])
+async def test_a_batch_part_of_which_waits_for_room_hears_that_the_engine_stops(how: str) -> None:
+    async with bench(Limits(inbox_max=3)) as b:
+        first = await b.hold_commits(start("a"))
+        batch = asyncio.ensure_future(b.coordinator.submit_batch([start(f"r{number}") for number in range(10)]))
+        await turns()
+        if how == "kill":
+            b.coordinator.kill()
+        else:
+            b.store.gate.set()
+            await b.coordinator.stop()
+        kinds = [type(reply) for reply in await batch]
+        assert kinds == [EngineStopped if how == "kill" else Started] * 2 + [EngineStopped] * 8
+        await asyncio.gather(first, return_exceptions=True)
+
+
+async def test_a_caller_who_gives_up_a_batch_leaves_room_for_others() -> None:
+    async with bench(Limits(inbox_max=2)) as b:
+        first = await b.hold_commits(start("a"))
+        batch = asyncio.ensure_future(b.coordinator.submit_batch([start("b"), start("c"), start("d")]))
+        await turns()
+        batch.cancel()
+        await turns()
+        b.store.gate.set()
+        await first
+        replies = await b.coordinator.submit_batch([start(f"r{number}") for number in range(5)])
+        assert all(isinstance(reply, Started) for reply in replies)
+        assert b.coordinator.loaded("b") is not None  # It was queued, and is committed all the same.
+        assert b.coordinator.loaded("c") is None
+        assert b.coordinator.loaded("d") is None
+
+
 async def test_a_caller_who_gives_up_leaves_room_for_others() -> None:
     async with bench(Limits(inbox_max=1)) as b:
         first = await b.hold_commits(start("a"))

@@ -197,11 +197,11 @@ class Desk:
 
     def ask(self, question: str) -> str:
         """A line that somebody types. Ctrl-C and Ctrl-D end the command."""
-        sys.stderr.write(tame(question))
-        sys.stderr.flush()
         # While an event loop runs, Ctrl-C would only be noted, and this would go on waiting.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
+            sys.stderr.write(tame(question))
+            sys.stderr.flush()
             line = sys.stdin.readline()
         finally:
             signal.signal(signal.SIGINT, before)

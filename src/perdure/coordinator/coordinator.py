@@ -199,19 +199,35 @@ class Coordinator:
 
     async def submit(self, op: Op) -> Any:
         """Have an op decided and committed; its reply. Waits while the inbox is full."""
+        return await (await self._enter(op))
+
+    async def submit_batch(self, ops: Sequence[Op]) -> list[Any]:
+        """Like submit for several ops in a row, which share commits where bounds allow. Errors stand as replies."""
+        replies: list[asyncio.Future[Any]] = []
+        try:
+            for op in ops:
+                replies.append(await self._enter(op))
+        except EngineStopped as stopped:
+            answered = await asyncio.gather(*replies, return_exceptions=True)
+            return [*answered, *[stopped] * (len(ops) - len(replies))]
+        except BaseException:
+            for reply in replies:
+                reply.cancel()
+            raise
+        return await asyncio.gather(*replies, return_exceptions=True)
+
+    async def _enter(self, op: Op) -> asyncio.Future[Any]:
+        """Queue an op as soon as there is room; where its reply will be."""
         if self._probe is not None and (stop := self._probe.reached(f"{_verb(op)}.submit", op.run_id)) is not None:
             await stop
-        await self._inbox.enter()
+        if (turn := self._inbox.enter()) is not None:
+            await turn
         if self._stopped is not None:
             self._inbox.leave()  # Who waits behind is to hear of it too.
             raise self._stopped
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._put(Item(op, reply, True))
-        return await reply
-
-    async def submit_batch(self, ops: Sequence[Op]) -> list[Any]:
-        """Like submit for several ops in a row, which share commits where bounds allow. Errors stand as replies."""
-        return await asyncio.gather(*[self.submit(op) for op in ops], return_exceptions=True)
+        return reply
 
     async def insist(self, ops: Sequence[Op]) -> list[Any]:
         """Like submit_batch for ops that the engine itself owes: never refused for want of room or of a store."""
@@ -315,7 +331,7 @@ class Coordinator:
         book: int | None = None
         while True:
             try:
-                found = await self._patiently(partial(look_up, self._store, self._memory.runs, items))
+                found = await self.patiently(partial(look_up, self._store, self._memory.runs, items))
                 decided = self._decide(items, found, book)
                 assembly = decided.assembly
                 if self._probe is not None:
@@ -350,7 +366,7 @@ class Coordinator:
                 if self._probe is not None:
                     await self._come_by(self._probe, "committed", items)
                 if committed.landed:
-                    committed = await self._patiently(partial(self._recollect, assembly))
+                    committed = await self.patiently(partial(self._recollect, assembly))
                     self._lost_track()
                 return self._conclude(assembly, decided.decided, committed)
 
@@ -388,7 +404,7 @@ class Coordinator:
             waited += delay
             delay = min(delay * 2, self._limits.resend_max_s)
 
-    async def _patiently(self, request: Callable[[], Awaitable[T]]) -> T:
+    async def patiently(self, request: Callable[[], Awaitable[T]]) -> T:
         """Ask the store for something that is asked again while it is busy. Raises StoreUnavailable."""
         delay, waited = self._limits.resend_first_s, 0.0
         while True:
@@ -454,7 +470,7 @@ class Coordinator:
 
     async def _reload(self, run_ids: Iterable[str]) -> None:
         """Of runs just forgotten, go on with those that are still this engine's, from the store."""
-        found = await self._patiently(lambda: self._store.load(list(run_ids)))
+        found = await self.patiently(lambda: self._store.load(list(run_ids)))
         mine = [one for one in found.values() if one.run.owner == self._engine.id and one.run.status in ACTIVE]
         # One that is `created` was claimed a moment ago, and whoever did that takes it up.
         mine = [one for one in mine if one.run.status is not Status.CREATED]
@@ -483,7 +499,7 @@ class Coordinator:
         self._inbox.put_back(self._from_outside(self._inbox.empty(), fenced))
         while True:
             try:
-                await self._patiently(self._rejoin_once)
+                await self.patiently(self._rejoin_once)
             except StoreUnavailable as error:
                 log.warning("registering anew is tried again: %s", error)
             else:

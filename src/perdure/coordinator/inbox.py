@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -53,7 +53,7 @@ class Item(Struct, eq=False, gc=False):
 
 
 class Inbox:
-    """First in, first out. `enter` waits until fewer than `outside_max` ops from outside are unanswered."""
+    """First in, first out. At most `outside_max` ops from outside are unanswered: others wait to `enter`."""
 
     def __init__(self, *, outside_max: int, batch_ops_max: int, batch_bytes_max: int) -> None:
         self._items: deque[Item] = deque()
@@ -66,13 +66,16 @@ class Inbox:
     def __len__(self) -> int:
         return len(self._items)
 
-    async def enter(self) -> None:
-        """Wait until there is room for an op from outside, in the order of coming, and take it."""
+    def enter(self) -> Coroutine[Any, Any, None] | None:
+        """Take room for an op from outside; if there is none, what to wait for, in the order of coming, to have it."""
         if self._room:
             self._room -= 1
-            return
+            return None
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
+        return self._have(turn)
+
+    async def _have(self, turn: asyncio.Future[None]) -> None:
         try:
             await turn
         except BaseException:

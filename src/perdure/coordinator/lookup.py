@@ -46,32 +46,38 @@ async def look_up(store: Store, loaded: Mapping[str, Run], items: Sequence[Item]
     keys: list[str] = []
     letters: list[str] = []
     tasks: list[str] = []
+    callers: dict[str, None] = {}  # operations that have called runs which may end now: they are told
     for item in items:
         op = item.op
-        if op.run_id not in loaded and op.run_id and not (isinstance(op, Start) and op.fresh):
+        if op.run_id and op.run_id not in loaded and not (type(op) is Start and op.fresh):
             missing.add(op.run_id)
-        if item.mail and isinstance(op, Wake):
-            missing.add(op.run_id)  # Loaded or not: somebody else has given it something.
         if isinstance(op, Advance):
             if op.cancels:
                 ending += op.cancels
             run = loaded.get(op.run_id) if op.end is not None else None
             if run is not None and run.bond == CALLED and run.parent_id not in loaded:
                 missing.add(run.parent_id or "")
-        elif isinstance(op, (Cooperate, CancelScope, UndoScope)):
-            for tell in op.tells:
-                _look_for(tell, loaded, missing, ending)
-        elif isinstance(op, (Tell, Settle)):
-            _look_for(op, loaded, missing, ending)
-        elif isinstance(op, (Cancel, Expire)):
-            ending.append(op.run_id)
-        elif isinstance(op, Answer):
-            tasks.append(op.task_id)
+        elif isinstance(op, Start):
+            continue
         elif isinstance(op, (Send, Forget)):
             if op.letter:
                 letters.append(op.letter)
             if isinstance(op, Send) and op.event.key is not None:
                 keys.append(op.event.key)
+        elif isinstance(op, (Cooperate, CancelScope, UndoScope)):
+            for tell in op.tells:
+                _look_for(tell, loaded, missing, ending)
+        elif isinstance(op, (Tell, Settle)):
+            _look_for(op, loaded, missing, ending)
+            if isinstance(op, Tell):
+                _call_back(loaded.get(op.run_id), callers)
+        elif isinstance(op, (Cancel, Expire)):
+            ending.append(op.run_id)
+            _call_back(loaded.get(op.run_id), callers)
+        elif isinstance(op, Answer):
+            tasks.append(op.task_id)
+        elif isinstance(op, Wake) and item.mail:
+            missing.add(op.run_id)  # Loaded or not: somebody else has given it something.
     found = Found()
     for letter_id in letters:
         if await store.letter(letter_id) is not None:
@@ -92,22 +98,18 @@ async def look_up(store: Store, loaded: Mapping[str, Run], items: Sequence[Item]
             if child.run.id not in loaded:
                 found.runs[child.run.id] = child
             ending.append(child.run.id)
-    if callers := _callers(items, loaded, found):
-        found.runs |= await store.load(callers)
+    for one in found.runs.values():
+        _call_back(one.run, callers)
+    if callers:
+        unknown = [run_id for run_id in callers if run_id not in loaded and run_id not in found.runs]
+        if unknown:
+            found.runs |= await store.load(unknown)
     return found
 
 
-def _callers(items: Sequence[Item], loaded: Mapping[str, Run], found: Found) -> list[str]:
-    """Operations that have called runs which may end now: they are told."""
-    wanted: dict[str, None] = {}
-    for item in items:
-        known = loaded.get(item.op.run_id) if isinstance(item.op, (Cancel, Expire, Tell)) else None
-        if known is not None and known.bond == CALLED and known.parent_id is not None:
-            wanted[known.parent_id] = None
-    for one in found.runs.values():
-        if one.run.bond == CALLED and one.run.parent_id is not None:
-            wanted[one.run.parent_id] = None
-    return [run_id for run_id in wanted if run_id not in loaded and run_id not in found.runs]
+def _call_back(run: Run | None, callers: dict[str, None]) -> None:
+    if run is not None and run.bond == CALLED and run.parent_id is not None:
+        callers[run.parent_id] = None
 
 
 def _look_for(op: Tell | Settle, loaded: Container[str], missing: set[str], ending: list[str]) -> None:
