@@ -206,7 +206,7 @@ class Coordinator:
         replies: list[asyncio.Future[Any]] = []
         try:
             for op in ops:
-                replies.append(await self._enter(op))
+                replies.append(await self._enter(op))  # noqa: PERF401 - those that entered before an error count
         except EngineStopped as stopped:
             answered = await asyncio.gather(*replies, return_exceptions=True)
             return [*answered, *[stopped] * (len(ops) - len(replies))]

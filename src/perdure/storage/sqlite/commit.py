@@ -24,9 +24,11 @@ from perdure.storage.sqlite.queries import (
     DROP_WAITS,
     FORGET_READS,
     INSERT_AUDIT,
+    INSERT_BEGINNING_RUNS,
     INSERT_JOURNAL,
     INSERT_PAYLOADS,
     INSERT_RUNS,
+    INSERT_STEPS,
     MARK_CONSUMED,
     NOTE_READS,
     PUT_KEYS,
@@ -38,6 +40,7 @@ from perdure.storage.sqlite.queries import (
     UPDATE_RUNS_BRIEFLY,
     UPDATE_RUNS_BRIEFLY_WITH_OUTCOME,
     UPDATE_RUNS_WITH_OUTCOME,
+    UPDATE_SUCCEEDING_RUNS,
     Execution,
 )
 from perdure.storage.sqlite.reading import load_now
@@ -45,12 +48,14 @@ from perdure.storage.sqlite.rows import (
     Payloads,
     Row,
     audit_rows,
+    beginning_run,
     briefly_updated_run,
     entry_rows,
     inserted_run,
     json_text,
     outcome_row,
     replaced_input,
+    succeeding_run,
     updated_run,
     wait_rows,
 )
@@ -82,7 +87,7 @@ def plan(batch: Batch) -> Plan:
     """Raises UnicodeEncodeError, OverflowError."""
     payloads: Payloads = []
     runs, new_inputs = _run_executions(batch.runs.values(), payloads, batch.numbered)
-    journal = entry_rows(batch.journal, payloads)
+    steps, others = entry_rows(batch.journal, payloads)
     waits: list[Execution] = []
     if batch.waits_cleared or batch.waits_dropped or batch.waits or batch.events_read or batch.hops:
         cleared = [(run_id,) for run_id in batch.waits_cleared]
@@ -101,7 +106,8 @@ def plan(batch: Batch) -> Plan:
         *new_inputs,
         *_archive_executions(batch.archive),
         *_history_executions(batch.hops),
-        *INSERT_JOURNAL.executions(journal),
+        *INSERT_STEPS.executions(steps),
+        *INSERT_JOURNAL.executions(others),
         *INSERT_PAYLOADS.executions(payloads),
     ]
     if batch.consumed:
@@ -234,14 +240,22 @@ def _run_executions(
 ) -> tuple[list[Execution], list[Execution]]:
     """What writes the runs' rows, and what replaces the inputs of some afterwards."""
     inserted: list[Row] = []
+    beginning: list[Row] = []
     updated: list[Row] = []
     finished: list[Row] = []
+    succeeding: list[Row] = []
     briefly_updated: list[Row] = []
     briefly_finished: list[Row] = []
     new_inputs: list[Execution] = []
     for write in writes:
         if write.expected_version is None:
-            inserted.append(inserted_run(write, payloads, numbered))
+            if (row := beginning_run(write, numbered)) is not None:
+                beginning.append(row)
+            else:
+                inserted.append(inserted_run(write, payloads, numbered))
+            continue
+        if write.is_brief and write.input is None and (row := succeeding_run(write)) is not None:
+            succeeding.append(row)
             continue
         row = briefly_updated_run(write) if write.is_brief else updated_run(write)
         if write.outcome is None:
@@ -253,10 +267,12 @@ def _run_executions(
             new_inputs.append((QUERIES["drop_large_input"], [write.run.id]))
             new_inputs.append((QUERIES["replace_input"], [*replaced_input(write, payloads)]))
     runs = INSERT_RUNS.executions(inserted)
+    runs += INSERT_BEGINNING_RUNS.executions(beginning)
     runs += UPDATE_RUNS.executions(updated)
     runs += UPDATE_RUNS_WITH_OUTCOME.executions(finished)
     runs += UPDATE_RUNS_BRIEFLY.executions(briefly_updated)
     runs += UPDATE_RUNS_BRIEFLY_WITH_OUTCOME.executions(briefly_finished)
+    runs += UPDATE_SUCCEEDING_RUNS.executions(succeeding)
     return runs, new_inputs
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from perdure.errors import InvariantViolated
 from perdure.kernel.records import Entry, Event, Staged, Wait
 from perdure.ports import Journal, LoadedRun
-from perdure.storage.sqlite.queries import QUERIES
+from perdure.storage.sqlite.queries import EVENTS, INPUTS, JOURNALS, QUERIES, RUNS, STAGED, WAITS
 from perdure.storage.sqlite.rows import entry_of, event_of, json_text, run_of, staged_of, wait_of
 from perdure.storage.sqlite.transaction import snapshot
 
@@ -35,10 +35,10 @@ def load_now(connection: sqlite3.Connection, ids: list[str]) -> list[LoadedRun]:
     given = {"ids": json_text(ids)}
     waits = _waits(connection, given)
     events: dict[str, list[Event]] = {}
-    for row in connection.execute(QUERIES["events"], given):
+    for row in EVENTS.fetch(connection, given):
         event = event_of(row)
         events.setdefault(event.run_id or "", []).append(event)
-    runs = [run_of(row) for row in connection.execute(QUERIES["runs"], given)]
+    runs = [run_of(row) for row in RUNS.fetch(connection, given)]
     return [
         LoadedRun(run=run, waits=tuple(waits.get(run.id, ())), events=tuple(events.get(run.id, ()))) for run in runs
     ]
@@ -53,10 +53,10 @@ def children(connection: sqlite3.Connection, *, ids: list[str]) -> list[LoadedRu
 def journals(connection: sqlite3.Connection, *, ids: list[str]) -> dict[str, Journal]:
     given = {"ids": json_text(ids)}
     with snapshot(connection):
-        inputs = connection.execute(QUERIES["inputs"], given).fetchall()
-        entry_rows = connection.execute(QUERIES["journals"], given).fetchall()
+        inputs = INPUTS.fetch(connection, given)
+        entry_rows = JOURNALS.fetch(connection, given)
         waits = _waits(connection, given)
-        staged_rows = connection.execute(QUERIES["staged"], given).fetchall()
+        staged_rows = STAGED.fetch(connection, given)
     entries: dict[str, list[Entry]] = {}
     for row in entry_rows:
         entries.setdefault(row[0], []).append(entry_of(row))
@@ -74,6 +74,6 @@ def journals(connection: sqlite3.Connection, *, ids: list[str]) -> dict[str, Jou
 
 def _waits(connection: sqlite3.Connection, given: Mapping[str, str]) -> dict[str, list[Wait]]:
     waits: dict[str, list[Wait]] = {}
-    for row in connection.execute(QUERIES["waits"], given):
+    for row in WAITS.fetch(connection, given):
         waits.setdefault(row[0], []).append(wait_of(row))
     return waits

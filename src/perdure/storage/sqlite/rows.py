@@ -74,6 +74,45 @@ def inserted_run(write: RunWrite, payloads: Payloads, numbered: int) -> Row:
     return (*fixed, *_changing(run), spilled | outcome_spilled, text, output, failure, numbered - write.born)
 
 
+def beginning_run(write: RunWrite, numbered: int) -> Row | None:
+    """The same, briefly, of a run that begins at once; None if there is more to say about it."""
+    run, text = write.run, write.input
+    if (
+        text is None
+        or len(text) > _SURELY_INLINE_CHARS
+        or write.outcome is not None
+        or run.owner is None
+        or run.started_at is None
+        or run.completed_at is not None
+        or run.hold is not None
+        or run.deadline is not None
+        or run.attempt != 1
+        or run.recoveries
+        or run.undo
+    ):
+        return None
+    return (
+        run.id,
+        run.workflow,
+        run.model,
+        0 if run.parent_id is None else run.parent_id,
+        run.bond,
+        run.created_at,
+        run.workflow_version,
+        run.status._value_,
+        run.version,
+        run.revision,
+        run.owner,
+        run.claim,
+        json_text(run.tags) if run.tags else "{}",
+        run.origin,
+        run.started_at,
+        run.updated_at,
+        text,
+        numbered - write.born,
+    )
+
+
 def updated_run(write: RunWrite) -> Row:
     return (write.run.id, write.expected_owner, write.expected_version, write.expected_claim, *_changing(write.run))
 
@@ -92,6 +131,33 @@ def briefly_updated_run(write: RunWrite) -> Row:
         run.claim,
         run.updated_at,
         run.completed_at,
+    )
+
+
+def succeeding_run(write: RunWrite) -> Row | None:
+    """The same of a run that ends with an output; None if there is more to say about it."""
+    run, outcome = write.run, write.outcome
+    if (
+        outcome is None
+        or outcome.failure is not None
+        or outcome.output is None
+        or len(outcome.output) > _SURELY_INLINE_CHARS
+        or write.expected_owner is None
+        or run.owner is not None
+        or run.completed_at != run.updated_at
+    ):
+        return None
+    return (
+        run.id,
+        write.expected_owner,
+        write.expected_version,
+        write.expected_claim,
+        run.status._value_,
+        run.version,
+        run.revision,
+        run.claim,
+        run.updated_at,
+        outcome.output,
     )
 
 
@@ -149,16 +215,20 @@ def _spill_outcome(run_id: str, outcome: Outcome | None, payloads: Payloads) -> 
     return spilled, output, failure
 
 
-def entry_rows(entries: Iterable[Entry], payloads: Payloads) -> list[Row]:
-    return [
-        (*astuple(entry), 0)
-        if len(entry.value or entry.failure or "") <= _SURELY_INLINE_CHARS
-        else _long_entry_row(entry, payloads)
-        for entry in entries
-    ]
+def entry_rows(entries: Iterable[Entry], payloads: Payloads) -> tuple[list[Row], list[Row]]:
+    """The rows of steps that were done at the first attempt, briefly, and those of all other entries."""
+    steps: list[Row] = []
+    others: list[Row] = []
+    for entry in entries:
+        value = entry.value
+        if value is None or len(value) > _SURELY_INLINE_CHARS or entry.attempts != 1 or entry.kind != "step":
+            others.append(_entry_row(entry, payloads))
+        else:
+            steps.append((entry.run_id, entry.seq, entry.position, entry.name, value, entry.started_at, entry.at))
+    return steps, others
 
 
-def _long_entry_row(entry: Entry, payloads: Payloads) -> Row:
+def _entry_row(entry: Entry, payloads: Payloads) -> Row:
     text = entry.failure if entry.value is None else entry.value
     if text is None or not is_large(text):
         return (*astuple(entry), 0)
@@ -168,18 +238,45 @@ def _long_entry_row(entry: Entry, payloads: Payloads) -> Row:
 
 
 def audit_rows(rows: Iterable[Audit]) -> list[Row]:
-    return [astuple(row) for row in rows]
+    return [
+        # Plain texts: sqlite3 takes its time with members of an enumeration, as with null.
+        (
+            row.run_id,
+            row.seq,
+            row.version,
+            0 if row.was is None else str(row.was),
+            str(row.became),
+            row.cause,
+            row.actor,
+            row.details,
+            row.at,
+        )
+        for row in rows
+    ]
 
 
 def wait_rows(waits: Iterable[Wait], base: int = 0) -> list[Row]:
     """Rows of waits. Those that have a number get it from `base` on."""
-    rows: list[Row] = []
-    for wait in waits:
-        run_id, position, option, kind, name, where, mode, target, number, *rest = astuple(wait)
-        chosen = (shape_of(where), json_text(where)) if where else ("", "")
-        number = base + number if number else 0
-        rows.append((run_id, position, option, kind, name, *chosen, mode, target, number, *rest))
-    return rows
+    return [
+        (
+            wait.run_id,
+            wait.position,
+            wait.option,
+            wait.kind,
+            wait.name,
+            shape_of(wait.where),
+            json_text(wait.where) if wait.where else "",
+            wait.mode,
+            0 if wait.target is None else wait.target,
+            base + wait.number if wait.number else 0,
+            "" if wait.due_at is None else wait.due_at,
+            wait.attempts,
+            0 if wait.failure is None else wait.failure,
+            wait.since,
+            0 if wait.details is None else wait.details,
+        )
+        for wait in waits
+    ]
 
 
 def shape_of(where: tuple[tuple[str, str], ...]) -> str:
@@ -191,18 +288,17 @@ def event_rows(events: Iterable[Event], base: int = 0) -> list[Row]:
         (
             base + event.number,
             event.id,
-            event.run_id,
-            event.position,
+            0 if event.run_id is None else event.run_id,
+            0 if event.position is None else event.position,
             event.option,
-            event.shared,
-            event.consumed,
+            int(event.shared),
+            int(event.consumed),
             event.name,
             event.expires_at,
             event.fallback,
-            event.key,
+            0 if event.key is None else event.key,
             event.actor,
             event.at,
-            None,
             json_text(event.fields) if event.fields else "{}",
             event.value,
         )
