@@ -38,16 +38,27 @@ _WORKFLOWS: weakref.WeakSet[Workflow[Any, Any]] = weakref.WeakSet()
 class StepCall(Coroutine[Any, Any, R_co]):
     """A step with its arguments, to be awaited once. Outside a workflow it runs as the plain function that it is."""
 
-    __slots__ = ("_iterator", "args", "kwargs", "step")
+    __slots__ = ("_is_awaited", "_iterator", "args", "kwargs", "step")
 
-    def __init__(self, step: Step[Any, R_co], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, step: Step[Any, R_co], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_awaited: bool = False
+    ) -> None:
+        self._is_awaited = is_awaited  # or asked for in another way
         self._iterator: Generator[Any, Any, R_co] | None = None
         self.step = step
         self.args = args
         self.kwargs = kwargs
 
     def __await__(self) -> Generator[Any, Any, R_co]:
-        raise Misuse(f"this call of step {self.step.name!r} was awaited before; call the step again")
+        step = self.step
+        if self._is_awaited:
+            raise Misuse(f"this call of step {step.name!r} was awaited before; call the step again")
+        self._is_awaited = True
+        loop = running_loop()
+        if loop is None:
+            return step.plain(self.args, self.kwargs).__await__()
+        self.args, self.kwargs = step.signature.copy(self.args, self.kwargs)
+        return loop.request_step(step.name, self).__await__()
 
     def send(self, value: Any) -> Any:
         if self._iterator is None:
@@ -66,31 +77,16 @@ class StepCall(Coroutine[Any, Any, R_co]):
         return self._iterator.throw(*error)
 
     def close(self) -> None:
+        self._is_awaited = True
         if self._iterator is not None:
             self._iterator.close()
 
+    def __del__(self) -> None:
+        if not self._is_awaited:
+            warnings.warn(f"a call of step {self.step.name!r} was never awaited", RuntimeWarning, stacklevel=2)
+
     def __repr__(self) -> str:
         return f"<call of step {self.step.name!r}>"
-
-
-class NewStepCall(StepCall[R_co]):
-    """A call that nobody has awaited yet. Its warning, should it be dropped, costs nothing once it is a StepCall."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, Any, R_co]:
-        self.__class__ = StepCall  # type: ignore[assignment]
-        step, loop = self.step, running_loop()
-        if loop is None:
-            return step.plain(self.args, self.kwargs).__await__()
-        self.args, self.kwargs = step.signature.copy(self.args, self.kwargs)
-        return loop.request_step(step.name, self).__await__()
-
-    def close(self) -> None:
-        self.__class__ = StepCall  # type: ignore[assignment]
-
-    def __del__(self) -> None:
-        warnings.warn(f"a call of step {self.step.name!r} was never awaited", RuntimeWarning, stacklevel=2)
 
 
 class Step(Generic[P, R]):
@@ -139,7 +135,7 @@ class Step(Generic[P, R]):
         signature = self.signature
         if kwargs or not signature.least <= len(args) <= signature.most:
             signature.check(args, kwargs)
-        return NewStepCall(self, args, kwargs)
+        return StepCall(self, args, kwargs)
 
     def options(
         self,

@@ -9,6 +9,7 @@ decorators.
 from __future__ import annotations
 
 import asyncio
+import threading
 from asyncio import (
     _get_running_loop,  # pyright: ignore[reportPrivateUsage]
     _set_running_loop,  # pyright: ignore[reportPrivateUsage]
@@ -61,10 +62,18 @@ class Livelock(PerdureError):
     stack: str
 
 
+class _Here(threading.local):
+    """What asyncio has as the running loop, if it is a workflow's. Before Python 3.12, asking takes a system call."""
+
+    loop: WorkflowLoop | None = None
+
+
+_here: Final = _Here()
+
+
 def running_loop() -> WorkflowLoop | None:
-    """The loop that is now activating in this thread, if it is a workflow's."""
-    loop = _get_running_loop()
-    return loop if type(loop) is WorkflowLoop else None
+    """The workflow's loop that is now activating in this thread."""
+    return _here.loop
 
 
 class WorkflowLoop(AskingLoop):
@@ -73,12 +82,13 @@ class WorkflowLoop(AskingLoop):
     They raise Livelock and engine bugs, nothing else: whatever workflow code raises ends up in `Commands.end`.
     """
 
-    __slots__ = ("_branch", "_callbacks_max", "_context", "_fatal", "_main", "_ready", "_tasks")
+    __slots__ = ("_branch", "_callbacks_max", "_context", "_fatal", "_main", "_outer", "_ready", "_tasks")
 
     def __init__(self, *, run_id: str, callbacks_max: int = 100_000, branch: str = "") -> None:
         super().__init__(run_id)
         self._branch = branch
         self._callbacks_max = callbacks_max
+        self._outer: asyncio.AbstractEventLoop | None = None  # whose callbacks the activations are
         # A context of its own: what the process has in its context variables just now, a replay would not find again.
         self._context = Context()
         self._main: WorkflowTask | None = None
@@ -91,6 +101,7 @@ class WorkflowLoop(AskingLoop):
         if self._main is not None:
             raise InvariantViolated(f"run {self.run_id}: its loop has begun before", run_id=self.run_id)
         forbidden.install()
+        self._outer = _get_running_loop()
         return self._activate(at, self._start, coroutine_function)
 
     def complete_step(self, position: str, at: int, value: Any = None, error: BaseException | None = None) -> Commands:
@@ -134,7 +145,7 @@ class WorkflowLoop(AskingLoop):
         """
         if self.closed:
             return
-        if isinstance(_get_running_loop(), WorkflowLoop):
+        if _here.loop is not None:
             raise InvariantViolated(f"run {self.run_id} was closed inside an activation", run_id=self.run_id)
         self.closed = True
         self._refusal = "the run is being closed: nothing can be asked for in its clean-up"
@@ -155,10 +166,12 @@ class WorkflowLoop(AskingLoop):
         previous = _get_running_loop()
         wrapped = wrap_hooks()
         _set_running_loop(self)
+        _here.loop = self
         try:
             closing.close_tasks(self._unfinished, self._drain_closing, self.run_id)
             self.close_generators()
         finally:
+            _here.loop = None
             _set_running_loop(previous)
             if wrapped is not None and previous is None:
                 set_asyncgen_hooks(*wrapped)
@@ -207,20 +220,21 @@ class WorkflowLoop(AskingLoop):
     def _activate(self, at: int, hand_over: Callable[[Any], object], completion: Any) -> Commands:
         if self._ready is not None or self.closed:
             raise InvariantViolated(f"run {self.run_id}: its loop has ended or is activating", run_id=self.run_id)
-        previous = _get_running_loop()
-        if type(previous) is WorkflowLoop:
+        if _here.loop is not None:
             raise InvariantViolated(f"run {self.run_id} was activated inside another's activation", run_id=self.run_id)
         wrapped = None if type(get_asyncgen_hooks()[0]) is StartHook else wrap_hooks()
         self.at = at
         self._fresh = self._number
         self._ready = deque()
         _set_running_loop(self)
+        _here.loop = self
         try:
             hand_over(completion)
             self._drain(self._callbacks_max)
         finally:
-            _set_running_loop(previous)
-            if wrapped is not None and previous is None:
+            _here.loop = None
+            _set_running_loop(self._outer)
+            if wrapped is not None and self._outer is None:
                 set_asyncgen_hooks(*wrapped)
         if self._fatal is not None or self._main is None or self._main.done():
             return Commands(end=self._end(), posts=self.posts)

@@ -132,7 +132,7 @@ class Reading:
         return f"{self._place}, {self.reference.kind} {self.reference.name!r} version {version}"
 
     def request(self, loop: WorkflowLoop) -> asyncio.Future[Any]:
-        return loop.request_step(self._step.name, StepCall(self._step, (), {}))
+        return loop.request_step(self._step.name, StepCall(self._step, (), {}, is_awaited=True))
 
 
 class Pins:

@@ -103,7 +103,7 @@ class StepWork:
             args, kwargs = step.signature.read(text)
         except UnstorableValue as error:
             raise InvalidArguments(f"{task.place}: {error}") from error
-        return task.loop.request_step(step.name, StepCall(step, args, kwargs))
+        return task.loop.request_step(step.name, StepCall(step, args, kwargs, is_awaited=True))
 
 
 class Arguments:

@@ -209,7 +209,7 @@ class LlmWork:
             for role, template in self._templates
         ]
         messages[-1:-1] = self._examples
-        return task.loop.request_step(self._step.name, StepCall(self._step, (messages,), {}))
+        return task.loop.request_step(self._step.name, StepCall(self._step, (messages,), {}, is_awaited=True))
 
 
 class Answering:
