@@ -73,7 +73,7 @@ def _sizes(steps: Sizes, few: int, many: int, senders: int, timers: int, idle_ms
         "between": {"balls": balls},
         "postgres_between": {"balls": balls},
         "timers": {"timers": timers},
-        "recovery": events,
+        "recovery": {"waiters": few},
         "idle": {"waiters": few, "milliseconds": idle_ms},
         "startup": {},
     }

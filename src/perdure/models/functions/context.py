@@ -67,7 +67,8 @@ def current_run() -> CurrentRun:
     """The run this code belongs to. Raises NotInWorkflow outside workflow code, in steps too."""
     loop = require_loop("current_run")
     if not isinstance(loop.about, CurrentRun):
-        loop.about = loop.about()  # Made when first asked for: seeding its randomness takes a while.
+        # Made when first asked for: seeding its randomness takes a while.
+        loop.about = CurrentRun(loop, id=loop.run_id, workflow=loop.about)
     return loop.about
 
 

@@ -279,7 +279,7 @@ class FunctionHost(Answering):
                 details = None if wait.details is None else self._codec.decode(wait.details)
                 live.retries[request.position] = replace(wait, details=details)
                 if wait.kind == "retry" and request.position not in live.staged:
-                    live.pausing.add(request.position)
+                    live.pausing[request.position] = None
         known = {t.position: t for t in commands.timers if t.position in stored}
         known_asks = [ask for ask in commands.asks if ask.position in stored]
         asked = {ask.position for ask in known_asks}
@@ -515,7 +515,7 @@ class FunctionHost(Answering):
         live.has_waited = True
         live.retries[position] = wait
         if kind == "retry":
-            live.pausing.add(position)
+            live.pausing[position] = None
             live.gate.append(lambda: self._pause(execution, wait))
         else:
             live.gate.append(execution.details_written)
@@ -537,7 +537,7 @@ class FunctionHost(Answering):
         live.timers.pop(position, None)
         if execution.dropped or live.ended or self._draining:
             return
-        live.pausing.discard(position)
+        live.pausing.pop(position, None)
         live.gate.append(lambda: self._attempt(execution))
         self._owe(Advance(run_id=live.id, at=self._now(live), claim=live.claim, cause="retry due"))
 

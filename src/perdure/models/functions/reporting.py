@@ -16,7 +16,7 @@ class ReportingLoop(ForbiddingLoop):
     __slots__ = ("_exception_handler", "about", "closed", "run_id")
 
     def __init__(self, run_id: str) -> None:
-        self.about: Any = None  # The engine's: whatever is to be found again from inside an activation.
+        self.about: Any = None  # The workflow's name, and what `current_run` has made of it.
         self.run_id = run_id
         self.closed = False
         self._exception_handler: Any = None

@@ -22,7 +22,6 @@ from perdure.kernel.status import Status
 from perdure.kernel.stock import Stock, Task
 from perdure.models.functions.commands import Ask, ChildCall, Continued
 from perdure.models.functions.compensation import BRANCH, Compensation, roll_back
-from perdure.models.functions.context import CurrentRun
 from perdure.models.functions.define import StepCall, Workflow
 from perdure.models.functions.failures import entry_of, mark, rebuild, to_failure
 from perdure.models.functions.identity import identity
@@ -68,18 +67,19 @@ class LiveRun:
         self.workflow = workflow
         # What it refuses is not spelt out method by method, so checkers take it for abstract.
         self.loop = WorkflowLoop(run_id=run.id, callbacks_max=callbacks_max)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
-        self.loop.about = lambda: CurrentRun(self.loop, id=run.id, workflow=run.workflow)
+        self.loop.about = run.workflow
         self.requests: dict[str, StepRequest] = {}
         self.asks: dict[str, Ask] = {}
-        self._starting: set[str] = set()  # those of them that wait for a child's id
+        # Dictionaries for sets, a tuple for a list: empty ones are small, and nothing to the garbage collector.
+        self._starting: dict[str, None] = {}  # those of them that wait for a child's id
         self.children: dict[str, str] = {}
-        self.compensations: list[Compensation] = []
+        self.compensations: tuple[Compensation, ...] = ()
         self._undone_for: str | None = None  # while it rolls back: the failure that it does so for, as it is stored
         self._callbacks_max = callbacks_max
         self._input = ""
         self.running: dict[str, Any] = {}  # position -> its execution, for the step runner
         self.retries: dict[str, Wait] = {}
-        self.pausing: set[str] = set()
+        self.pausing: dict[str, None] = {}
         self.staged: dict[str, Staged] = {}
         self.timers: dict[str, Any] = {}  # position -> its armed timer
         self.gate: deque[Commands | Callable[[], None]] = deque()
@@ -141,7 +141,7 @@ class LiveRun:
         self.loop.about = about
         self.loop.payload_max = self._payload_max
         at = forward[-1].at if forward else created_at
-        compensations, policy = list(self.compensations), self.workflow.compensation
+        compensations, policy = self.compensations, self.workflow.compensation
         total = Replayed()
         commands = total.add(self._took(self.loop.begin(lambda: roll_back(compensations, policy), at)))
         return self._replay_entries(total, commands, entries[len(forward) :])
@@ -171,7 +171,7 @@ class LiveRun:
             return self._took(self.loop.fire_timer(entry.position, entry.at))
         complete = self.loop.complete_step if entry.kind == "step" else self.loop.complete_ask
         ask = self.asks.pop(entry.position, None)
-        self._starting.discard(entry.position)
+        self._starting.pop(entry.position, None)
         request = self.requests.pop(entry.position, None)
         if entry.failure is not None:
             failure = from_json(entry.failure, type=Failure)
@@ -198,7 +198,7 @@ class LiveRun:
         if ask.kind == "task":
             return ask.what.read(from_json(text, type=Won), self.seq)
         if ask.kind == "compensate":
-            self.compensations.append(ask.what)
+            self.compensations += (ask.what,)
             return None
         if ask.kind == "child":
             return ask.what.workflow.signature.result.read(text, f"the result of child {ask.name!r}")
@@ -221,7 +221,7 @@ class LiveRun:
     ) -> tuple[Entry, Any, BaseException | None]:
         self.seq += 1
         del self.asks[ask.position]
-        self._starting.discard(ask.position)
+        self._starting.pop(ask.position, None)
         self.children.pop(ask.position, None)
         value = failed = None
         if error is None:
@@ -433,7 +433,7 @@ class LiveRun:
         cancels = [child_id for child_id in withdrawn if child_id is not None]
         dropped = [*commands.asks_withdrawn, *commands.timers_dropped]
         for position in commands.steps_cancelled:
-            self.pausing.discard(position)
+            self.pausing.pop(position, None)
             if self.retries.pop(position, None) is not None:
                 dropped.append(position)
         return dropped, cancels
@@ -550,11 +550,11 @@ class LiveRun:
             for ask in commands.asks:
                 self.asks[ask.position] = ask
                 if ask.kind == "start":
-                    self._starting.add(ask.position)
+                    self._starting[ask.position] = None
         if commands.asks_withdrawn:
             for position in commands.asks_withdrawn:
                 self.asks.pop(position, None)
-                self._starting.discard(position)
+                self._starting.pop(position, None)
         if commands.steps_cancelled:
             for position in commands.steps_cancelled:
                 self.requests.pop(position, None)
@@ -567,7 +567,7 @@ class LiveRun:
     def close(self) -> None:
         self.ended = True
         self.loop.close()
-        self.loop.about = None  # It refers back to here.
+        self.loop.about = None  # It refers back to the loop.
 
 
 def _diff(entries: Sequence[Entry], at: int, now: str) -> str:

@@ -26,12 +26,14 @@ class GuardedCoroutine:
     `send` is the coroutine's own bound method, so that the guard costs next to nothing unless something is thrown.
     """
 
-    __slots__ = ("close", "inner", "send")
+    __slots__ = ("inner", "send")
 
     def __init__(self, inner: Coroutine[Any, Any, Any]) -> None:
         self.inner = inner
         self.send = inner.send
-        self.close = inner.close
+
+    def close(self) -> None:
+        self.inner.close()
 
     def throw(self, error: BaseException) -> Any:
         if type(error) is RuntimeError:
