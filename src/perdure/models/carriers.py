@@ -82,50 +82,52 @@ class Carriers:
                 if not waiting:
                     return
             cargo = waiting.popleft()
-            if cargo.dropped:
+            coroutine, context = cargo.coroutine, cargo.context
+            if cargo.dropped or coroutine is None or context is None:
                 self._discard(cargo)
-            elif await self.run(cargo):
+                continue
+            try:
+                awaited = context.run(coroutine.send, None)
+            except StopIteration as stop:
+                self._put_down(cargo, stop.value, None)
+            except BaseException as error:  # noqa: BLE001 - however it ended, that is its outcome
+                self._put_down(cargo, None, error)
+            else:
+                await self._wait(cargo, coroutine, context, awaited)
                 return
 
     @types.coroutine
-    def run(self, cargo: Cargo) -> Generator[Any, Any, bool]:
-        """Run a step to its end; whether it had to wait."""
-        coroutine, context = cargo.coroutine, cargo.context
-        assert coroutine is not None
-        assert context is not None
-        resume: Callable[[Any], Any] = coroutine.send
-        received: Any = None
-        has_waited = False
-        value: Any = None
-        failure: BaseException | None = None
+    def _wait(
+        self, cargo: Cargo, coroutine: Coroutine[Any, Any, Any], context: Context, awaited: Any
+    ) -> Generator[Any, Any, None]:
+        """Go on with a step that waits for something, to its end."""
+        cargo.task = asyncio.current_task()
+        cargo.suspended()
+        if self._waiting and not self._is_due:
+            self._dispatch()
+        resume: Callable[[Any], Any]
         while True:
-            try:
-                awaited = context.run(resume, received)
-            except StopIteration as stop:
-                value = stop.value
-                break
-            except BaseException as error:  # noqa: BLE001 - however it ended, that is its outcome
-                failure = error
-                break
-            if not has_waited:
-                has_waited = True
-                cargo.task = asyncio.current_task()
-                cargo.suspended()
-                if self._waiting and not self._is_due:
-                    self._dispatch()
             try:
                 received = yield awaited
                 resume = coroutine.send
             except BaseException as error:  # noqa: BLE001 - a cancellation, most likely: it is the step's to handle
                 received = error
                 resume = coroutine.throw
-        cargo.coroutine = cargo.context = (
-            None  # The context refers back to the cargo: without the cycle both are freed now.
-        )
+            try:
+                awaited = context.run(resume, received)
+            except StopIteration as stop:
+                return self._put_down(cargo, stop.value, None)
+            except BaseException as error:  # noqa: BLE001 - as above
+                return self._put_down(cargo, None, error)
+
+    def _put_down(self, cargo: Cargo, value: Any, error: BaseException | None) -> None:
+        # The context refers back to the cargo: without the cycle both are freed now.
+        cargo.coroutine = cargo.context = None
+        if error is not None and error.__traceback__ is not None:
+            error.__traceback__ = error.__traceback__.tb_next  # It begins with the step's own code.
         if not self._outcomes:
             self._loop.call_soon(self._deliver)
-        self._outcomes.append((cargo, value, failure))
-        return has_waited
+        self._outcomes.append((cargo, value, error))
 
     def _deliver(self) -> None:
         outcomes, self._outcomes = self._outcomes, deque()

@@ -20,7 +20,7 @@ from perdure.models.carriers import Cargo, Carriers
 log = logging.getLogger("perdure")
 
 _ADVICE: Final = "make it a plain function, which runs in a thread, or await what takes long"
-_OF_STEPS: Final = Carriers.run.__code__  # the frame under every async step
+_OF_STEPS: Final = (Carriers._carry.__code__, Carriers._wait.__code__)  # one is the frame under every async step
 
 
 class BlockWatch:
@@ -72,7 +72,7 @@ def culprit(frame: FrameType) -> str:
     where = f"{place.filename}:{place.lineno}, in {place.name}"
     outer: FrameType | None = frame
     while outer is not None:
-        if outer.f_code is _OF_STEPS:
+        if outer.f_code in _OF_STEPS:
             cargo: Cargo = outer.f_locals["cargo"]
             return f"{cargo.label} ({where})"
         outer = outer.f_back
