@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import pytest
 
 from perdure import Retry, sleep, step, workflow
-from perdure.errors import StepFailed
+from perdure.errors import RunFailed, StepFailed
 from perdure.testing import Environment
 
 
@@ -138,3 +138,34 @@ async def test_a_step_that_never_returns_may_say_so() -> None:
 
     async with Environment([flow]) as env:
         assert await env.engine.run(flow()) == "went on"
+
+
+@pytest.mark.parametrize("how", ["at once", "after a while", "in a thread"])
+async def test_the_stack_begins_with_the_steps_own_code(how: str) -> None:
+    async def at_once() -> NoReturn:
+        raise ValueError("here")
+
+    async def after_a_while() -> NoReturn:
+        await asyncio.sleep(0)
+        raise ValueError("here")
+
+    def in_a_thread() -> NoReturn:
+        raise ValueError("here")
+
+    work = {"at once": at_once, "after a while": after_a_while, "in a thread": in_a_thread}[how]
+    failing: Any = step(retry=Retry.never())(work)
+
+    @workflow
+    async def flow() -> None:
+        await failing()
+
+    async with Environment([flow]) as env:
+        with pytest.raises(RunFailed):
+            await env.engine.run(flow(), id="r-1")
+        (entry,) = (await env.engine.history("r-1")).journal
+    assert entry.failure is not None
+    places = [line for line in entry.failure.stack.splitlines() if line.lstrip().startswith("File ")]
+    own = f", in {work.__name__}"
+    assert own in places[-1]
+    if how != "in a thread":
+        assert len(places) == 1, places

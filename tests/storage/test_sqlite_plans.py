@@ -17,7 +17,7 @@ from perdure.storage.listing import ways
 from perdure.storage.sqlite import cooperation, queries, stock
 from perdure.storage.sqlite.connection import connect_writer
 from perdure.storage.sqlite.listing import counting, listing
-from perdure.storage.sqlite.queries import WideStatement
+from perdure.storage.sqlite.queries import GatheredRows, WideStatement
 from tests.storage.listings import LISTINGS, Listing
 
 QUERIES = {**queries.QUERIES, **stock.QUERIES, **cooperation.QUERIES}
@@ -25,6 +25,7 @@ QUERIES = {**queries.QUERIES, **stock.QUERIES, **cooperation.QUERIES}
 WIDE = {
     name: value for name, value in {**vars(queries), **vars(cooperation)}.items() if isinstance(value, WideStatement)
 }
+GATHERED = {name: value for name, value in vars(queries).items() if isinstance(value, GatheredRows)}
 SINGLE = sorted(
     name
     for name, text in QUERIES.items()
@@ -63,6 +64,14 @@ def test_no_statement_for_many_rows_reads_a_whole_table(database: sqlite3.Connec
     (text, _), *_ = WIDE[name].executions([(None,) * 30] * 128)
     steps = plan(database, text)
     assert not [step for step in steps if WHOLE_TABLE.match(step)], steps
+
+
+@pytest.mark.parametrize("name", sorted(GATHERED))
+def test_to_gather_rows_takes_no_other_way_than_to_read_them(database: sqlite3.Connection, name: str) -> None:
+    rows = GATHERED[name]
+    ways = [step for step in plan(database, rows.sql) if step.startswith(("SCAN", "SEARCH", "USE"))]
+    gathered = plan(database, rows.gathering(database, Nothing()))
+    assert [step for step in gathered if step.startswith(("SCAN", "SEARCH", "USE")) and "(subquery" not in step] == ways
 
 
 @pytest.mark.parametrize("name", [name for name in SINGLE if name not in SELDOM])

@@ -86,7 +86,7 @@ class GatheredRows:
     def fetch(self, connection: sqlite3.Connection, variables: Mapping[str, object]) -> list[Row]:
         """All rows. Raises sqlite3.Error."""
         try:
-            (text,) = connection.execute(self._gathering or self._gather(connection, variables), variables).fetchone()
+            (text,) = connection.execute(self.gathering(connection, variables), variables).fetchone()
         except (sqlite3.DataError, sqlite3.OperationalError) as error:
             # It is too long for one text, or something in it has no JSON form, which whoever looks at the rows says.
             if getattr(error, "sqlite_errorcode", None) not in (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_ERROR):
@@ -94,7 +94,10 @@ class GatheredRows:
             return connection.execute(self.sql, variables).fetchall()
         return [] if text is None else _decode_rows(text)
 
-    def _gather(self, connection: sqlite3.Connection, variables: Mapping[str, object]) -> str:
+    def gathering(self, connection: sqlite3.Connection, variables: Mapping[str, object]) -> str:
+        """The query that gives the one text, or null for no rows."""
+        if self._gathering:
+            return self._gathering
         columns = connection.execute(f"select * from ({self.sql}) limit 0", variables).description  # noqa: S608 - our own
         names = ", ".join(f'"{name}"' for name, *_ in columns)
         # In the order of the query: SQLite keeps it where rows are put together, other than where they are counted.
