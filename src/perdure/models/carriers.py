@@ -144,3 +144,6 @@ class Carriers:
         if cargo.coroutine is not None:
             cargo.coroutine.close()
         cargo.coroutine = cargo.context = None
+
+
+CARRYING: Final = (Carriers._carry.__code__, Carriers._wait.__code__)  # One of them is in the frame under every step.

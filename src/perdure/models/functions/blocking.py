@@ -15,12 +15,11 @@ import traceback
 from types import FrameType
 from typing import Final
 
-from perdure.models.carriers import Cargo, Carriers
+from perdure.models.carriers import CARRYING, Cargo
 
 log = logging.getLogger("perdure")
 
 _ADVICE: Final = "make it a plain function, which runs in a thread, or await what takes long"
-_OF_STEPS: Final = (Carriers._carry.__code__, Carriers._wait.__code__)  # one is the frame under every async step
 
 
 class BlockWatch:
@@ -72,7 +71,7 @@ def culprit(frame: FrameType) -> str:
     where = f"{place.filename}:{place.lineno}, in {place.name}"
     outer: FrameType | None = frame
     while outer is not None:
-        if outer.f_code in _OF_STEPS:
+        if outer.f_code in CARRYING:
             cargo: Cargo = outer.f_locals["cargo"]
             return f"{cargo.label} ({where})"
         outer = outer.f_back
