@@ -145,5 +145,4 @@ class Carriers:
             cargo.coroutine.close()
         cargo.coroutine = cargo.context = None
 
-
-CARRYING: Final = (Carriers._carry.__code__, Carriers._wait.__code__)  # One of them is in the frame under every step.
+    frames: Final = (_carry.__code__, _wait.__code__)  # One of them is under every step.

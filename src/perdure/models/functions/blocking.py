@@ -15,7 +15,7 @@ import traceback
 from types import FrameType
 from typing import Final
 
-from perdure.models.carriers import CARRYING, Cargo
+from perdure.models.carriers import Cargo, Carriers
 
 log = logging.getLogger("perdure")
 
@@ -71,7 +71,7 @@ def culprit(frame: FrameType) -> str:
     where = f"{place.filename}:{place.lineno}, in {place.name}"
     outer: FrameType | None = frame
     while outer is not None:
-        if outer.f_code in CARRYING:
+        if outer.f_code in Carriers.frames:
             cargo: Cargo = outer.f_locals["cargo"]
             return f"{cargo.label} ({where})"
         outer = outer.f_back
