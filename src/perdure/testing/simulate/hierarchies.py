@@ -39,6 +39,7 @@ __all__ = ["OPERATIONS", "simulate_hierarchies"]
 T = TypeVar("T")
 
 _REST_S: Final = 300.0
+_TOLD_WITHIN_S: Final = 30
 _TOPICS: Final = [Topic(f"simulate.level.{level}", dict[str, Any]) for level in range(3)]
 _LEVELS: Final = {"order": 0, "stock": 1, "money": 1, "shelf": 2, "bank": 2}
 _LATE: Final = {"audit": 1, "seal": 2}  # of services that come late
@@ -156,7 +157,7 @@ class _Scenario:
         simulation.note("the faults stop")
         simulation.network.weather = FINE
         await self._rest(tasks)
-        await asyncio.sleep(3)  # Whoever could not be told of a handler is told again.
+        await self._tell()
         for member in simulation.members.values():
             member.kill()
         await asyncio.sleep(5)  # What is left of them ends.
@@ -185,6 +186,17 @@ class _Scenario:
             await asyncio.sleep(1)
         for task in tasks:
             task.result()
+
+    async def _tell(self) -> None:
+        """Wait until all have been told of handlers: what was asked for in bad weather may still take long."""
+        store = MemoryStore(self.simulation.database.memory)
+        await store.open()
+        book = Book(store)
+        for _ in range(_TOLD_WITHIN_S):
+            await asyncio.sleep(1)
+            await book.load(again=True)
+            if not book.untold:
+                return
 
     # Who asks for what.
 
