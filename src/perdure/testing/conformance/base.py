@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.kernel.batch import Batch, Committed, RunWrite
+from perdure.kernel.batch import Batch, Committed, RunWrite, is_brief_change
 from perdure.kernel.records import Audit, Engine, Entry, Event, Outcome, Run, Wait
 from perdure.kernel.status import Status
 from perdure.ports import Offer, Store
@@ -33,6 +33,7 @@ def update(before: Run, *, outcome: Outcome | None = None, **changes: Any) -> Ru
         expected_owner=before.owner,
         expected_claim=before.claim,
         outcome=outcome,
+        is_brief=is_brief_change(before, after),
     )
 
 

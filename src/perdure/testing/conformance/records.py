@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.errors import RunNotFound
+from perdure.errors import CommitConflict, RunNotFound
 from perdure.kernel.records import Hold, Outcome
 from perdure.kernel.status import Status
 from perdure.ports import Journal
@@ -12,6 +12,7 @@ from perdure.testing.conformance.base import Rules, a_run, a_wait, an_audit, an_
 
 ODD_TEXTS = [
     "",
+    "0",
     " ",
     "'",
     '"',
@@ -97,6 +98,30 @@ class RecordRules(Rules):
             assert await author.store.audit(run.id) == [audit]
             await author.commit(waits_dropped=[(run.id, text)])
             assert (await author.store.load([run.id]))[run.id].waits == ()
+
+    @pytest.mark.parametrize("parent_id", [None, *ODD_TEXTS])
+    async def test_a_run_that_begins_and_succeeds_comes_back(self, parent_id: str | None) -> None:
+        text = parent_id or ""
+        async with self.author() as author:
+            begins = a_run(f"r{text}", owner=author.id, claim=1, started_at=99, parent_id=parent_id, bond=text)
+            other = a_run("other", owner=author.id, claim=1, started_at=99, deadline=7)
+            await author.commit(insert(begins, text), insert(other, "2"), audit=[an_audit(begins.id, was=parent_id)])
+            loaded = await author.store.load([begins.id, other.id])
+            assert [loaded[run.id].run for run in (begins, other)] == [begins, other]
+            assert (await author.store.get([begins.id]))[begins.id].input == text
+            assert [row.was for row in await author.store.audit(begins.id)] == [parent_id]
+            ends = update(
+                begins, outcome=Outcome(output=text), status=Status.SUCCEEDED, owner=None, updated_at=9, completed_at=9
+            )
+            fails = update(
+                other, outcome=Outcome(failure=text), status=Status.FAILED, owner=None, updated_at=9, completed_at=9
+            )
+            await author.commit(ends, fails)
+            stored = await author.store.get([begins.id, other.id])
+            assert (stored[begins.id].run, stored[begins.id].outcome) == (ends.run, Outcome(output=text))
+            assert (stored[other.id].run, stored[other.id].outcome) == (fails.run, Outcome(failure=text))
+            with pytest.raises(CommitConflict):
+                await author.commit(ends)
 
     @pytest.mark.parametrize("number", INT64)
     async def test_integers_of_64_bits_come_back(self, number: int) -> None:
