@@ -18,7 +18,7 @@ from perdure.testing.simulate.scenario import simulate
 
 # The first seed is drawn anew each time; PERDURE_SIMULATE_FROM runs those of a failure again.
 FIRST = int(os.environ.get("PERDURE_SIMULATE_FROM") or secrets.randbelow(2**31))
-SEEDS = int(os.environ.get("PERDURE_SIMULATE_SEEDS") or 400)
+SEEDS = int(os.environ.get("PERDURE_SIMULATE_SEEDS") or 300)
 TAIL = 60
 
 BY_SCENARIO = sorted(set(Bug) - {Bug.UNLOCKED_OWNERS})  # That one is shown in test_database.py.

@@ -71,8 +71,8 @@ def culprit(frame: FrameType) -> str:
     where = f"{place.filename}:{place.lineno}, in {place.name}"
     outer: FrameType | None = frame
     while outer is not None:
-        if outer.f_code in Carriers.frames:
-            cargo: Cargo = outer.f_locals["cargo"]
+        cargo: Cargo | None = outer.f_locals.get("cargo") if outer.f_code in Carriers.frames else None
+        if cargo is not None:
             return f"{cargo.label} ({where})"
         outer = outer.f_back
     return f"code outside of any step ({where})"

@@ -70,10 +70,10 @@ class LiveRun:
         self.loop.about = run.workflow
         self.requests: dict[str, StepRequest] = {}
         self.asks: dict[str, Ask] = {}
-        # Dictionaries for sets, a tuple for a list: empty ones are small, and nothing to the garbage collector.
+        # Dictionaries where sets and lists would do: empty, they are small, and nothing to the garbage collector.
         self._starting: dict[str, None] = {}  # those of them that wait for a child's id
         self.children: dict[str, str] = {}
-        self.compensations: tuple[Compensation, ...] = ()
+        self.compensations: dict[int, Compensation] = {}  # in the order of registering
         self._undone_for: str | None = None  # while it rolls back: the failure that it does so for, as it is stored
         self._callbacks_max = callbacks_max
         self._input = ""
@@ -141,7 +141,7 @@ class LiveRun:
         self.loop.about = about
         self.loop.payload_max = self._payload_max
         at = forward[-1].at if forward else created_at
-        compensations, policy = self.compensations, self.workflow.compensation
+        compensations, policy = list(self.compensations.values()), self.workflow.compensation
         total = Replayed()
         commands = total.add(self._took(self.loop.begin(lambda: roll_back(compensations, policy), at)))
         return self._replay_entries(total, commands, entries[len(forward) :])
@@ -198,7 +198,7 @@ class LiveRun:
         if ask.kind == "task":
             return ask.what.read(from_json(text, type=Won), self.seq)
         if ask.kind == "compensate":
-            self.compensations += (ask.what,)
+            self.compensations[len(self.compensations)] = ask.what
             return None
         if ask.kind == "child":
             return ask.what.workflow.signature.result.read(text, f"the result of child {ask.name!r}")
