@@ -5,8 +5,10 @@
 OPTIMISED := import sys, sysconfig, ensurepip; \
 	sys.exit(sys.version_info < (3, 11) or sys.base_prefix != "/usr" \
 	and "--enable-optimizations" not in sysconfig.get_config_var("CONFIG_ARGS"))
-PYTHON ?= $(or $(shell for python in $$(which -a python3); do \
+ifndef PYTHON
+PYTHON := $(or $(shell for python in $$(which -a python3 2>/dev/null); do \
 	$$python -c '$(OPTIMISED)' 2>/dev/null && echo $$python && break; done),python3)
+endif
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -71,9 +73,9 @@ clean:                   ## remove everything that the other targets made
 
 # The stamp is written last, so an installation that broke off is done again.
 $(STAMP): pyproject.toml
-	@echo "setting up $(VENV) with $$($(PYTHON) --version) (once, and when pyproject.toml changes)"
+	@echo "setting up $(VENV) (once, and when pyproject.toml changes)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Perdure needs Python 3.11 or newer: make PYTHON=...")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || { $(PYTHON) -m venv $(VENV) && echo "with $$($(PYTHON) --version), $(PYTHON)"; }
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq -e '.[dev]'
 	@touch $@
 

@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -38,7 +39,7 @@ from perdure.models.cooperation.rows import RowCodec
 from perdure.models.functions.checks import checked_text
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
 from perdure.models.transacting import holds_writer
-from perdure.ports import Clock, Codec, Ids, PlainCodec, Probe, Store, SystemClock, new_id
+from perdure.ports import Clock, Codec, Ids, PlainCodec, Probe, Store, StoredRun, SystemClock, new_id
 from perdure.reading import Reading
 from perdure.registry import Registry
 from perdure.sending import PENDING_MAX, RETENTION, Sending
@@ -308,7 +309,7 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
                 if (ended := await self._notice(run_id)) is not None:
                     return ended
                 continue  # This engine has it no more.
-            stored = (await self._coordinator.patiently(lambda: self._store.get([run_id]))).get(run_id)
+            stored = await self._coordinator.patiently(partial(self._stored, run_id))
             if stored is None:
                 raise RunNotFound(run_id)
             if stored.run.status in FINISHED:
@@ -319,6 +320,10 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
                 # Another engine has it, or none: that one's time is the real one.
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _ASK_AGAIN_MAX_S)
+
+    async def _stored(self, run_id: str) -> StoredRun | None:
+        self._check_open()
+        return (await self._store.get([run_id])).get(run_id)
 
     async def _notice(self, run_id: str) -> tuple[Run, Outcome] | None:
         """Wait for the end of a run of this engine's; None if the engine lost it before."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from perdure import Engine, Retry, current_step, step, workflow
 from perdure.errors import RunFailed
 from perdure.models.carriers import Carriers
+from perdure.models.functions.blocking import culprit
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
 
@@ -204,3 +206,23 @@ async def test_many_steps_that_end_together_leave_turns_to_others() -> None:
     await done.wait()
     assert ended == list(range(1000))
     assert {250, 500, 750} <= set(seen)
+
+
+async def test_who_is_slow_between_two_steps_is_not_taken_for_the_first() -> None:
+    said: list[str] = []
+    done = asyncio.Event()
+
+    def is_surely_alive() -> bool:
+        said.append(culprit(sys._getframe()))
+        return True
+
+    def hand_over(_cargo: Any, value: Any, _error: BaseException | None) -> None:
+        if value == 1:
+            done.set()
+
+    carriers = Carriers(hand_over, is_surely_alive, lambda: asyncio.sleep(0))
+    carriers.give(Parcel(0))
+    carriers.give(Parcel(1))
+    await done.wait()
+    assert len(said) == 2
+    assert all(text.startswith("code outside of any step") for text in said)

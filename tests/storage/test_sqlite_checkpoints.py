@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,21 @@ def test_one_that_fails_changes_nothing_and_nobody_hears_of_it(path: Path) -> No
         checkpoints.bring_in(connection)
         connection.execute("rollback")
         assert connection.execute("select count(*) from things").fetchone() == (ROWS,)
+
+
+class NoMemory(sqlite3.Connection):
+    """What SQLite has no memory for, the module raises as MemoryError."""
+
+    def execute(self, sql: str, *variables: Any) -> sqlite3.Cursor:
+        if "wal_checkpoint" in sql:
+            raise MemoryError
+        return super().execute(sql, *variables)
+
+
+def test_nor_does_anybody_hear_of_one_that_there_is_no_memory_for(path: Path) -> None:
+    connected(path).close()
+    with closing(sqlite3.connect(path, factory=NoMemory)) as connection:
+        Checkpoints().bring_in(connection)
 
 
 def test_the_thread_that_writes_does_it_when_there_is_nothing_else_to_do(path: Path) -> None:

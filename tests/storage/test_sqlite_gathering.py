@@ -57,6 +57,18 @@ def test_what_has_no_json_form_comes_as_it_is(database: sqlite3.Connection, blob
     assert things().fetch(database, {"after": 0}) == [(3, "after", 3), (2, blob, 2), (1, "before", 1)]
 
 
+def test_numbers_that_json_has_not_come_as_they_are(database: sqlite3.Connection) -> None:
+    fill(database, [(float("inf"), 1), (-float("inf"), 2)])
+    assert things().fetch(database, {"after": 0}) == [(2, -float("inf"), 2), (1, float("inf"), 1)]
+
+
+def test_the_error_about_damaged_text_names_the_column(database: sqlite3.Connection) -> None:
+    fill(database, [("fine", 1)])
+    database.execute("update things set one = cast(x'80ff' as text)")
+    with pytest.raises(sqlite3.OperationalError, match="column 'one'"):
+        things().fetch(database, {"after": 0})
+
+
 def test_what_is_too_long_for_one_text_comes_row_by_row(database: sqlite3.Connection) -> None:
     fill(database, [("x" * 400, number) for number in range(10)])
     before = database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1_000)

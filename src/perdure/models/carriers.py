@@ -83,9 +83,11 @@ class Carriers:
                     return
             cargo = waiting.popleft()
             coroutine, context = cargo.coroutine, cargo.context
-            if cargo.dropped or coroutine is None or context is None:
+            if cargo.dropped:
                 self._discard(cargo)
                 continue
+            assert coroutine is not None
+            assert context is not None
             try:
                 awaited = context.run(coroutine.send, None)
             except StopIteration as stop:
@@ -124,7 +126,7 @@ class Carriers:
         # The context refers back to the cargo: without the cycle both are freed now.
         cargo.coroutine = cargo.context = None
         if error is not None and error.__traceback__ is not None:
-            error.__traceback__ = error.__traceback__.tb_next  # It begins with the step's own code.
+            error.__traceback__ = error.__traceback__.tb_next  # So that it begins with the step's own code.
         if not self._outcomes:
             self._loop.call_soon(self._deliver)
         self._outcomes.append((cargo, value, error))
@@ -145,4 +147,4 @@ class Carriers:
             cargo.coroutine.close()
         cargo.coroutine = cargo.context = None
 
-    frames: Final = (_carry.__code__, _wait.__code__)  # One of them is under every step.
+    frames: Final = (_carry.__code__, _wait.__code__)  # One of them is under every step, which its `cargo` is.

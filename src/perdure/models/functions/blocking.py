@@ -72,7 +72,7 @@ def culprit(frame: FrameType) -> str:
     outer: FrameType | None = frame
     while outer is not None:
         cargo: Cargo | None = outer.f_locals.get("cargo") if outer.f_code in Carriers.frames else None
-        if cargo is not None:
+        if cargo is not None and cargo.coroutine is not None:  # and not one that has ended
             return f"{cargo.label} ({where})"
         outer = outer.f_back
     return f"code outside of any step ({where})"

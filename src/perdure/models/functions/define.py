@@ -43,7 +43,7 @@ class StepCall(Coroutine[Any, Any, R_co]):
     def __init__(
         self, step: Step[Any, R_co], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_awaited: bool = False
     ) -> None:
-        self._is_awaited = is_awaited  # or asked for in another way
+        self._is_awaited = is_awaited  # or asked for in another way, or closed
         self._iterator: Generator[Any, Any, R_co] | None = None
         self.step = step
         self.args = args

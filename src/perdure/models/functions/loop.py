@@ -63,7 +63,7 @@ class Livelock(PerdureError):
 
 
 class _Here(threading.local):
-    """What asyncio has as the running loop, if it is a workflow's. Before Python 3.12, asking takes a system call."""
+    """The workflow's loop that asyncio has as the running one. Before Python 3.12, to ask it takes a system call."""
 
     loop: WorkflowLoop | None = None
 
@@ -97,7 +97,10 @@ class WorkflowLoop(AskingLoop):
         self._fatal: BaseException | Continued | None = None
 
     def begin(self, coroutine_function: Callable[[], Coroutine[Any, Any, Any]], at: int) -> Commands:
-        """The first activation: make the main task and run until it waits for something."""
+        """The first activation: make the main task and run until it waits for something.
+
+        All others come from callbacks of the same loop, or, like this one, from none.
+        """
         if self._main is not None:
             raise InvariantViolated(f"run {self.run_id}: its loop has begun before", run_id=self.run_id)
         forbidden.install()

@@ -35,7 +35,7 @@ class Checkpoints:
     def bring_in(self, connection: sqlite3.Connection) -> None:
         """Waits for nobody: what somebody still reads stays in the log, and so does everything if it goes wrong."""
         changes = connection.total_changes
-        with suppress(sqlite3.Error):
+        with suppress(sqlite3.Error, MemoryError):
             _busy, pages, _done = connection.execute("pragma wal_checkpoint(passive)").fetchone()
             if pages > 0:
                 rate = (changes - self._brought_in) / pages

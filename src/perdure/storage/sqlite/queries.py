@@ -87,12 +87,13 @@ class GatheredRows:
         """All rows. Raises sqlite3.Error."""
         try:
             (text,) = connection.execute(self.gathering(connection, variables), variables).fetchone()
-        except (sqlite3.DataError, sqlite3.OperationalError) as error:
-            # It is too long for one text, or something in it has no JSON form, which whoever looks at the rows says.
-            if getattr(error, "sqlite_errorcode", None) not in (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_ERROR):
+            return [] if text is None else _decode_rows(text)
+        except (sqlite3.DataError, sqlite3.OperationalError, msgspec.DecodeError) as error:
+            # It is too long for one text, has no JSON form, or is damaged: that the rows tell, or whoever reads them.
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+            if code not in (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_ERROR):
                 raise
             return connection.execute(self.sql, variables).fetchall()
-        return [] if text is None else _decode_rows(text)
 
     def gathering(self, connection: sqlite3.Connection, variables: Mapping[str, object]) -> str:
         """The query that gives the one text, or null for no rows."""

@@ -66,7 +66,7 @@ on conflict (id) do nothing
 
 -- name: insert_beginning_runs
 -- The same for runs that begin at once and have nothing special about them, as most do. sqlite3 takes four times as long
--- to hand over a null as a number, so there are none here, and below: where there would be a text, 0 stands for one.
+-- to hand over a null as a number. So no nulls come here, nor below: 0 stands for null instead of a text, '' instead of a number.
 insert into runs (
     id, workflow, model, parent_id, bond, created_at, workflow_version, status, version, revision, owner, claim, tags,
     attempt, recoveries, undo, origin, started_at, updated_at, spilled, input, born
