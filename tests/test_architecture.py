@@ -349,7 +349,8 @@ def test_importing_perdure_imports_no_extra() -> None:
 
 
 def test_no_module_is_too_long() -> None:
-    lengths = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in MODULES}
+    tests = sorted((ROOT / "tests").rglob("*.py"))
+    lengths = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in [*MODULES, *tests]}
     long = {str(path): lines for path, lines in lengths.items() if lines > LINES_MAX}
     assert not long, f"over {LINES_MAX} lines: these want to be two modules each"
 
