@@ -1,7 +1,7 @@
 # Every target sets itself up: all it needs is Python 3.11 or newer with pip. `make PYTHON=python3.13 test` picks another.
 
 # The first one on the PATH that was compiled with optimisations, as those of distributions are and those of version
-# managers often are not: tests and benchmarks take a quarter less time with it. If there is none, any.
+# managers often are not: the engine takes a fifth to a quarter less of the processor with it. If there is none, any.
 OPTIMISED := import sys, sysconfig, ensurepip; \
 	sys.exit(sys.version_info < (3, 11) or sys.base_prefix != "/usr" \
 	and "--enable-optimizations" not in sysconfig.get_config_var("CONFIG_ARGS"))

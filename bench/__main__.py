@@ -45,7 +45,9 @@ def main() -> None:
         print("others keep this machine busy: expect figures, and ratios too, to be far off")
     options_of_build = sysconfig.get_config_var("CONFIG_ARGS") or ""
     if sys.base_prefix != "/usr" and "--enable-optimizations" not in options_of_build:
-        print("this Python was compiled without optimisations: with one that has them the engine takes a quarter less")
+        print(
+            "this Python was compiled without optimisations: with them the engine would take a fifth to a quarter less"
+        )
     # As an installer leaves it: else every process that is launched would compile the package anew.
     compileall.compile_dir(Path(perdure.__file__).parent, quiet=2)
     began = time.monotonic()

@@ -73,8 +73,8 @@ class WideStatement:
 class GatheredRows:
     """A query whose rows come all at once, as one JSON text, if they can.
 
-    sqlite3 lets go of the GIL and takes it back for every row: with a busy main thread, 64 runs and what they wait for
-    took 8 to 20 ms that way, where nothing else was busy 0.7.
+    sqlite3 lets go of the GIL and takes it back for every row, which a busy main thread and the reader pay for alike: a
+    thousand runs that were woken after a restart had all ended after 0.58 s instead of 0.67.
     """
 
     __slots__ = ("_gathering", "sql")
