@@ -22,7 +22,7 @@ WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := check
-.PHONY: demo demo-ui test check lint format types bench bench-scale bench-lists bench-graphs simulate soak clean
+.PHONY: demo demo-ui test check lint format types bench bench-scale bench-lists bench-graphs simulate chaos soak clean
 
 demo: $(STAMP)           ## a shop whose process is killed, and whose orders arrive all the same
 	@$(BIN)/python examples/shop/demo.py
@@ -50,19 +50,25 @@ test: $(STAMP) $(BROWSER)  ## all tests but the soak
 bench: $(STAMP)          ## what the engine does per second, beside the floor of the store
 	@$(BIN)/python -m bench
 
-bench-scale: $(STAMP)    ## an engine on a file with a million waiting runs, or 100,000 hierarchies that have ended
+bench-scale: $(STAMP)    ## a million waiting runs; ended, wide and deep hierarchies; overdue timers and unread events
 	@$(BIN)/python -m bench.scale
 	@$(BIN)/python -m bench.grown
+	@$(BIN)/python -m bench.shapes
+	@$(BIN)/python -m bench.backlog
 
 bench-lists: $(STAMP)    ## pages of a million runs, with every filter, on SQLite and Postgres
 	@$(BIN)/python -m bench.lists
 
 bench-graphs: $(STAMP) $(PEERS)/.installed  ## one run of a graph with up to 10,000 branches; graphs beside LangGraph
 	@$(BIN)/python -m bench.graphs
+	@$(BIN)/python -m bench.expressions
 	@$(PEERS)/bin/python -m bench.langgraph
 
 simulate: $(STAMP)       ## engines on a simulated database, with faults drawn by lot: SEEDS=10000 FROM=1
 	@$(BIN)/python -m perdure.testing.simulate --seeds $(or $(SEEDS),10000) $(if $(FROM),--from $(FROM))
+
+chaos: $(STAMP)          ## three engines and callers under kills, pauses, crashes, cut networks: MINUTES=20 STORE=postgres
+	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),20) --store $(or $(STORE),postgres) $(if $(SEED),--seed $(SEED))
 
 soak: $(STAMP)           ## random faults for minutes
 	PERDURE_SOAK=1 $(BIN)/python -m pytest tests -m soak -rP

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.json import encode
 
 from bench.figures import Figures
-from bench.group import Group
+from bench.group import Group, digest
 from perdure.ports import new_id
 
 INSERT_RUNS = """
@@ -37,8 +37,8 @@ INSERT_WAITS = """
 MARK_WAITS = "update waits set due_at = 0 where run_id = ? and position = ?"
 DELETE_WAITS = "delete from waits where run_id = ? and position = ?"
 INSERT_JOURNAL = """
-    insert into journal (run_id, seq, position, kind, name, value, attempts, started_at, at, spilled)
-    values (?, ?, ?, ?, ?, ?, 1, ?, ?, 0)
+    insert into journal (run_id, seq, position, kind, name, value, attempts, started_at, at, digest, spilled)
+    values (?, ?, ?, ?, ?, ?, 1, ?, ?, ?, 0)
 """
 INSERT_AUDIT = """
     insert into audit (run_id, seq, version, was, became, cause, actor, details, at) values (?, ?, ?, ?, ?, ?, ?, '', ?)
@@ -86,7 +86,7 @@ class FanoutFloor(Group):
         for number, child in enumerate(children):
             started_at, value = time.time_ns() // 1000, encode({"ok": True, "n": number}).decode()
             now = time.time_ns() // 1000
-            rows[INSERT_JOURNAL].append((child, 1, "1", "step", "small", value, started_at, now))
+            rows[INSERT_JOURNAL].append((child, 1, "1", "step", "small", value, started_at, now, digest(number)))
             rows[FINISH_RUNS].append((2, 2, now, now, "1", child, 1))
             rows[INSERT_AUDIT].append((child, 2, 2, "running", "succeeded", "ended", "engine", now))
             rows[MARK_WAITS].append((parent, f"{number + 1}.1"))
@@ -96,7 +96,9 @@ class FanoutFloor(Group):
         now = time.time_ns() // 1000
         for number in range(1, count + 1):
             now = time.time_ns() // 1000
-            rows[INSERT_JOURNAL].append((parent, number, f"{number}.1", "child", "child", "1", now, now))
+            rows[INSERT_JOURNAL].append(
+                (parent, number, f"{number}.1", "child", "child", "1", now, now, digest(number - 1))
+            )
             rows[DELETE_WAITS].append((parent, f"{number}.1"))
         rows[INSERT_AUDIT].append((parent, 3, 3, "suspended", "running", "child over", "engine", now))
         rows[INSERT_AUDIT].append((parent, 4, 4, "running", "succeeded", "ended", "engine", now))

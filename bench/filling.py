@@ -71,7 +71,8 @@ _CHANGES: Final[dict[str, dict[str, str]]] = {
         "updated_at": _EARLIER,
         "born": "n",
     },
-    "journal": {"run_id": _ID, "started_at": _EARLIER, "at": _EARLIER},
+    # Their arguments differ and their digests would be the template's: without one, nothing is compared.
+    "journal": {"run_id": _ID, "started_at": _EARLIER, "at": _EARLIER, "digest": "''"},
     "audit": {"run_id": _ID, "at": _EARLIER},
     "waits": {
         "run_id": _ID,

@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec.json import encode
 
 from bench.figures import Figures, percentile
-from bench.group import Group
+from bench.group import Group, digest
 from perdure.ports import new_id
 
 INSERT_RUNS = """
@@ -30,8 +30,8 @@ FINISH_RUNS = """
     where id = ? and owner = 'floor' and version = 1
 """
 INSERT_JOURNAL = """
-    insert into journal (run_id, seq, position, kind, name, value, attempts, started_at, at, spilled)
-    values (?, ?, ?, 'step', 'small', ?, 1, ?, ?, 0)
+    insert into journal (run_id, seq, position, kind, name, value, attempts, started_at, at, digest, spilled)
+    values (?, ?, ?, 'step', 'small', ?, 1, ?, ?, ?, 0)
 """
 INSERT_AUDIT = """
     insert into audit (run_id, seq, version, was, became, cause, actor, details, at) values (?, ?, ?, ?, ?, ?, ?, '', ?)
@@ -52,7 +52,9 @@ class Floor(Group):
         for number in range(1, steps + 1):
             started_at, value = time.time_ns() // 1000, encode({"ok": True, "n": number - 1}).decode()
             now = time.time_ns() // 1000
-            self.rows.of[INSERT_JOURNAL].append((run_id, number, str(number), value, started_at, now))
+            self.rows.of[INSERT_JOURNAL].append(
+                (run_id, number, str(number), value, started_at, now, digest(number - 1))
+            )
             if number < steps:
                 await self.durable()
         self.rows.of[FINISH_RUNS].append((now, now, "1", run_id))

@@ -19,7 +19,7 @@ INSERT_RUNS = """
     insert into runs (
         id, workflow, workflow_version, model, status, version, revision, owner, claim, parent_id, bond, origin, tags,
         attempt, recoveries, created_at, started_at, updated_at, spilled, input
-    ) values (?, ?, '', 'operation', 'running', 1, 1, 'floor', 1, ?, 'awaited', ?, '{}', 1, 0, ?, ?, ?, 0, ?)
+    ) values (?, ?, ?, 'operation', 'running', 1, 1, 'floor', 1, ?, 'awaited', ?, '{}', 1, 0, ?, ?, ?, 0, ?)
 """
 MOVE_RUNS = """
     update runs set status = ?, version = ?, revision = ?, updated_at = ?
@@ -106,7 +106,7 @@ class _Run:
         origin = f"{'/'.join(self.lineage)} {message_id}"
         of = floor.rows.of
         of[INSERT_RUNS].append(
-            (self.id, name, above[-1], origin, now, now, now, f'{{"topic":"{name}","message":"{message_id}"}}')
+            (self.id, name, name, above[-1], origin, now, now, now, f'{{"topic":"{name}","message":"{message_id}"}}')
         )
         of[INSERT_AUDIT].append((self.id, 1, 1, None, "running", "started", "engine", now))
         self.happened("SEEN", message_id, f"SEEN/{name}", None)

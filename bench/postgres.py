@@ -34,10 +34,10 @@ STATEMENTS = {
         where runs.id = new.id and owner = 'floor' and version = 1
     """,
     INSERT_JOURNAL: """
-        insert into journal (run_id, seq, position, kind, name, value, attempts, started_at, at)
-        select run_id, seq, place, 'step', 'small', value, 1, started_at, at
-        from unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::bigint[])
-            as new (run_id, seq, place, value, started_at, at)
+        insert into journal (run_id, seq, position, kind, name, value, attempts, started_at, at, digest)
+        select run_id, seq, place, 'step', 'small', value, 1, started_at, at, digest
+        from unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[])
+            as new (run_id, seq, place, value, started_at, at, digest)
     """,
     INSERT_AUDIT: """
         insert into audit (run_id, seq, version, was, became, cause, actor, details, at)

@@ -31,34 +31,73 @@ from tests.storage.postgres.server import Servers
 settings.register_profile("perdure", deadline=None)
 settings.load_profile("perdure")
 
+# Nodes of graphs reach servers that the tests have on this machine, which engines do not allow by themselves.
+os.environ.setdefault("PERDURE_NETWORK_ALLOW", "127.0.0.1,localhost")
+
 LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "180"))
 # Tables of its own take a test on Postgres a while, so only those run there too that do most with a store, unless all
 # are asked for.
 ALL_ON_POSTGRES = bool(os.environ.get("PERDURE_ALL_ON_POSTGRES"))
 ON_POSTGRES = {
+    "test_at_once",
+    "test_backlog",
+    "test_blame",
+    "test_blame_waiting",
     "test_calls",
+    "test_changed_arguments",
+    "test_changed_waits",
+    "test_cancellation_tokens",
+    "test_cancelling",
     "test_children",
+    "test_chosen_children",
     "test_claims",
+    "test_clocks",
     "test_client",
     "test_commits",
     "test_continue_as",
     "test_mail_crashes",
+    "test_token_crashes",
     "test_control",
     "test_diagnosing",
     "test_events",
+    "test_fingerprints",
+    "test_artifact_ids",
     "test_behaviours",
+    "test_bounds",
     "test_graph_programs",
+    "test_stored_definitions",
     "test_task_nodes",
+    "test_token_views",
     "test_record_nodes",
+    "test_metrics",
     "test_recovery",
+    "test_retried_children",
+    "test_retrying",
+    "test_retrying_at_once",
+    "test_same_start",
     "test_sending",
+    "test_answers",
     "test_artifacts",
+    "test_attempts",
     "test_cooperation_engine",
+    "test_causes",
+    "test_cost",
     "test_meeting",
+    "test_misfits",
+    "test_neighbours",
+    "test_pieces",
     "test_functions",
+    "test_changed_steps",
+    "test_holds",
+    "test_hostile_reads",
+    "test_identity",
     "test_late",
+    "test_limits",
     "test_tasks",
     "test_together",
+    "test_unfit_store",
+    "test_versions",
+    "test_same_names",
 }
 MEMORY = Path("/dev/shm")
 MEMORY_MIN_BYTES = 2**29  # a container often has less, which might not do

@@ -2,7 +2,7 @@
 
 from perdure.blocking import Blocking
 from perdure.client import Client
-from perdure.coordinator.coordinator import Limits
+from perdure.coordinator.patience import Limits
 from perdure.engine import Engine
 from perdure.handles import RunHandle
 from perdure.keeping import ArtifactView, RecordView

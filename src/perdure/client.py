@@ -12,47 +12,54 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
 from perdure.controlling import Controlling
-from perdure.coordinator.coordinator import Coordinator, Limits, Stats
+from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.deciding import Deaf, Hearing
+from perdure.coordinator.notices import Stats
+from perdure.coordinator.patience import Limits, Patience, patient, reporting
 from perdure.coordinator.post import PostOffice
 from perdure.coordinator.watch import Watch
 from perdure.diagnosing import Diagnosing
 from perdure.emitting import Emitting
-from perdure.errors import EngineStopped, Misuse, RunNotFound, StoreError
+from perdure.errors import EngineStopped, Misuse, RunNotFound, StoreError, StoreMisconfigured
+from perdure.graph_runs import GraphRuns
 from perdure.handles import RunHandle
 from perdure.inspecting import Inspecting
 from perdure.keeping import Keeping
 from perdure.kernel.effects import Drop, Effect, Finish
 from perdure.kernel.records import Engine as EngineRow
 from perdure.kernel.records import Outcome, Run
-from perdure.kernel.status import FINISHED
+from perdure.kernel.status import FINISHED, Status
+from perdure.log_text import tame_logs
 from perdure.models.cooperation.book import Book
 from perdure.models.cooperation.drafting import Drafting
 from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.versions import Operations
 from perdure.models.functions.checks import checked_text
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
 from perdure.models.transacting import holds_writer
-from perdure.ports import Clock, Codec, Ids, PlainCodec, Probe, Store, StoredRun, SystemClock, new_id
+from perdure.obstacles import Obstacles
+from perdure.ports import Clock, Codec, Ids, PlainCodec, Probe, Store, SystemClock, new_id
 from perdure.reading import Reading
 from perdure.registry import Registry
 from perdure.sending import PENDING_MAX, RETENTION, Sending
 from perdure.starting import Starting
 from perdure.storage import open_store
 from perdure.tasking import Tasking
+from perdure.views import run_view
 
 log = logging.getLogger("perdure")
+tame_logs()
 
 _ASK_AGAIN_S, _ASK_AGAIN_MAX_S = 0.01, 0.25
 
 
-class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Controlling, Keeping, Tasking):
+class Client(Emitting, Starting, Inspecting, GraphRuns, Diagnosing, Sending, Reading, Controlling, Keeping, Tasking):
     """Talks to the engines that share a store. Use it as an async context manager; one per process will do.
 
     `store` is a URL ("sqlite:///shop.db", "postgresql://…") or a Store; `codec` must be the engines'.
@@ -77,7 +84,7 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
         self._url = store if isinstance(store, str) else None
         self._store = open_store(store) if isinstance(store, str) else store
         self._workflows = Registry([])
-        self._clock = clock or SystemClock()
+        self._clock = clock or self._store.clock or SystemClock()
         self._codec = codec or PlainCodec()
         self._ids = ids
         self._limits = limits or Limits()
@@ -91,8 +98,12 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
         self._tasks: set[asyncio.Task[Any]] = set()
         self._state = "new"
         self._stopped_by: BaseException | None = None
+        self._ended = asyncio.Event()  # It has stopped, by itself or because it was told to.
         self._coordinator: Coordinator
         self._post: PostOffice
+        self._patience: Patience
+        self._own_store: Store  # for the engine's own parts, which give up if it is unfit
+        self._patient_store: Store  # for callers, who wait for `patience_s` at most
 
     # Life.
 
@@ -115,13 +126,14 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
             await self._close_store()
             raise
         self._state = "open"
-        self._watch(self._bury)
+        self._watch(self.mark_dead_engines)
 
     def _assemble(self) -> None:
         if self._state != "new":
             raise Misuse(f"this {self._kind} was opened before; make a new one")
         self._workflows.load()
-        self._post = PostOffice(self._store)
+        self._own_store = reporting(self._store, self._start_over)
+        self._post = PostOffice(self._own_store, self._find_members)
         self._coordinator = Coordinator(
             self._store,
             limits=self._limits,
@@ -130,15 +142,18 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
             lost_track=self._lost_track,
             broken=self._broke,
             now=self._clock.now,
-            workflows=self._workflows,
+            workflows=self._workflows.code,
             posted=self._post.expect,
             hearing=self._hearing,
             probe=self._probe,
         )
 
-        self._book = Book(self._store)
+        self._coordinator.callers.looked = lambda: self._post.give_up(self._coordinator.callers.overdue)
+        self._patience = Patience(self._limits, self._coordinator.stats.outages, self._check_unbroken)
+        self._patient_store = patient(self._store, self._patience)
+        self._book = Book(self._patient_store, self._ids)
         self._drafting = Drafting(
-            operations={},
+            operations=Operations(),
             book=self._book,
             rows=RowCodec(self._codec),
             codec=self._codec,
@@ -155,7 +170,9 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
         """After opening failed."""
         await self._store.close()
         if self._url is not None:
-            self._store = open_store(self._url)  # A store is opened once.
+            was, self._store = self._store, open_store(self._url)  # A store is opened once.
+            if was.clock is not None and self._clock is was.clock:
+                self._clock = self._store.clock or self._clock
 
     def _watch(
         self, recover: Callable[[], Coroutine[Any, Any, object]], is_behind: Callable[[], bool] = lambda: False
@@ -163,7 +180,7 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
         """From now on, notice what others do."""
         if self._poll_s is not None:
             watch = Watch(
-                self._store,
+                self._own_store,
                 self._coordinator,
                 self._post,
                 self._clock,
@@ -174,20 +191,30 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
             )
             self._background(watch.run())
 
-    async def _bury(self) -> None:
-        self._coordinator.mourn(await self._store.bury())
+    async def mark_dead_engines(self) -> int:
+        """Mark engines without a sign of life as dead; how many. Engines and clients do that regularly by themselves.
+        Raises StoreError."""
+        self._check_open()
+        return len(await self._patient_store.bury())
+
+    async def until_stopped(self) -> None:
+        """Wait until it has stopped. Returns if it was shut down; raises EngineStopped if it stopped by itself, since
+        its store is broken: then a process that lives for it should end, or open another one."""
+        await self._ended.wait()
+        if self._stopped_by is not None:
+            raise self._stopped_by
 
     async def shutdown(self) -> None:
         """Finish what was asked for, and let go of the store. Idempotent."""
         if self._state == "broken":
             self._state = "stopped"
             await self._cancel_tasks()
-            self._store.abandon()
         if self._state == "open":
             self._state = "stopping"
             await self._cancel_tasks()
             await self._sign_off()
             self._state = "stopped"
+            self._ended.set()
 
     async def _sign_off(self) -> None:
         try:
@@ -196,6 +223,12 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
             log.warning("the store took nothing for %s s; what is not written is done again", self._limits.patience_s)
             self._coordinator.kill()
         self._let_go(EngineStopped(f"the {self._kind} was shut down; the run goes on when an engine has it again"))
+        if self._coordinator.is_cut_off:
+            # An exception has left the loop, and all tasks were cancelled: that is no graceful end. Runs that were
+            # executing are left as a crash leaves them, so that one that ends its process at every start is noticed.
+            log.warning("the %s was cut off before it could sign off; its runs are recovered", self._kind)
+            self._store.abandon()
+            return
         try:
             await self._store.retire(self._coordinator.engine.id)
         except StoreError as error:
@@ -205,6 +238,7 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
     def kill(self) -> None:
         """Stop as a killed process would, at once: nothing is committed, released or tidied up. For tests."""
         self._state = "stopped"
+        self._ended.set()
         for task in self._tasks:
             task.cancel()
         self._coordinator.kill()
@@ -220,14 +254,22 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
             at=self._clock.now(),
         )
 
+    def _start_over(self, error: StoreMisconfigured) -> None:
+        self._coordinator.start_over(error)
+
     def _lost_track(self) -> None:
         """There may be runs to go on with that only the store knows of: not for a client."""
 
     def _broke(self, error: BaseException) -> None:
-        """The store is lost for good: nothing can go on in this process."""
+        """The store is lost for good: nothing can go on in this process. Whoever waits is told, and the sign of life
+        ends, so that others take the runs."""
         self._state = "broken"
         self._stopped_by = error
+        for task in self._tasks:
+            task.cancel()
         self._let_go(error)
+        self._store.abandon()
+        self._ended.set()
 
     def _let_go(self, error: BaseException) -> None:
         """Tell everybody who waits for something that it will not come."""
@@ -244,7 +286,12 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
     def _background(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended_in_background)
+
+    def _ended_in_background(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the %s failed: %r", self._kind, error, exc_info=error)
 
     async def _cancel_tasks(self) -> None:
         tasks = list(self._tasks)
@@ -263,17 +310,18 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
             )
         if self._state == "open" or (self._state == "stopping" and not to_start):
             return
+        self._check_unbroken()
         kind = self._kind
         if self._state == "new":
             raise EngineStopped(
                 f"this {kind} was not opened yet: use it inside `async with {kind.title()}(…) as {kind}:`"
             )
-        error = EngineStopped(
-            f"this {kind} has stopped: {self._stopped_by}" if self._stopped_by is not None
-            else f"this {kind} was shut down; open a new one on the same store"
-        )  # fmt: skip
-        error.__cause__ = self._stopped_by
-        raise error
+        raise EngineStopped(f"this {kind} was shut down; open a new one on the same store")
+
+    def _check_unbroken(self) -> None:
+        """Raise EngineStopped if it has stopped by itself."""
+        if self._stopped_by is not None:
+            raise EngineStopped(f"this {self._kind} has stopped: {self._stopped_by}") from self._stopped_by
 
     @property
     def stats(self) -> Stats:
@@ -300,30 +348,36 @@ class Client(Emitting, Starting, Inspecting, Diagnosing, Sending, Reading, Contr
 
     async def outcome(self, run_id: str) -> tuple[Run, Outcome]:
         """Wait until a run has ended; its last state and what it left. Raises RunNotFound, EngineStopped, and
-        StoreUnavailable if the store has been away for long."""
+        StoreUnavailable if the store has been away for long. Logs once if the run is held, or nobody has its code."""
         checked_text(run_id, "a run's id")
         pause_s = _ASK_AGAIN_S
+        obstacles = Obstacles(self._stranded)
         while True:
             self._check_open()
             if self._coordinator.loaded(run_id) is not None:
                 if (ended := await self._notice(run_id)) is not None:
                     return ended
                 continue  # This engine has it no more.
-            stored = await self._coordinator.patiently(partial(self._stored, run_id))
+            stored = (await self._patient_store.get([run_id])).get(run_id)
             if stored is None:
                 raise RunNotFound(run_id)
             if stored.run.status in FINISHED:
                 return stored.run, stored.outcome
             if self._state != "open":
+                self._check_unbroken()
                 raise EngineStopped("the engine is stopping; the run goes on when an engine has it again")
             if self._coordinator.loaded(run_id) is None:
+                await obstacles.look(stored.run)
                 # Another engine has it, or none: that one's time is the real one.
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _ASK_AGAIN_MAX_S)
 
-    async def _stored(self, run_id: str) -> StoredRun | None:
-        self._check_open()
-        return (await self._store.get([run_id])).get(run_id)
+    async def _stranded(self, run: Run) -> str | None:
+        """Why nobody can go on with a run; None if somebody can. A message that nobody has begun to handle may be for a
+        person."""
+        if run.model == "operation" and run.status is Status.CREATED:
+            return None
+        return (await self._with_stranded([run_view(run)]))[0].stranded
 
     async def _notice(self, run_id: str) -> tuple[Run, Outcome] | None:
         """Wait for the end of a run of this engine's; None if the engine lost it before."""

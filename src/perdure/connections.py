@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from perdure.errors import Misuse
+from perdure.kernel.cooperation import MessageEventRow
 from perdure.ports import Insertion, Rows, Statement, StoredRun
 
 # By the root of the module and the name of a class, or of one that it inherits from.
@@ -34,8 +35,12 @@ _DOLLAR: Final = re.compile(r"\$(\d+)")
 _FAILED_TRANSACTION: Final = "25P02"
 
 
-def insert_run(connection: object, insertion: Insertion) -> StoredRun | None:
-    """Insert a run by a connection that blocks, in this thread; the run that has its id already, if there is one.
+Known = StoredRun | MessageEventRow | None
+
+
+def insert(connection: object, insertion: Insertion) -> Known:
+    """Insert a run, or a message with its runs, by a connection that blocks, in this thread; what has its id already,
+    if there is something.
 
     It is there once the caller commits, and never if the caller rolls back. Raises Misuse if the connection cannot be
     used, and the driver's own errors.
@@ -60,16 +65,16 @@ def insert_run(connection: object, insertion: Insertion) -> StoredRun | None:
             return _returned(done)
 
 
-async def insert_run_async(connection: object, insertion: Insertion) -> StoredRun | None:
+async def insert_async(connection: object, insertion: Insertion) -> Known:
     """The same by a connection of any kind, in the event loop that it belongs to."""
     kind = _kind(connection)
     given: Any = connection
     if kind.startswith("sqlalchemy async"):
         given = given() if kind.endswith("scoped") else given
-        taken: StoredRun | None = await given.run_sync(insert_run, insertion)
+        taken: Known = await given.run_sync(insert, insertion)
         return taken
     if kind not in ("asyncpg", "psycopg async"):
-        return insert_run(connection, insertion)
+        return insert(connection, insertion)
     _check_database("postgresql", insertion)
     execute = _execute_asyncpg if kind == "asyncpg" else _execute_psycopg_async
     statement = next(insertion.steps)
@@ -91,8 +96,8 @@ def _go_on(insertion: Insertion, rows: Rows, error: BaseException | None) -> Sta
     return insertion.steps.send(rows) if error is None else insertion.steps.throw(error)
 
 
-def _returned(done: StopIteration) -> StoredRun | None:
-    taken: StoredRun | None = done.value
+def _returned(done: StopIteration) -> Known:
+    taken: Known = done.value
     return taken
 
 
@@ -203,7 +208,7 @@ def _needed_begin(connection: Any) -> str | None:
         return None
     if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
         raise Misuse(
-            "the run was not started: this connection is in autocommit mode, and not in a transaction; execute 'begin"
+            "nothing was written: this connection is in autocommit mode, and not in a transaction; execute 'begin"
             " immediate' before, and 'commit' afterwards, or leave connection= out"
         )
     return f"begin {connection.isolation_level}"
@@ -240,12 +245,12 @@ def _explained() -> Generator[None]:
         code = _code(error)
         if code == _FAILED_TRANSACTION or type(error).__name__ == "PendingRollbackError":
             raise Misuse(
-                "the run was not started: a statement before it has failed, and with it the transaction of this"
+                "nothing was written: a statement before it has failed, and with it the transaction of this"
                 " connection; roll it back, and begin another"
             ) from error
         if code == sqlite3.SQLITE_READONLY:
             raise Misuse(
-                "the run was not started: this connection is read-only; open one that may write the store's file"
+                "nothing was written: this connection is read-only; open one that may write the store's file"
             ) from error
         raise
 

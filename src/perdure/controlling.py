@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.coordinator.coordinator import Coordinator
-from perdure.errors import InvalidArguments, IsOperation, RunNotFound
+from perdure.errors import ConcurrentModification, InvalidArguments, IsOperation, RunNotFound, RunNotRetryable
 from perdure.handles import RunHandle
 from perdure.kernel import ops
-from perdure.kernel.records import Failure, Hold
+from perdure.kernel.records import Entry, Event, Failure, Hold
+from perdure.kernel.status import Status
 from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
 from perdure.models.functions.context import from_datetime
-from perdure.ports import Clock, Store
+from perdure.models.functions.waiting import failed_before, read_before, started_before
+from perdure.ports import Clock, Codec, RunFilter, Store, StoredRun
 from perdure.views import RunView, run_view
 
+_PAGE: Final = 500  # children that are retried at once
 _LATEST = from_datetime(datetime.max.replace(tzinfo=UTC))
 
 
@@ -26,8 +31,10 @@ class Controlling:
     """What whoever has these parts can do to runs, wherever they are: their owner does it, and answers."""
 
     _coordinator: Coordinator
-    _store: Store
+    _patient_store: Store
     _clock: Clock
+    _codec: Codec
+    _event_retention: timedelta
 
     def _check_open(self, *, to_start: bool = False) -> None:
         raise NotImplementedError
@@ -93,25 +100,87 @@ class Controlling:
     async def retry(self, id: str, *, expected_version: int | None = None, actor: str = "api") -> RunHandle[Any]:
         """Run a failed run again: what it did before the entry whose failure ended it stays done.
 
+        The rest happens again. Events that it had read are there to be read again, in order; a timeout that ended the
+        run, and a deadline that has passed, begin anew. Children that it had started, that have failed, and whose
+        failures it had not dealt with, are retried before it; if the process dies in between, retry it again.
+        A run that somebody else retries at the same time is retried once, and both are given its handle.
+
         Raises RunNotFound, RunNotRetryable, and ConcurrentModification if it is not at `expected_version`.
         """
         self._check_open(to_start=True)
         checked_remark("", actor)
-        stored = (await self._store.get([checked_text(id, "a run's id")])).get(id)
+        await self._retry(checked_text(id, "a run's id"), expected_version, actor)
+        return self.handle(id)
+
+    async def _retry(self, id: str, expected_version: int | None, actor: str, *, with_parent: bool = False) -> None:
+        """Retry a run as it is stored. If it has changed when that is decided, look again, unless the caller said which
+        version it is to be."""
+        stored = await self._read_to_retry(id)
+        while True:
+            try:
+                await self._retry_as(stored, expected_version, actor, with_parent=with_parent)
+            except (ConcurrentModification, RunNotRetryable):
+                was, stored = stored.run, await self._read_to_retry(id)
+                is_same = stored.run.version == was.version
+                if expected_version is not None or was.status is not Status.FAILED or is_same:
+                    raise
+                if stored.run.attempt == was.attempt:
+                    continue
+            return  # Or somebody else has retried it meanwhile.
+
+    async def _read_to_retry(self, id: str) -> StoredRun:
+        stored = (await self._patient_store.get([id])).get(id)
         if stored is None:
             raise RunNotFound(id)
+        return stored
+
+    async def _retry_as(
+        self, stored: StoredRun, expected_version: int | None, actor: str, *, with_parent: bool
+    ) -> None:
+        run, id = stored.run, stored.run.id
+        version = run.version if expected_version is None else expected_version
         failure = stored.outcome.failure
         entry = msgspec.json.decode(failure, type=Failure).entry if failure is not None else None
+        read: tuple[Event, ...] = ()
+        if entry is not None and run.model != "operation":
+            entries = (await self._patient_store.journals([id]))[id].entries
+            kept_until = self._clock.now() + self._event_retention // timedelta(microseconds=1)
+            read = read_before([one for one in entries if one.seq >= entry], self._codec, kept_until)
+            if run.status is Status.FAILED and run.version == version:
+                await self._retry_children(id, entries, entry, actor)
         await self._coordinator.submit(
             ops.Retry(
                 run_id=id,
                 at=self._clock.now(),
                 actor=actor,
-                expected_version=stored.run.version if expected_version is None else expected_version,
+                expected_version=version,
                 from_entry=entry,
+                events=read,
+                with_parent=with_parent,
             )
         )
-        return self.handle(id)
+
+    async def _retry_children(self, id: str, entries: Sequence[Entry], from_entry: int, actor: str) -> None:
+        """The entries by which the run has started its children stay: it would be handed their failures again."""
+        kept = [one for one in entries if one.seq < from_entry]
+        started = started_before(kept, self._codec) - failed_before(kept, self._codec)
+        if not started:
+            return
+        handed = failed_before(entries, self._codec)
+        wanted = RunFilter(parent_id=id, statuses=(Status.FAILED,), limit=_PAGE)
+        while found := await self._patient_store.list(wanted):
+            await asyncio.gather(
+                *[
+                    self._retry_child(child.id, actor)
+                    for child in found
+                    if child.id in started and (child.bond != "detached" or child.id in handed)
+                ]
+            )
+            wanted = replace(wanted, after=(found[-1].created_at, found[-1].id))
+
+    async def _retry_child(self, id: str, actor: str) -> None:
+        with suppress(RunNotFound, RunNotRetryable):  # Somebody else has, or has removed it.
+            await self._retry(id, None, actor, with_parent=True)
 
     async def pause(
         self, id: str, *, expected_version: int | None = None, reason: str = "", actor: str = "api"

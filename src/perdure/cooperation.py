@@ -1,10 +1,10 @@
 """Structured cooperation: operations that handle messages in steps, and roll back together."""
 
 from perdure.emitting import RootHandle
+from perdure.errors import InfrastructureFailed
 from perdure.joining import emit
-from perdure.models.cooperation.context import Context, Deadline, Key
+from perdure.models.cooperation.context import CancellationToken, Context, Deadline, Key
 from perdure.models.cooperation.define import (
-    NextStep,
     Operation,
     OperationStep,
     Topic,
@@ -14,10 +14,11 @@ from perdure.models.cooperation.define import (
 )
 from perdure.models.cooperation.failures import Failure, Frame
 from perdure.models.cooperation.readiness import ready
-from perdure.models.cooperation.scope import Emission, Scope
+from perdure.models.cooperation.scope import Emission, NextStep, Scope
 from perdure.models.cooperation.strategies import Handlers, Historical, Pending, Registry, Strategy, TimeWindow
 
 __all__ = [
+    "CancellationToken",
     "Context",
     "Deadline",
     "Emission",
@@ -25,6 +26,7 @@ __all__ = [
     "Frame",
     "Handlers",
     "Historical",
+    "InfrastructureFailed",
     "Key",
     "NextStep",
     "Operation",

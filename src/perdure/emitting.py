@@ -4,44 +4,65 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from perdure.cancellation import TokenMembers, asking
+from perdure.connections import insert_async
 from perdure.coordinator.coordinator import Coordinator
-from perdure.errors import CommitRefused, HandlersChanged, Misuse, RunExists, RunNotFound, UnstorableValue
+from perdure.coordinator.deciding import drafted_emission
+from perdure.coordinator.post import PostOffice
+from perdure.errors import (
+    CommitRefused,
+    EngineBug,
+    EngineStopped,
+    HandlersChanged,
+    Misuse,
+    RunExists,
+    RunNotFound,
+    StoreError,
+    StoreUnavailable,
+    UnstorableValue,
+)
 from perdure.kernel import ops
-from perdure.kernel.cooperating import JOIN
-from perdure.kernel.cooperation import Cooperation, MessageEventRow
+from perdure.kernel.cooperating import ASK, JOIN
+from perdure.kernel.cooperation import Cooperation, MessageEventRow, depth_of
+from perdure.kernel.pieces import at_once
 from perdure.kernel.records import Outcome, Run
-from perdure.kernel.status import Status
+from perdure.kernel.status import FINISHED, Status
 from perdure.models.cooperation.book import Book
-from perdure.models.cooperation.context import EMPTY, Context
+from perdure.models.cooperation.cause_reader import CauseReader
+from perdure.models.cooperation.context import EMPTY, CancellationToken, Context, bounded, checked_tokens
 from perdure.models.cooperation.define import Topic
 from perdure.models.cooperation.drafting import Drafting
 from perdure.models.cooperation.events import (
-    EventType,
     Lineage,
     MessageEvent,
     ReturnValue,
     State,
     failure_in,
-    parent,
+    is_root_run,
 )
-from perdure.models.cooperation.failures import Failure, child_failure, gave_up
-from perdure.models.cooperation.live import LiveOperation, News
+from perdure.models.cooperation.failures import Failure, child_failure
+from perdure.models.cooperation.live import Draft, LiveOperation, News
 from perdure.models.cooperation.moves import NewRun, OperationRun, Writes
 from perdure.models.cooperation.requests import cancel, complete, complete_rollback, dismiss, fail, roll_back
 from perdure.models.cooperation.rows import RowCodec, StoredScopes, outcome_failure
-from perdure.models.cooperation.scope import Emission
+from perdure.models.cooperation.scope import Emission, read_value
+from perdure.models.cooperation.tokens import cancellation
+from perdure.models.functions.canonical import canonical
 from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
 from perdure.ports import Clock, Codec, Ids, RunFilter, Store
 
 M = TypeVar("M")
+V = TypeVar("V")
 
 _PAGE = 64
 _AT_WORK = (Status.SUSPENDED, Status.RUNNING)
+_NOT_BEGUN = (Status.CREATED, Status.RUNNING)  # by their status alone
 
 
 class Source(Protocol):
@@ -49,7 +70,9 @@ class Source(Protocol):
 
     async def outcome(self, run_id: str) -> tuple[Run, Outcome]: ...
 
-    async def scopes(self, id: str) -> StoredScopes: ...
+    async def root_scopes(self, id: str) -> StoredScopes: ...
+
+    async def with_causes(self, failure: Failure) -> Failure: ...
 
     async def cancel_scope(self, id: str, *, reason: str = "", actor: str = "api") -> bool: ...
 
@@ -75,13 +98,29 @@ class RootHandle:
             raise (await self._failure([run.id for run in failed])).error()
 
     async def _failure(self, run_ids: list[str]) -> Failure:
-        hierarchy = (await self._source.scopes(self.id)).hierarchy()
+        runs = await self._source.root_scopes(self.id)
+        hierarchy = runs.hierarchy()
         found: list[tuple[Failure, bool]] = []
-        for lineage, rows in hierarchy.rows.items():
-            if len(lineage) == 2 and lineage[-1] in run_ids:
+        for run in runs.runs.values():
+            rows = hierarchy.own(run.lineage)
+            if run.id in run_ids:
                 failure = failure_in(rows) or Failure(type="unknown", message="it gave no reason")
+                failure = await self._source.with_causes(failure)
                 found.append((failure, any(row.type == "ROLLBACK_FAILED" for row in rows)))
         return found[0][0] if len(found) == 1 else child_failure("emit", "outside", found)
+
+    async def returned(self, name: str, type: type[V], *, handler: str | None = None) -> list[V]:
+        """What those who handle the message itself have returned under a name, of each that has committed; with a
+        `handler`, only what that operation has. Raises UnstorableValue if a value does not fit the type."""
+        found = await self._source.root_scopes(self.id)
+        values = {value.lineage[-1]: value for value in found.values if value.variable == name}
+        return [
+            read_value(values[run_id], type)
+            for run_id in self.run_ids
+            if run_id in values
+            and found.statuses.get(run_id) == Status.SUCCEEDED
+            and handler in (None, values[run_id].handler)
+        ]
 
     async def cancel(self, reason: str = "") -> bool:
         """As Engine.cancel."""
@@ -99,12 +138,13 @@ class Emitting:
     """What whoever has these parts can do with hierarchies."""
 
     _coordinator: Coordinator
-    _store: Store
+    _patient_store: Store
     _clock: Clock
     _codec: Codec
     _ids: Ids
     _book: Book
     _drafting: Drafting
+    _post: PostOffice
 
     def _check_open(self, *, to_start: bool = False) -> None:
         raise NotImplementedError
@@ -123,28 +163,111 @@ class Emitting:
         *,
         id: str | None = None,
         context: Context = EMPTY,
+        deadline: datetime | timedelta | None = None,
+        rollback_deadline: datetime | timedelta | None = None,
+        delay: timedelta | None = None,
+        tokens: Iterable[CancellationToken] = (),
         tags: Mapping[str, str] | None = None,
         actor: str = "api",
+        connection: object | None = None,
     ) -> RootHandle:
         """Emit a message as the root of a hierarchy; its handle once it is durable, with a run for every handler that
         is registered for the topic.
 
-        With an `id`, the message's, this is idempotent: a second time gives the same hierarchy; on another topic it
-        raises RunExists. An `actor` that is named is in the audit of these runs. Raises InvalidArguments,
+        With an `id`, the message's, this is idempotent: a second time gives the same hierarchy; on another topic, or
+        with another content, it raises RunExists. An `actor` that is named is in the audit of these runs.
+
+        A hierarchy that is not done by its `deadline` gives up and rolls back; one that has not rolled back by its
+        `rollback_deadline` ends as rollback_failed. Both hold for all runs below, and the earliest one counts. Handlers
+        begin after the `delay`, which a crash does not forget. When one of the `tokens` is cancelled, all runs below
+        give up; if one is cancelled already, they do so before their first steps. Raises InvalidArguments,
         UnstorableValue.
+
+        With a `connection` of the caller's own to the store's database, as `start` takes it, the message and its runs
+        are written by it, in its transaction: they are there with the commit, and are handled soon after, or never
+        were. Until the commit, its handle raises RunNotFound. Raises Misuse if the connection cannot be used for that,
+        and what its driver raises; neither Misuse nor RunExists spoils the transaction.
         """
         self._check_open(to_start=True)
         if actor != "api":
             checked_remark("", actor)
+        context = bounded(
+            context,
+            now=self._clock.now(),
+            source="outside" if actor == "api" else actor,
+            deadline=deadline,
+            rollback_deadline=rollback_deadline,
+            delay=delay,
+            tokens=tokens,
+        )
         payload, kept = topic.write(message), checked_tags(tags)
-        if id is not None and (known := await self._store.emitted(checked_text(id, "a message's id"))) is not None:
-            return await self._root(known, topic)
+        known = None if id is None else await self._patient_store.emitted(checked_text(id, "a message's id"))
+        if known is not None:
+            return await self._root(known, topic, payload)
+        if connection is not None:
+            return await self._insert(topic, payload, id, context, kept, actor, connection)
         return await self._emit(topic, payload, id, context=context, tags=kept, actor=actor)
+
+    async def _insert(
+        self,
+        topic: Topic[Any],
+        payload: str,
+        id: str | None,
+        context: Context,
+        tags: Mapping[str, str],
+        actor: str,
+        connection: object,
+    ) -> RootHandle:
+        """Emit in the caller's transaction. Whoever has the code takes the runs after its commit."""
+        emission = self._new_emission(topic, payload, id, context)
+        await self._book.load(again=True)
+        while True:
+            draft = self._drafting.emitted(emission, begins=False)
+            batch = drafted_emission(self._emit_op(draft, tags, actor), self._coordinator.engine)
+            try:
+                known = await insert_async(connection, self._patient_store.insertion(batch))
+            except HandlersChanged:
+                await self._book.load(again=True)
+                continue
+            if isinstance(known, MessageEventRow):
+                stored = await self._patient_store.emitted(known.message_id)
+                if stored is None:
+                    raise Misuse(
+                        f"message {known.message_id!r} was emitted before in this transaction, which is not committed: "
+                        "keep the handle that it gave",
+                        run_id=known.scope,
+                    )
+                return await self._root(stored, topic, payload)
+            return RootHandle(self, emission.root or "", emission.message_id, tuple(run.id for run in draft.runs))
+
+    def _new_emission(self, topic: Topic[Any], payload: str, id: str | None, context: Context) -> Emission:
+        now = self._clock.now()
+        return Emission(
+            message_id=self._ids(now) if id is None else id,
+            topic=topic.name,
+            payload=payload,
+            context=context,
+            root=self._ids(now),
+        )
+
+    def _emit_op(self, draft: Draft, tags: Mapping[str, str], actor: str) -> ops.Emit:
+        now = self._clock.now()
+        starts = at_once(self._drafting.starts(draft, tags, now))
+        if actor != "api":
+            starts = tuple(replace(start, actor=actor) for start in starts)
+        return ops.Emit(
+            run_id="",
+            at=now,
+            actor=actor,
+            added=at_once(self._drafting.added(draft, now)),
+            starts=starts,
+            members=at_once(self._drafting.members(draft, now)),
+        )
 
     async def hold_back(self, topic: Topic[Any], id: str) -> RootHandle:
         """Have a message never be emitted, unless it was: then its hierarchy. Nobody handles it, whenever it comes."""
         self._check_open()
-        if (known := await self._store.emitted(checked_text(id, "a message's id"))) is not None:
+        if (known := await self._patient_store.emitted(checked_text(id, "a message's id"))) is not None:
             return await self._root(known, topic)
         return await self._emit(topic, "null", id, handled=False)
 
@@ -159,42 +282,41 @@ class Emitting:
         tags: Mapping[str, str] | None = None,
         actor: str = "api",
     ) -> RootHandle:
-        now = self._clock.now()
-        emission = Emission(
-            message_id=self._ids(now) if id is None else id,
-            topic=topic.name,
-            payload=payload,
-            context=context,
-            root=self._ids(now),
-        )
+        emission = self._new_emission(topic, payload, id, context)
         await self._book.load()
         while True:
             draft = self._drafting.emitted(emission, handled=handled)
-            now = self._clock.now()
-            starts = self._drafting.starts(draft, tags or {}, now)
-            if actor != "api":
-                starts = tuple(replace(start, actor=actor) for start in starts)
-            op = ops.Emit(run_id="", at=now, actor=actor, added=self._drafting.added(draft, now), starts=starts)
+            op = self._emit_op(draft, tags or {}, actor)
             self._expect(draft.began)
             try:
                 await self._coordinator.submit(op)
             except HandlersChanged:
                 await self._book.load(again=True)
             except CommitRefused:
-                if id is None or (known := await self._store.emitted(id)) is None:
+                if id is None or (known := await self._patient_store.emitted(id)) is None:
                     raise
-                return await self._root(known, topic)
+                return await self._root(known, topic, payload if handled else None)
             else:
+                if op.members:
+                    await self._try_to_read_mail()
                 run_ids = tuple(run.id for run in draft.runs)
                 return RootHandle(self, emission.root or "", emission.message_id, run_ids)
 
-    async def _root(self, known: MessageEventRow, topic: Topic[Any]) -> RootHandle:
-        found = await self._store.hierarchy(known.scope)
+    async def _root(self, known: MessageEventRow, topic: Topic[Any], payload: str | None = None) -> RootHandle:
+        """The hierarchy of a message that was emitted before. Raises RunExists if that was another one: on another
+        topic, or with another `payload`."""
+        found = await self._patient_store.scopes([known.scope])
         message = next(one for one in found.messages if one.id == known.message_id)
         if message.topic != topic.name:
             raise RunExists(
                 f"message {known.message_id!r} was emitted on topic {message.topic!r}, not on {topic.name!r}",
-                run_id=known.message_id,
+                run_id=known.scope,
+            )
+        if payload is not None and not _is_same(topic, self._codec.decode(message.payload), payload):
+            raise RunExists(
+                f"message {known.message_id!r} was emitted on topic {topic.name!r} with another content: nothing was "
+                "emitted. Use another id",
+                run_id=known.scope,
             )
         run_ids = tuple(run.id for run in found.runs if run.parent_id == known.scope)
         return RootHandle(self, known.scope, known.message_id, run_ids)
@@ -202,48 +324,120 @@ class Emitting:
     async def scopes(self, id: str) -> StoredScopes:
         """All rows of a hierarchy, or of the part of it below a run."""
         self._check_open()
-        return RowCodec(self._codec).read(await self._store.hierarchy(checked_text(id, "an id")))
+        return RowCodec(self._codec).read(await self._patient_store.hierarchy(checked_text(id, "an id")))
+
+    async def root_scopes(self, id: str) -> StoredScopes:
+        """The rows of a root emission, and what there is of those who handle its message, without all below them."""
+        self._check_open()
+        return RowCodec(self._codec).read(await self._patient_store.scopes([id]))
+
+    async def with_causes(self, failure: Failure) -> Failure:
+        """The failure with those of its causes that other rows have, within bounds."""
+        return await CauseReader(self._patient_store, RowCodec(self._codec)).whole(failure)
 
     # Giving up and undoing.
 
     async def cancel_scope(self, id: str, *, reason: str = "", actor: str = "api") -> bool:
         """Have a hierarchy (by the id of its root), or the part of it from a run on, give up: each run of it that has
-        not ended rolls back at its next step boundary. False if it has ended, or was cancelled before."""
+        not ended rolls back at its next step boundary. False if it has ended, or was cancelled before.
+
+        Once this has returned True, no further step begins: runs of other engines have heard of it. So it takes as long
+        as it takes those engines to read their mail. If this process dies before, the cancellation counts all the same.
+        """
         self._check_open()
-        found = RowCodec(self._codec).read(await self._store.scopes([checked_text(id, "an id")]))
-        if id not in found.runs:
-            found = await self.scopes(id)
+        checked_remark(reason, actor)
+        found = await self.root_scopes(checked_text(id, "an id"))
         lineage, message_id = _place(found, id)
-        if not lineage:
+        told = [run for run in found.runs.values() if run.id == id or _is_handled_by(run, id)]
+        if not lineage or all(found.statuses[run.id] in FINISHED for run in told):
             return False
         hierarchy = found.hierarchy()
         rows = cancel(lineage, hierarchy.own(lineage), message_id, reason=reason or "cancelled", source=actor)
         if not rows:
             return False
         now = self._clock.now()
-        told = [run for run in found.runs.values() if run.id == id or parent(run.lineage) == (id,)]
-        tells = [self._asking(found, run, rows[0], now) for run in told]
+        tells = [self._asking(hierarchy.view(run, now), found.statuses[run.id], rows[0], actor) for run in told]
         op = ops.CancelScope(run_id=id, at=now, actor=actor, added=self._stamped(rows, now), tells=tuple(tells))
-        return await self._submitted(op)
+        if not await self._submitted(op):
+            return False
+        await self._ask_at_work([id])
+        stored = await self._patient_store.load([run.id for run in told])
+        return any(one.run.status is not Status.SUCCEEDED for one in stored.values())
 
-    def _asking(self, found: StoredScopes, run: NewRun, row: MessageEvent, now: int) -> ops.Tell:
-        """Have a run give up; if nobody has taken it, it never begins."""
-        if found.statuses[run.id] != Status.CREATED or row.exception is None:
-            return ops.Tell(run_id=run.id, at=now, kind="ask")
-        rows = [*found.events, row]
-        origin = next(one for one in rows if one.type is EventType.EMITTED and one.message_id == run.message_id)
-        own = tuple(one for one in rows if one.cooperation_lineage == run.lineage)
-        view = OperationRun(lineage=run.lineage, handler=run.handler, origin=origin, events=own, now=now)
-        failure = gave_up((row.exception,), view.source)
-        return ops.Tell(
-            run_id=run.id,
+    async def cancel_token(self, token: CancellationToken, *, reason: str = "", actor: str = "api") -> bool:
+        """Cancel a token: each run that has it, in whatever hierarchy, gives up at its next step boundary, and rolls
+        back. What is emitted with it from now on gives up before its first step. Whether or not a run has the token, it
+        stays cancelled for good. False if it was cancelled before: the first reason counts.
+
+        Once this has returned, no further step of these runs begins: runs of other engines have heard of it. If this
+        process dies before, the cancellation counts if it was stored; then another engine tells the runs. Raises
+        InvalidArguments.
+        """
+        self._check_open()
+        checked_remark(reason, actor)
+        (name,) = checked_tokens([token])
+        now = self._clock.now()
+        op = ops.CancelScope(
+            run_id=token.scope,
             at=now,
-            kind="ask",
-            refusal=self._drafting.refused(view, failure, now),
-            failure=outcome_failure(failure),
-            answer=self._drafting.write_news(News(run.id, State.ROLLED_BACK, failure)),
-            parent_id=run.lineage[-2],
+            actor=actor,
+            added=self._stamped([cancellation(token, reason=reason, source=actor)], now),
+            members=(ops.TellMembers(run_id=token.scope, at=now, actor=actor, token=name),),
         )
+        is_first = await self._submitted(op)
+        await self._read_mail()
+        await self._ask_at_work(await self._members(self._patient_store).ids(token))
+        return is_first
+
+    def _members(self, store: Store) -> TokenMembers:
+        return TokenMembers(store, RowCodec(self._codec), self._drafting)
+
+    async def _find_members(self, op: ops.TellMembers, store: Store) -> ops.TellMembers:
+        return await self._members(store).found(op, self._clock.now())
+
+    async def _read_mail(self) -> None:
+        """Read the mail that the last commit has left. Raises StoreError."""
+        await self._post.read_for_caller(self._coordinator, self._patient_store)
+
+    async def _try_to_read_mail(self) -> None:
+        """Read the mail that the last commit has left. If that cannot be done now, it is read later, here or
+        elsewhere."""
+        with suppress(EngineStopped, StoreError):
+            await self._read_mail()
+
+    async def _ask_at_work(self, ids: Sequence[str]) -> None:
+        """Wait until every engine knows that its runs of these hierarchies are to give up. `ids` are those of runs, or
+        of root emissions, whose engines were told, or have mail. The cancellation is stored already; this makes sure
+        that no step begins after it has been answered."""
+        asked: set[str] = set()
+        tops = {*ids}
+        while tops:
+            me = self._coordinator.engine.id
+            level = [*(await self._patient_store.load(ids)).values(), *await self._patient_store.children(ids)]
+            elsewhere: dict[str, None] = {}
+            while level:
+                for run in (one.run for one in level):
+                    is_at_work = run.model == "operation" and run.status in _AT_WORK and run.owner is not None
+                    # A run of this engine below one of another engine's is told by mail, which may be unread.
+                    if is_at_work and (run.owner != me or run.parent_id in elsewhere):
+                        elsewhere[run.id] = None
+                level = await self._patient_store.children([one.run.id for one in level if one.run.id not in tops])
+            if not (new := [run_id for run_id in elsewhere if run_id not in asked]):
+                return
+            now = self._clock.now()
+            for reply in await self._coordinator.submit_batch(
+                [ops.Tell(run_id=run_id, at=now, kind=ASK) for run_id in new]
+            ):
+                if isinstance(reply, (EngineStopped, StoreUnavailable)):
+                    raise reply
+            asked.update(new)
+
+    def _asking(self, view: OperationRun, status: str, row: MessageEvent, actor: str) -> ops.Tell:
+        """Have a run give up that a cancellation concerns."""
+        if row.exception is None:
+            raise EngineBug("a cancellation has no reason")
+        depth = depth_of(row.cooperation_lineage)
+        return asking(self._drafting, view, status, row.exception, depth, view.now, actor)
 
     async def roll_back(self, id: str, *, reason: str = "", actor: str = "api") -> bool:
         """Undo a hierarchy that has ended, or (with a run's id) the part of it from that run on: everything that was
@@ -253,7 +447,7 @@ class Emitting:
         """
         self._check_open(to_start=True)
         checked_remark(reason, actor)
-        lineage, _ = _place(await self.scopes(id), id)
+        lineage, _ = _place(await self.root_scopes(checked_text(id, "an id")), id)
         if not lineage:
             return False
         found = await self.scopes(lineage[0])
@@ -262,7 +456,7 @@ class Emitting:
         if not rows:
             return False
         now = self._clock.now()
-        below = [run for run in found.runs.values() if parent(run.lineage) == (id,)]
+        below = [run for run in found.runs.values() if _is_handled_by(run, id)]
         tells = [ops.Tell(run_id=run.id, at=now, actor=actor, kind="undo") for run in below]
         op = ops.UndoScope(run_id=id, at=now, actor=actor, added=self._stamped(rows, now), tells=tuple(tells))
         return await self._submitted(op)
@@ -312,10 +506,10 @@ class Emitting:
         self._check_open()
         name = checked_text(name, "a handler's name")
         topic_name = topic if isinstance(topic, str) else topic.name
-        done = await self._store.unregister(topic_name, name, at=self._clock.now())
+        done = await self._patient_store.unregister(topic_name, name, at=self._clock.now())
         await self._book.load(again=True)
         if release:
-            async for found in self._found(name, Status.CREATED):
+            async for found in self._found(name, Status.CREATED, Status.RUNNING):  # One that runs may be held.
                 await self._release(found, topic_name, actor)
         return done
 
@@ -323,9 +517,11 @@ class Emitting:
         """Have those runs never begin that nobody has taken."""
         messages = {message.id: message.topic for message in found.messages}
         for run in found.runs.values():
-            if found.statuses[run.id] != Status.CREATED or messages.get(run.message_id) != topic:
+            if found.statuses[run.id] not in _NOT_BEGUN or messages.get(run.message_id) != topic:
                 continue
             view = found.hierarchy().view(run, self._clock.now())
+            if view.events:
+                continue
             writes = Writes(rows=dismiss(view))
             news = News(run.id, State.DISMISSED)
             with suppress(Misuse):  # Somebody has taken it meanwhile.
@@ -336,7 +532,7 @@ class Emitting:
         untold = self._book.untold
         if not untold:
             return
-        topics = {topic for topic, _ in untold}
+        topics = {topic for topic, _, _ in untold}
         # One that runs may be about to wait again, by the book as it was.
         async for found in self._found(None, *_AT_WORK):
             emitted = {message.id for message in found.messages if message.topic in topics}
@@ -351,10 +547,10 @@ class Emitting:
         """What there is of operations' runs that are in one of these statuses."""
         after: tuple[int, str] | None = None
         wanted = RunFilter(workflow=handler, statuses=statuses, limit=_PAGE)
-        while page := await self._store.list(replace(wanted, after=after)):
+        while page := await self._patient_store.list(replace(wanted, after=after)):
             after = (page[-1].created_at, page[-1].id)
             if ids := [run.id for run in page if run.model == "operation"]:
-                yield RowCodec(self._codec).read(await self._store.scopes(ids))
+                yield RowCodec(self._codec).read(await self._patient_store.scopes(ids))
 
     async def message(self, id: str) -> Any:
         """The message that the run of a handler is there for. Raises RunNotFound."""
@@ -367,9 +563,15 @@ class Emitting:
 
         Raises RunNotFound, RunFinished; Misuse if its handler has taken it, or if its emitter rolls back.
         """
+        checked_remark("", actor)
         view = await self._view(id)
         returned = tuple(
-            ReturnValue(lineage=view.lineage, handler=view.handler, variable=name, value=_json(value, name))
+            ReturnValue(
+                lineage=view.lineage,
+                handler=view.handler,
+                variable=checked_text(name, "the name of a value"),
+                value=_json(value, name),
+            )
             for name, value in (values or {}).items()
         )
         writes = complete(view, returned)
@@ -379,6 +581,8 @@ class Emitting:
     async def fail_handler(self, id: str, reason: str, *, type: str = "Refused", actor: str = "api") -> None:
         """Say that what the run of a handler was to do cannot be done, and that nothing of it is left. Raises as
         `complete_handler`."""
+        checked_remark(reason, actor)
+        checked_text(type, "the type of a failure")
         view = await self._view(id)
         failure = Failure(type=type, message=reason, source=view.source)
         news = News(id, State.ROLLED_BACK, failure)
@@ -398,7 +602,7 @@ class Emitting:
     async def _scope(self, id: str) -> StoredScopes:
         """What there is of one run. Raises RunNotFound."""
         self._check_open()
-        found = RowCodec(self._codec).read(await self._store.scopes([checked_text(id, "a run's id")]))
+        found = RowCodec(self._codec).read(await self._patient_store.scopes([checked_text(id, "a run's id")]))
         if id not in found.runs:
             raise RunNotFound(id)
         return found
@@ -432,6 +636,11 @@ class Emitting:
             raise Misuse(f"run {op.run_id!r} was taken meanwhile by its handler", run_id=op.run_id)
 
 
+def _is_handled_by(run: NewRun, root: str) -> bool:
+    """Whether a run handles what was emitted under a root."""
+    return is_root_run(run.lineage) and run.lineage[0] == root
+
+
 def _place(found: StoredScopes, id: str) -> tuple[Lineage, str]:
     """The lineage that an id stands for, and its message; an empty one if there is none."""
     if id in found.runs:
@@ -445,6 +654,16 @@ def _json(value: Any, name: str) -> str:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, OverflowError) as error:
         raise UnstorableValue(f"the value {name!r} cannot be stored: {error}") from error
+
+
+def _is_same(topic: Topic[Any], stored: str, payload: str) -> bool:
+    """Whether two messages are equal, as JSON or as the topic reads them. One that was held back has no content."""
+    if stored == "null" or canonical(msgspec.json.decode(stored)) == canonical(msgspec.json.decode(payload)):
+        return True
+    try:
+        return canonical(topic.read(stored)) == canonical(topic.read(payload))
+    except UnstorableValue:
+        return False
 
 
 __all__ = ["Emitting", "RootHandle"]

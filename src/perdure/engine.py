@@ -12,28 +12,33 @@ from typing import Any
 import msgspec
 
 from perdure.client import Client
-from perdure.coordinator.coordinator import Limits
-from perdure.coordinator.deciding import Hearing
+from perdure.coordinator.deciding import Hearing, Outlook
+from perdure.coordinator.notices import Outage
+from perdure.coordinator.patience import Limits
 from perdure.coordinator.recovery import Recovery, RecoveryReport
-from perdure.coordinator.sweep import Sweeper
+from perdure.coordinator.sweep import Answered, Sweeper
 from perdure.coordinator.timers import Timer, Timers, pause
-from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, PerdureError, StoreError
+from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, InvalidArguments, PerdureError, StoreError
 from perdure.joining import Cooperator
 from perdure.kernel import ops
-from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Finish, Look, Proceed, Published, Rearm
+from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Examine, Finish, Look, Proceed, Published, Rearm
 from perdure.kernel.records import Run
-from perdure.kernel.status import FINISHED
+from perdure.kernel.status import ACTIVE, FINISHED
 from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.host import OperationHost
 from perdure.models.cooperation.live import LiveOperation
+from perdure.models.cooperation.scope import HIERARCHY_LEVELS_MAX
 from perdure.models.functions.blocking import BlockWatch
+from perdure.models.functions.catalogue import Catalogue
+from perdure.models.functions.compensation import is_waiting
 from perdure.models.functions.context import enter_operation
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.host import FunctionHost
 from perdure.models.functions.records import Records
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES
-from perdure.ports import Clock, Codec, Ids, Probe, Store, new_id
+from perdure.obstacles import Strandings
+from perdure.ports import Clock, Codec, Ids, LoadedRun, Probe, Store, new_id
 from perdure.registry import Registry
 from perdure.resources import Resources
 from perdure.sending import PENDING_MAX, RETENTION
@@ -42,6 +47,8 @@ log = logging.getLogger("perdure")
 
 _PURGE_EVERY_S = 60.0
 _INVITE_AGAIN_S = 1.0
+_DUE_AT_ONCE_MAX = 384  # in the queue, or being read: what two batches take, so that the next one is there in time
+_KEEPER = "engine"  # who keeps definitions, in their records
 
 
 class _Hearing(Hearing):
@@ -50,8 +57,8 @@ class _Hearing(Hearing):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def is_ready(self, run_id: str, told: Sequence[ops.Tell]) -> bool:
-        return self._engine.operations.is_ready(run_id, told)
+    def outlook(self) -> Outlook:
+        return self._engine.operations.outlook()
 
     def heard(self, run_id: str) -> int:
         return self._engine.operations.heard(run_id)
@@ -59,13 +66,17 @@ class _Hearing(Hearing):
     def is_undone(self, run_id: str) -> bool:
         return self._engine.operations.is_undone(run_id)
 
+    def is_asked(self, run_id: str, heard: int) -> bool:
+        return self._engine.operations.is_asked(run_id, heard)
+
 
 class Engine(Client):
     """Runs workflows on a store. Use it as an async context manager, one per process and store.
 
     `store` is a URL ("sqlite:///shop.db", "postgresql://…", "memory://") or a Store. `workflows` are those it can run;
     by default all that were decorated. At most `steps_max` steps run at once, plain functions in `threads_max` threads,
-    those with `process=True` in `processes_max` processes (as many as there are processors).
+    those with `process=True` in `processes_max` processes (as many as there are processors). Operations' hierarchies
+    have at most `hierarchy_levels_max` levels.
 
     Leaving the context shuts it down gracefully; killing the process at any moment loses nothing.
     """
@@ -89,6 +100,7 @@ class Engine(Client):
         threads_max: int = 32,
         processes_max: int | None = None,
         recoveries_max: int = 5,
+        hierarchy_levels_max: int = HIERARCHY_LEVELS_MAX,
         event_retention: timedelta = RETENTION,
         events_pending_max: int = PENDING_MAX,
         poll_s: float | msgspec.UnsetType | None = msgspec.UNSET,
@@ -109,7 +121,11 @@ class Engine(Client):
             probe=probe,
         )
         self._workflows = Registry(workflows)
-        own = {Records: Records(lambda: self._store, self._codec), Cooperator: Cooperator(self)}
+        own = {
+            Catalogue: Catalogue(lambda: self._store, self._workflows),
+            Cooperator: Cooperator(self),
+            Records: Records(lambda: self._store, self._codec),
+        }
         self._resources = Resources(resources or {}, own)
         self._live_runs_max = live_runs_max
         self._callbacks_max = callbacks_max
@@ -117,30 +133,36 @@ class Engine(Client):
         self._threads_max = threads_max
         self._processes_max = processes_max
         self._recoveries_max = recoveries_max
+        if hierarchy_levels_max < 1:
+            raise InvalidArguments(f"a hierarchy has at least one level: hierarchy_levels_max={hierarchy_levels_max}")
+        self._hierarchy_levels_max = hierarchy_levels_max
         self._blocked_warn_s = blocked_warn_s
         self._grace_s = grace_s
         self._deadlines: dict[str, Timer] = {}
         self._is_inviting = False
+        self._kept: set[tuple[str, str]] = set()  # graphs whose definitions the store has
         self._block_watch: BlockWatch | None = None
         self._recovery: Recovery
         self._functions: FunctionHost
         self.operations: OperationHost  # not for users
         self._sweeper: Sweeper
+        self._has_examined = False  # holds that were left
         self._timers: Timers
 
     # Life.
 
     async def open(self) -> None:
         """Open the store, register, recover what is there to go on with. Raises StoreBusy if the store cannot be had
-        now, StoreBroken, DuplicateWorkflow."""
+        now, StoreUnavailable if it went away meanwhile, StoreBroken, DuplicateWorkflow."""
         self._assemble()
         try:
             await self._store.open()
             await self._resources.acquire()
             await self._coordinator.start()
-            if operations := self._workflows.operations.values():
-                await self._book.register([(one.topic.name, one.name) for one in operations], self._clock.now())
+            if operations := self._workflows.operations:
+                await self._book.register([*operations], self._clock.now())
         except BaseException:
+            self._coordinator.kill()
             self._functions.close()
             self.operations.close()
             await self._resources.release()
@@ -148,7 +170,9 @@ class Engine(Client):
             raise
         self._state = "open"
         try:
+            await self._keep_definitions(self._workflows.values())
             await self.recover()
+            await self._warn_of_missing_code()
         except BaseException:
             await self.shutdown(grace=0)
             raise
@@ -160,28 +184,30 @@ class Engine(Client):
 
     def _assemble(self) -> None:
         super()._assemble()
-        self._timers = Timers(self._clock)
+        self._timers = Timers(self._clock, self._room, self._coordinator.firing)
+        self._coordinator.taken = self._timers.go_on
         self._sweeper = Sweeper(
-            self._store,
+            self._own_store,
             self._clock,
             self._timers,
             offers=self._workflows.offers,
-            wake=lambda run_id: self._coordinator.owe(ops.Wake(run_id=run_id, at=self._clock.now())),
+            wake=self._wake,
             expire=self._expire,
             background=self._background,
         )
         self._recovery = Recovery(
-            self._store,
+            self._own_store,
             self._coordinator,
             self._sweeper,
             self._clock,
             recoveries_max=self._recoveries_max,
             offers=self._workflows.offers,
             adopted=self._arm_deadline,
+            waiting=self._waiting,
             background=self._background,
         )
         self._functions = FunctionHost(
-            store=self._store,
+            store=self._own_store,
             clock=self._clock,
             codec=self._codec,
             ids=self._ids,
@@ -189,6 +215,7 @@ class Engine(Client):
             owe=self._coordinator.owe,
             submit=self._coordinator.submit,
             insist=self._coordinator.insist,
+            request=self._coordinator.request,
             prove=self._coordinator.prove,
             me=lambda: self._coordinator.engine,
             lookup=self._coordinator.loaded,
@@ -204,7 +231,7 @@ class Engine(Client):
             processes_max=self._processes_max,
         )
         self.operations = OperationHost(
-            store=self._store,
+            store=self._own_store,
             clock=self._clock,
             codec=self._codec,
             ids=self._ids,
@@ -222,6 +249,8 @@ class Engine(Client):
             live_runs_max=self._live_runs_max,
             payload_bytes_max=self._payload_bytes_max,
             steps_max=self._steps_max,
+            hierarchy_levels_max=self._hierarchy_levels_max,
+            read_mail=self._try_to_read_mail,
         )
         self._drafting = self.operations.drafting
 
@@ -229,9 +258,22 @@ class Engine(Client):
     def _hearing(self) -> Hearing:
         return _Hearing(self)
 
+    async def _waiting(self, loaded: Sequence[LoadedRun]) -> set[str]:
+        """Of runs that roll back, those that execute nothing now."""
+        operations = [one.run for one in loaded if one.run.model == "operation"]
+        others = [one for one in loaded if one.run.model != "operation"]
+        now = self._clock.now()
+        return {
+            *(one.run.id for one in others if is_waiting(one.waits, now)),
+            *(one.run.id for one in loaded if any(w.kind == "retry" and (w.due_at or 0) > now for w in one.waits)),
+            *(await self.operations.waiting(operations) if operations else ()),
+        }
+
     async def _recover_others(self) -> None:
-        await self._recovery.run()
+        report = await self._recovery.run()
         if self._workflows.operations:
+            if report.engines_buried:
+                await self._warn_of_missing_code()
             # Who has died may have registered handlers, and told nobody.
             await self._book.load(again=True)
             self._invite_soon()
@@ -274,6 +316,7 @@ class Engine(Client):
             return
         await self._resources.release()
         self._state = "stopped"
+        self._ended.set()
 
     def _let_go(self, error: BaseException) -> None:
         self._timers.close()
@@ -284,7 +327,23 @@ class Engine(Client):
         super()._let_go(error)
 
     def _called(self, call: RunCall[Any]) -> Workflow[Any, Any]:
-        return self._workflows.of(call)
+        workflow = self._workflows.of(call)
+        if workflow.model == "graph" and (workflow.name, workflow.version) not in self._kept:
+            self._background(self._keep_definitions([workflow]))
+        return workflow
+
+    async def _keep_definitions(self, workflows: Iterable[Workflow[Any, Any]]) -> None:
+        """Keep the definitions of graphs, for runs that outlive the code. One that is there is not written again. A run
+        whose definition is missing is told of by the code, so a failure of the store is not this engine's end."""
+        for workflow in workflows:
+            if workflow.model == "graph" and (workflow.name, workflow.version) not in self._kept:
+                graph: Any = workflow
+                self._kept.add((workflow.name, workflow.version))
+                try:
+                    await self.put_record("graph", graph.digest, graph.kept(), actor=_KEEPER)
+                except StoreError as error:
+                    self._kept.discard((workflow.name, workflow.version))
+                    log.warning("the definition of %r is not kept, so its runs need its code: %s", workflow, error)
 
     def _lost_track(self) -> None:
         self._background(self._recover_again())
@@ -312,17 +371,28 @@ class Engine(Client):
         while True:
             self._check_open(to_start=True)
             try:
-                return await self._recovery.run()
+                report = await self._patience.ask(self._recovery.run, may_be_cut=False)
+                await self._read_mail()
+                if report.engines_buried or not self._has_examined:
+                    self._has_examined = True
+                    self.operations.examine_left()
+                return report
             except Fenced:
                 await self._coordinator.prove()  # Then it is registered anew.
 
     async def _purge_regularly(self) -> None:
+        """Forget what has expired, and look for runs whose code nobody has."""
+        outage, strandings = Outage("purge"), Strandings()
         while True:
             await pause(self._clock, _PURGE_EVERY_S)
             try:
                 await self.purge()
-            except StoreError as error:
-                log.warning("forgetting expired events failed and is tried again: %s", error)
+                active = await self.runs(status=sorted(ACTIVE), limit=1000)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next time may go well
+                outage.failed("forgetting expired events failed and is tried again", error)
+            else:
+                outage.worked()
+                strandings.found(active.runs)
 
     async def _recover_again(self) -> None:
         try:
@@ -358,10 +428,10 @@ class Engine(Client):
             timer.cancel()
         self._tell_waiting(run.id, (run, effect.outcome))
 
-    def _perform_one(self, effect: Deliver | Drop | Rearm | Published | Look) -> None:
+    def _perform_one(self, effect: Deliver | Drop | Rearm | Examine | Published | Look) -> None:
         if isinstance(effect, Deliver):
             self._functions.perform(effect)
-        elif isinstance(effect, Look):
+        elif isinstance(effect, (Look, Examine)):
             self.operations.perform(effect)
         elif isinstance(effect, Published):
             self._wake_readers(effect.run_id)
@@ -379,11 +449,18 @@ class Engine(Client):
         if (timer := self._deadlines.pop(run.id, None)) is not None:
             timer.cancel()
         if run.deadline is not None and run.status not in FINISHED:
-            self._deadlines[run.id] = self._timers.arm(run.deadline, lambda: self._expire(run.id))
+            self._deadlines[run.id] = self._timers.arm(run.deadline, partial(self._expire, run.id, run.deadline))
 
-    def _expire(self, run_id: str) -> None:
+    def _wake(self, run_id: str, answered: Answered) -> None:
+        self._coordinator.owe(ops.Wake(run_id=run_id, at=self._clock.now()), answered)
+
+    def _expire(self, run_id: str, due_at: int, answered: Answered | None = None) -> None:
         self._deadlines.pop(run_id, None)
         failure = to_failure(DeadlineExceeded(f"run {run_id!r} did not end by its deadline"))
-        self._coordinator.owe(
-            ops.Expire(run_id=run_id, at=self._clock.now(), failure=msgspec.json.encode(failure).decode())
-        )
+        at = max(self._clock.now(), due_at)
+        expire = ops.Expire(run_id=run_id, at=at, failure=msgspec.json.encode(failure).decode())
+        self._coordinator.owe(expire, answered)
+
+    def _room(self) -> int:
+        """How many timers may fire now. Each becomes an op, and more than the next batches take would only wait."""
+        return _DUE_AT_ONCE_MAX - self._coordinator.queued_due - self._functions.reading

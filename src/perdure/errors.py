@@ -7,6 +7,7 @@
     │   ├── DuplicateWorkflow                two workflows share a name
     │   ├── UnknownWorkflow                  no such workflow in this engine
     │   ├── UnstorableValue                  a value has no JSON form, or is too large
+    │   ├── HostDenied                       a node is not allowed to connect to this host
     │   ├── SecretNotFound                   a definition names a secret that is nowhere
     │   ├── ForbiddenInWorkflow              I/O, threads or foreign futures in workflow code
     │   ├── NotInWorkflow                    a workflow verb outside a workflow
@@ -16,6 +17,7 @@
     │   ├── RunExists                        the id is taken by a run with other arguments
     │   ├── RunFinished                      the run has ended, the request needs one that has not
     │   ├── RunNotWaiting                    the run does not wait for this event, and it was not to be queued
+    │   ├── KeyReused                        another event was sent with this key
     │   ├── DeadLetterNotFound               no dead letter has this id
     │   ├── ArtifactNotFound                 no artifact has this id, or this name and version
     │   ├── TaskNotFound                     no task has this id
@@ -23,6 +25,7 @@
     │   ├── InvalidAnswer                    the answer does not fit the task's schema
     │   ├── TaskLost                         the worker does not have the task
     │   ├── RecordNotFound                   no record has this kind, name and version
+    │   ├── HierarchyTooDeep                 an emission would be further down than its hierarchy may go
     │   ├── QueueFull                        too many events of this name wait to be read, or items to be written
     │   ├── IsOperation                      a run of an operation: it rolls back instead, with all below it
     │   ├── RunNotRetryable                  only a failed run can be retried
@@ -38,6 +41,7 @@
     │   ├── RunCancelled                     the run was cancelled
     │   ├── DeadlineExceeded                 the run's deadline passed
     │   ├── HttpFailed                       a server answered with a status that says no, or not at all
+    │   ├── McpFailed                        a tool of an MCP server failed, or was not called
     │   ├── LlmFailed                        a model's server gave no answer this time
     │   │   ├── LlmRefused                   … and would give none the next time
     │   │   ├── LlmTruncated                 the answer was cut off at its maximum of tokens
@@ -61,19 +65,24 @@
     │   ├── CommitRefused                    this batch can never be committed
     │   ├── CommitConflict                   rows of these runs were not as expected
     │   ├── HandlersChanged                  who is expected to handle a message is not known any more
+    │   ├── AskedMeanwhile                   a run that was about to succeed is asked to give up
     │   ├── Fenced                           this engine was declared dead
     │   ├── StoreUnavailable                 gave up waiting for the store
-    │   └── StoreBroken                      unusable: corrupt, read-only, not a database, too new
-    │       └── SchemaTooNew                 written by a newer Perdure
+    │   └── StoreBroken                      unusable: corrupt, not a database, too new
+    │       ├── StoreMisconfigured           tables or rights are missing, or it is read-only: somebody can mend that
+    │       ├── SchemaTooNew                 written by a newer Perdure
+    │       └── StoreReplaced                its file was deleted or replaced while it was open
     └── EngineBug                   must never happen
         └── InvariantViolated                something is not as it must be
+            └── RowDamaged                   a stored row is not what Perdure wrote
 
-`NonRetryable` is a marker for users' own exceptions: a step that raises one is not tried again.
+`NonRetryable` is a marker for users' own exceptions: a step that raises one is not tried again. `InfrastructureFailed`
+is the opposite, for steps of operations: a step that raises one is tried again until it does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -92,13 +101,22 @@ class NonRetryable(Exception):
     """Raise this, or a subclass, from a step to fail it at once whatever its retry policy says."""
 
 
+class InfrastructureFailed(Exception):
+    """Raise this, or a subclass, from a step of an operation when something that it needs is down: a database, a
+    network. The step is tried again with a growing pause, a minute at most, however often; nothing is rolled back, and
+    it does not count against the step's retry policy. A cancellation or a deadline ends it between two attempts."""
+
+
 class Misuse(PerdureError): ...
 
 
 class InvalidArguments(Misuse, TypeError): ...
 
 
-class InvalidDefinition(Misuse): ...
+class InvalidDefinition(Misuse):
+    """Of a graph, `problems` are all that is wrong with its definition, each with its place."""
+
+    problems: Sequence[str]
 
 
 class DuplicateWorkflow(Misuse): ...
@@ -108,6 +126,12 @@ class UnknownWorkflow(Misuse): ...
 
 
 class UnstorableValue(Misuse): ...
+
+
+class HostDenied(Misuse):
+    """This engine does not let its nodes connect to `host`, a name or an address, or send a secret to it."""
+
+    host: str
 
 
 class SecretNotFound(Misuse, LookupError):
@@ -150,6 +174,14 @@ class RunNotWaiting(Misuse):
     event: str
 
 
+class KeyReused(Misuse):
+    """`event_id` is that of the event that was sent with the key."""
+
+    event: str
+    key: str
+    event_id: str
+
+
 class DeadLetterNotFound(Misuse):
     letter_id: str
 
@@ -183,6 +215,11 @@ class TaskLost(Misuse):
 class RecordNotFound(Misuse, LookupError):
     kind: str
     name: str
+
+
+class HierarchyTooDeep(Misuse):
+    level: int
+    levels_max: int
 
 
 class QueueFull(Misuse):
@@ -263,6 +300,15 @@ class HttpFailed(Outcome):
     body: str
 
 
+class McpFailed(Outcome):
+    """A tool of an MCP server says that it failed (`content` has its answer), or it was not called: `code` is that of
+    the server's error, None if the server did not answer."""
+
+    tool: str
+    code: int | None
+    content: list[Any]
+
+
 class LlmFailed(Outcome):
     """A request to a model was not answered, or with something that is no answer. It may be the next time, so the retry
     policy counts: `status` is that of the answer, if there was one, `retry_after_s` how long the server wants to be
@@ -311,7 +357,10 @@ class NoMatchingEdge(GraphFailed): ...
 
 
 class JoinFailed(GraphFailed):
-    """Its cause, if branches failed, is the failure of the first of them."""
+    """Its cause, if branches failed, is the failure of the first of them; `branches` are the first ones that did: fork,
+    index, item, node, type and message of each."""
+
+    branches: Sequence[Mapping[str, Any]]
 
 
 class LimitExceeded(GraphFailed): ...
@@ -394,19 +443,48 @@ class HandlersChanged(StoreError):
     """Since it was found out who is to handle a message, a handler was registered or taken out: find out again."""
 
 
+class AskedMeanwhile(StoreError):
+    """Since a run of an operation decided to succeed, it was asked to give up: it must decide again."""
+
+
 class Fenced(StoreError): ...
 
 
-class StoreUnavailable(StoreError): ...
+class StoreUnavailable(StoreError):
+    """The store did not answer for `Limits.patience_s`. The message says why, and whether something may have been
+    written nevertheless."""
 
 
 class StoreBroken(StoreError): ...
 
 
+class StoreMisconfigured(StoreBroken):
+    """The database answers, but cannot be used as it is: tables or rights are missing, or the file is read-only. An
+    engine drops its runs, registers anew and goes on by itself once somebody has mended it."""
+
+
 class SchemaTooNew(StoreBroken): ...
+
+
+class StoreReplaced(StoreBroken): ...
 
 
 class EngineBug(PerdureError): ...
 
 
 class InvariantViolated(EngineBug): ...
+
+
+class RowDamaged(InvariantViolated):
+    """A stored row is not what Perdure wrote: a disk, a tool or a person has changed it. The message names the table,
+    the row, the column and what stands there."""
+
+    @classmethod
+    def at(cls, table: str, key: object, column: str, value: object, expected: str) -> RowDamaged:
+        return cls(
+            f"the store is damaged: {table}.{column} of row {key!r:.120} holds {value!r:.80} ({expected});"
+            " correct the row, or restore it from a backup",
+            table=table,
+            key=str(key),
+            column=column,
+        )

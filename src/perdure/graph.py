@@ -3,10 +3,12 @@
 from perdure.emission import emit
 from perdure.models.graphs.define import Graph
 from perdure.models.graphs.kinds import Kind, add_kind
+from perdure.models.graphs.network import Network
 from perdure.models.graphs.records import Example, ModelProfile, PromptSpec
 from perdure.models.graphs.secrets import Secrets
 from perdure.models.graphs.spec import END, TERMINATE, Limits
-from perdure.models.graphs.tracing import JoinTokens, NodeTokens, TokensView
+from perdure.models.graphs.stored import DefinitionView
+from perdure.models.graphs.token_views import GraphEvent, GraphEvents, GraphToken, JoinTokens, NodeTokens, TokensView
 from perdure.models.graphs.words import (
     NodeRef,
     action,
@@ -23,7 +25,9 @@ from perdure.models.graphs.words import (
     last_wins,
     llm,
     m_of,
+    mcp,
     merge_object,
+    metric,
     reduce_with,
     remote,
     terminate,
@@ -34,12 +38,17 @@ from perdure.models.graphs.words import (
 __all__ = [
     "END",
     "TERMINATE",
+    "DefinitionView",
     "Example",
     "Graph",
+    "GraphEvent",
+    "GraphEvents",
+    "GraphToken",
     "JoinTokens",
     "Kind",
     "Limits",
     "ModelProfile",
+    "Network",
     "NodeRef",
     "NodeTokens",
     "PromptSpec",
@@ -61,7 +70,9 @@ __all__ = [
     "last_wins",
     "llm",
     "m_of",
+    "mcp",
     "merge_object",
+    "metric",
     "reduce_with",
     "remote",
     "terminate",

@@ -104,7 +104,7 @@ def _failed(run: Run, outcome: Outcome) -> Exception:
         reason = failure.message if failure is not None else None
         return RunCancelled(f"run {run.id!r} was cancelled: {reason}", run_id=run.id, reason=reason)
     error = RunFailed(
-        f"run {run.id!r} of workflow {run.workflow!r} failed: {failure.type.rpartition(':')[2]}: {failure.message}",
+        f"run {run.id!r} of workflow {run.workflow!r} failed: {failure.type.rpartition(':')[2]}: {failure.text}",
         run_id=run.id,
         failure=failure,
     )

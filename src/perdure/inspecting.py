@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
+import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
 
 from msgspec.structs import replace
 
 from perdure.errors import InvalidArguments, Misuse, RunNotFound
-from perdure.kernel.records import Run
+from perdure.kernel.cooperation import read_version, stored_version
+from perdure.kernel.records import DEFINITION, Run
 from perdure.kernel.status import FINISHED, Status
-from perdure.models.functions.checks import checked_text
-from perdure.models.functions.context import from_datetime, to_datetime
+from perdure.models.functions.checks import (
+    checked_limit,
+    checked_number,
+    checked_option,
+    checked_tags,
+    checked_text,
+    checked_texts,
+    checked_time,
+)
 from perdure.ports import Codec, RunFilter, Store
 from perdure.registry import Registry, named
 from perdure.views import (
@@ -31,12 +40,11 @@ from perdure.views import (
     hierarchy_event_view,
     message_event_view,
     run_view,
+    shown_time,
     to_cursor,
 )
 
-if TYPE_CHECKING:
-    from perdure.models.graphs.define import Graph
-    from perdure.models.graphs.tracing import TokensView
+log = logging.getLogger("perdure")
 
 _PAGE = 200
 
@@ -44,7 +52,7 @@ _PAGE = 200
 class Inspecting:
     """What an engine that has these parts can tell of runs, its own and others'."""
 
-    _store: Store
+    _patient_store: Store
     _codec: Codec
     _workflows: Registry
     _payload_bytes_max: int
@@ -60,12 +68,11 @@ class Inspecting:
         """Runs by id, in one query; unknown ids are absent; an empty list asks nothing."""
         if isinstance(ids, str):
             raise InvalidArguments(f"get_many() takes a list of ids; for the one run {ids!r} use get()")
-        for run_id in ids:
-            checked_text(run_id, "a run's id")
+        wanted = checked_texts(ids, "ids", "a run's id")
         self._check_open()
-        if not ids:
+        if not wanted:
             return {}
-        found = await self._store.get(list(ids))
+        found = await self._patient_store.get(wanted)
         views = [run_view(stored.run, stored, self._codec) for stored in found.values()]
         return {view.id: view for view in await self._with_stranded(views)}
 
@@ -83,21 +90,22 @@ class Inspecting:
         cursor: str | None = None,
     ) -> Page:
         """A page of runs, newest first, without payloads. Each page's cursor gets the next."""
-        if not 1 <= limit <= 1000:
-            raise Misuse(f"limit is between 1 and 1000, not {limit}")
+        checked_limit(limit)
+        for argument, text in (("workflow", workflow), ("hold", hold), ("parent", parent)):
+            checked_option(text, argument)
         self._check_open()
-        statuses = (status,) if isinstance(status, str) else tuple(status)
+        statuses = (status,) if isinstance(status, str) else tuple(checked_texts(status, "status"))
         if unknown := set(statuses) - set(Status):
             raise Misuse(f"no such status: {', '.join(sorted(unknown))}; there are {', '.join(Status)}")
-        found = await self._store.list(
+        found = await self._patient_store.list(
             RunFilter(
                 workflow=workflow,
                 statuses=statuses,
                 hold=hold,
                 parent_id=parent,
-                tags=dict(tags or {}),
-                created_from=None if created_from is None else from_datetime(created_from),
-                created_before=None if created_before is None else from_datetime(created_before),
+                tags=checked_tags(tags),
+                created_from=checked_time(created_from, "created_from"),
+                created_before=checked_time(created_before, "created_before"),
                 after=None if cursor is None else from_cursor(cursor),
                 limit=limit + 1,
             )
@@ -109,97 +117,81 @@ class Inspecting:
     async def engines(self) -> list[EngineView]:
         """The engines that share this store and are alive, the oldest first."""
         self._check_open()
-        return [engine_view(engine) for engine in await self._store.engines() if engine.alive]
+        return [engine_view(engine) for engine in await self._patient_store.engines(living=True)]
 
     async def _with_stranded(self, views: list[RunView]) -> list[RunView]:
         """Say of runs that nobody has, and that nobody can take, why."""
-        if all(view.owner is not None or view.status in FINISHED for view in views):
+        if all(view.status in FINISHED for view in views):
             return views
-        living = [engine for engine in await self._store.engines() if engine.alive]
+        living = await self._patient_store.engines(living=True)
         code = {pair for engine in living for pair in engine.workflows}
-        return [
-            replace(view, stranded=f"no engine has {named(view.workflow, view.workflow_version)}")
-            if view.owner is None and view.status not in FINISHED and (view.workflow, view.workflow_version) not in code
-            else view
-            for view in views
-        ]
+        owners = {engine.id for engine in living}
+        names = {name for name, _ in code}
+        handlers = {(name, read_version(version)[0]) for name, version in code}
+
+        def is_stranded(view: RunView) -> bool:
+            if view.owner in owners or view.status in FINISHED:
+                return False
+            if view.topic == "":  # stored by an earlier version
+                return view.workflow not in names
+            if view.topic is None:
+                return (view.workflow, view.workflow_version) not in code
+            if view.status == Status.CREATED:  # Every version may begin it.
+                return (view.workflow, view.topic) not in handlers
+            return (view.workflow, stored_version(view.topic, view.workflow_version)) not in code
+
+        def lacks(view: RunView) -> str:
+            which = named(view.workflow, view.workflow_version, view.topic)
+            if not view.topic or (view.workflow, view.topic) not in handlers:
+                return which
+            found = [read_version(version) for name, version in sorted(code) if name == view.workflow]
+            has = ", ".join(repr(version) for topic, version in found if topic == view.topic)
+            which = which if view.workflow_version else f"{which} without a version"
+            return f"{which}, by which it was begun; there are versions: {has}"
+
+        return [replace(view, stranded=f"no engine has {lacks(view)}") if is_stranded(view) else view for view in views]
+
+    async def _warn_of_missing_code(self) -> None:
+        """Say of runs that the handlers of this engine have begun, but no engine can go on with, why: they were begun
+        by another version. Looks at the newest of each."""
+        at_work = (Status.RUNNING, Status.SUSPENDED, Status.ROLLING_BACK)
+        for name in sorted({name for _, name in self._workflows.operations}):
+            runs = await self._patient_store.list(RunFilter(workflow=name, statuses=at_work, limit=_PAGE))
+            views = await self._with_stranded([run_view(run) for run in runs if run.model == "operation"])
+            stranded = Counter(view.stranded for view in views if view.stranded is not None)
+            for reason, count in sorted(stranded.items()):
+                log.warning("%d or more runs of operation %r do not go on: %s", count, name, reason)
 
     async def history(self, id: str) -> History:
         """What a run did, and every change of its status. The journal of an operation's run are the events of its
         lineage. Raises RunNotFound."""
         self._check_open()
-        _, entries = await self._store.journal(checked_text(id, "a run's id"))
-        journal = [entry_view(entry, self._codec) for entry in entries]
+        _, entries = await self._patient_store.journal(checked_text(id, "a run's id"))
+        is_graph = any(entry.kind == DEFINITION for entry in entries)
+        told = partial(entry_view, codec=self._codec, is_graph=is_graph)
+        journal = [told(entry) for entry in entries if entry.kind != DEFINITION]
         if not journal:
-            rows = (await self._store.hierarchy(id)).events
+            rows = (await self._patient_store.scopes([id])).events
             journal = [message_event_view(row, self._codec) for row in rows if row.scope == id]
         return History(
             journal=journal,
-            audit=[audit_view(audit) for audit in await self._store.audit(id)],
-            archived=[entry_view(e, self._codec, attempt) for attempt, e in await self._store.archived(id)],
+            audit=[audit_view(audit) for audit in await self._patient_store.audit(id)],
+            archived=[told(entry, attempt=attempt) for attempt, entry in await self._patient_store.archived(id)],
         )
 
     async def audit(self, id: str) -> list[AuditView]:
         """Every change of a run's status, hold, tags or deadline, oldest first. Raises RunNotFound."""
         self._check_open()
-        found = await self._store.audit(checked_text(id, "a run's id"))
+        found = await self._patient_store.audit(checked_text(id, "a run's id"))
         if not found:
             raise RunNotFound(id)
         return [audit_view(one) for one in found]
-
-    async def tokens(self, id: str, *, graph: Graph[Any, Any] | None = None) -> TokensView:
-        """Where the tokens of a run of a graph are and were, while it lives and after: to be looked at, or for
-        `graph.to_svg(tokens)`. A client, and an engine that does not run the graph, must be given it.
-
-        Raises RunNotFound; Misuse if the run is none of a graph, or of another one.
-        """
-        run, found = await self._graph_of(id, graph)
-        input, entries = await self._store.journal(id)
-        done: asyncio.Future[TokensView] = asyncio.get_running_loop().create_future()
-
-        def trace() -> None:  # A replay has tasks of its own, so it cannot happen inside another's.
-            try:
-                view = found.trace(run, input, entries, self._codec, self._payload_bytes_max)
-            except Exception as error:  # noqa: BLE001 - it is raised where it is asked for
-                done.set_exception(error)
-            else:
-                done.set_result(view)
-
-        asyncio.get_running_loop().call_soon(trace)
-        return await done
-
-    async def drawing(
-        self, id: str, form: Literal["svg", "mermaid"] = "svg", *, graph: Graph[Any, Any] | None = None
-    ) -> str:
-        """A picture of a run's graph with its tokens, as SVG or as a Mermaid flowchart. Raises as `tokens`."""
-        tokens = await self.tokens(id, graph=graph)
-        _, found = await self._graph_of(id, graph)
-        text: str = found.to_svg(tokens) if form == "svg" else found.to_mermaid(tokens)
-        return text
-
-    async def _graph_of(self, id: str, graph: Graph[Any, Any] | None) -> tuple[Run, Any]:
-        """A run, and the graph that it is of. Raises RunNotFound, Misuse."""
-        self._check_open()
-        stored = (await self._store.get([checked_text(id, "a run's id")])).get(id)
-        if stored is None:
-            raise RunNotFound(id)
-        run = stored.run
-        found: Any = self._workflows.get((run.workflow, run.workflow_version)) if graph is None else graph
-        # Who starts a run by its name alone does not know that it is a graph's: the code does.
-        if run.model != "graph" and (found is None or found.model != "graph"):
-            raise Misuse(f"run {id!r} is of a {run.model}: only those of graphs have tokens")
-        which = named(run.workflow, run.workflow_version)
-        if found is None:
-            raise Misuse(f"run {id!r} is of {which}, which is not known here; hand it in: tokens(id, graph=…)")
-        if (found.name, found.version) != (run.workflow, run.workflow_version) or found.model != "graph":
-            raise Misuse(f"run {id!r} is of {which}, not of {found!r}")
-        return run, found
 
     async def hierarchy(self, id: str, *, runs_max: int = 10_000) -> HierarchyView:
         """What followed from an emission (by the id of its root), or the part of it from a run on: the runs, and what
         happened to each of its messages, in the order of time. Raises as `tree`."""
         tree = await self.tree(id, runs_max=runs_max)
-        found = await self._store.hierarchy(id)
+        found = await self._patient_store.hierarchy(id)
         topics = {message.id: message.topic for message in found.messages}
         rows = sorted(found.events, key=lambda row: (row.created_at, row.scope, row.seq))
         return HierarchyView(
@@ -212,7 +204,8 @@ class Inspecting:
         Mermaid chart (`.mermaid()`). With the id of a root emission, all that follows from it. Raises RunNotFound, and
         Misuse if there are more than `runs_max`."""
         self._check_open()
-        loaded = (await self._store.load([checked_text(id, "a run's id")])).get(id)
+        checked_number(runs_max, "runs_max")
+        loaded = (await self._patient_store.load([checked_text(id, "a run's id")])).get(id)
         view = run_view(loaded.run) if loaded is not None else await self._emission(id)
         root = RunTree(run=view, children=[])
         level, count = [root], 1
@@ -224,14 +217,15 @@ class Inspecting:
                     if count > runs_max:
                         raise Misuse(f"run {id!r} has more than {runs_max} runs below it; look at a smaller part")
                     child = RunTree(run=run_view(run), children=[])
-                    parent.children.insert(0, child)
+                    parent.children.append(child)
                     below.append(child)
+                parent.children.reverse()
             level = below
         return root
 
     async def _emission(self, id: str) -> RunView:
         """A root emission, as if it were a run. Raises RunNotFound."""
-        found = await self._store.hierarchy(id)
+        found = await self._patient_store.hierarchy(id)
         emitted = next((row for row in found.events if row.scope == id and row.key == "EMITTED"), None)
         if emitted is None:
             raise RunNotFound(id)
@@ -242,7 +236,7 @@ class Inspecting:
                 break
         else:
             status = Status.SUCCEEDED
-        at = to_datetime(emitted.created_at)
+        at = shown_time(emitted.created_at)
         return RunView(
             id=id,
             workflow=message.topic,
@@ -266,7 +260,7 @@ class Inspecting:
     async def _children(self, run_id: str) -> AsyncIterator[Run]:
         """Newest first, as all listings."""
         after: tuple[int, str] | None = None
-        while page := await self._store.list(RunFilter(parent_id=run_id, after=after, limit=_PAGE)):
+        while page := await self._patient_store.list(RunFilter(parent_id=run_id, after=after, limit=_PAGE)):
             for run in page:
                 yield run
             after = (page[-1].created_at, page[-1].id)

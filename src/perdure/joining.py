@@ -78,7 +78,8 @@ async def undo_emission(topic: str, message_id: str) -> None:
 @step(name="perdure.failure_of_emission")
 async def failure_of(emitted: Emitted) -> Failure | None:
     """Why a hierarchy has failed; None if it has not."""
-    handle = await resource(Cooperator).engine.emit(Topic(emitted.topic, object), None, id=emitted.message_id)
+    # It was emitted, so this only finds it.
+    handle = await resource(Cooperator).engine.hold_back(Topic(emitted.topic, object), emitted.message_id)
     try:
         await handle.finished()
     except ScopeFailed as error:

@@ -10,14 +10,21 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from perdure.errors import ArtifactNotFound, InvalidArguments, InvariantViolated, Misuse, RecordNotFound
+from perdure.errors import ArtifactNotFound, InvalidArguments, InvariantViolated, RecordNotFound, RowDamaged
 from perdure.kernel.stock import Artifact, Record
-from perdure.models.functions.checks import checked_remark, checked_text
-from perdure.models.functions.context import to_datetime
+from perdure.models.functions.canonical import canonical
+from perdure.models.functions.checks import (
+    checked_flag,
+    checked_limit,
+    checked_option,
+    checked_remark,
+    checked_text,
+    checked_version,
+)
 from perdure.models.functions.staging import unsealed
 from perdure.models.functions.values import to_text
 from perdure.ports import ArtifactFilter, Clock, Codec, Store
-from perdure.views import plain_value
+from perdure.views import plain_value, shown_time, shown_value
 
 
 class ArtifactView(Struct, frozen=True, kw_only=True):
@@ -55,7 +62,7 @@ class RecordView(Struct, frozen=True, kw_only=True):
 class Keeping:
     """What whoever has these parts can do with artifacts and records."""
 
-    _store: Store
+    _patient_store: Store
     _clock: Clock
     _codec: Codec
     _payload_bytes_max: int
@@ -78,9 +85,12 @@ class Keeping:
         """Published artifacts, the newest first; `after` is the id of the last one seen. With `staged` also those that
         are staged in runs that have not ended."""
         self._check_open()
-        _check_limit(limit)
+        for argument, text in (("name", name), ("run", run), ("type", type), ("after", after)):
+            checked_option(text, argument)
+        checked_flag(staged, "staged")
+        checked_limit(limit)
         wanted = ArtifactFilter(name=name, run_id=run, type=type, staged=staged, after=after, limit=limit)
-        return [artifact_view(one) for one in await self._store.artifacts(wanted)]
+        return [artifact_view(one) for one in await self._patient_store.artifacts(wanted)]
 
     async def artifact(
         self, name: str | None = None, version: int | None = None, *, id: str | None = None
@@ -112,12 +122,15 @@ class Keeping:
         self._check_open()
         if (name is None) == (id is None):
             raise InvalidArguments("say which artifact: by its name, with a version or without, or by id=…")
+        checked_version(version)
         if id is not None:
-            found = await self._store.artifact(id=checked_text(id, "an artifact's id"))
+            found = await self._patient_store.artifact(id=checked_text(id, "an artifact's id"))
             what = f"the id {id!r}"
         else:
-            found = await self._store.artifact(name=checked_text(name, "an artifact's name"), version=version)
+            found = await self._patient_store.artifact(name=checked_text(name, "an artifact's name"), version=version)
             what = f"the name {name!r}" + ("" if version is None else f" and version {version}")
+        if found is not None and found.state == "damaged":
+            raise RowDamaged(found.type)
         if found is None:
             raise ArtifactNotFound(f"no artifact that was published has {what}; list those there are with artifacts()")
         return found
@@ -129,11 +142,10 @@ class Keeping:
             digest.update(part)
             yield part
         for number in range(artifact.chunks):
-            stored = await self._store.chunk(artifact.id, number)
+            stored = await self._patient_store.chunk(artifact.id, number)
             if stored is None:
-                raise InvariantViolated(
-                    f"part {number} of {artifact.chunks} of artifact {artifact.id!r} is gone", run_id=artifact.run_id
-                )
+                expected = f"part {number} of {artifact.chunks} is gone"
+                raise RowDamaged.at("artifact_chunks", artifact.id, "data", None, expected)
             part = unsealed(stored, self._codec)
             digest.update(part)
             yield part
@@ -152,12 +164,13 @@ class Keeping:
         checked_text(name, "a record's name")
         checked_remark("", actor)
         text = to_text(body, f"the {kind} {name!r}", self._payload_bytes_max)
-        canonical = msgspec.json.encode(msgspec.json.decode(text), order="sorted")
-        return await self._store.put_record(
+        # Numbers stay as they are written, as in the digests of the versions that there are.
+        form = canonical(body, numbers=False)
+        return await self._patient_store.put_record(
             Record(
                 kind=kind,
                 name=name,
-                digest=hashlib.sha256(canonical).hexdigest(),
+                digest=hashlib.sha256(form).hexdigest(),
                 actor=actor,
                 at=self._clock.now(),
                 body=self._codec.encode(text),
@@ -168,28 +181,30 @@ class Keeping:
         """A version of a record, or its newest. Raises RecordNotFound."""
         self._check_open()
         checked_text(kind, "a record's kind")
-        found = await self._store.record(kind, checked_text(name, "a record's name"), version)
+        checked_version(version)
+        found = await self._patient_store.record(kind, checked_text(name, "a record's name"), version)
         if found is None:
             which = f"{kind} {name!r}" + ("" if version is None else f" with version {version}")
             raise RecordNotFound(f"there is no {which}; put_record({kind!r}, …) makes one", kind=kind, name=name)
-        return self._record_view(found)
+        return self._record_view(found, plain_value(found.body, self._codec, _place(found)))
 
     async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> list[RecordView]:
         """The newest versions of all records of a kind, by name; `after` is the name of the last one seen."""
         self._check_open()
-        _check_limit(limit)
-        found = await self._store.records(checked_text(kind, "a record's kind"), after=after, limit=limit)
-        return [self._record_view(one) for one in found]
+        checked_limit(limit)
+        checked_option(after, "after")
+        found = await self._patient_store.records(checked_text(kind, "a record's kind"), after=after, limit=limit)
+        return [self._record_view(one, shown_value(one.body, self._codec, _place(one))) for one in found]
 
-    def _record_view(self, record: Record) -> RecordView:
+    def _record_view(self, record: Record, body: Any) -> RecordView:
         return RecordView(
             kind=record.kind,
             name=record.name,
             version=record.version,
             digest=record.digest,
             actor=record.actor,
-            at=to_datetime(record.at),
-            body=plain_value(record.body, self._codec),
+            at=shown_time(record.at),
+            body=body,
         )
 
 
@@ -208,14 +223,13 @@ def artifact_view(artifact: Artifact) -> ArtifactView:
         position=artifact.position,
         attempt=artifact.attempt,
         version=artifact.version,
-        staged_at=to_datetime(artifact.staged_at),
-        published_at=None if artifact.published_at is None else to_datetime(artifact.published_at),
+        staged_at=shown_time(artifact.staged_at),
+        published_at=None if artifact.published_at is None else shown_time(artifact.published_at),
     )
 
 
-def _check_limit(limit: int) -> None:
-    if not 1 <= limit <= 1000:
-        raise Misuse(f"limit is between 1 and 1000, not {limit}")
+def _place(record: Record) -> str:
+    return f"records.body of {record.kind} {record.name!r}, version {record.version}"
 
 
 __all__ = ["ArtifactView", "Keeping", "RecordView"]

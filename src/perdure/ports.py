@@ -14,9 +14,10 @@ A store raises the errors under StoreError, and means them:
 from __future__ import annotations
 
 import builtins
+import hashlib
 import os
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from time import time_ns
+from time import monotonic_ns, time_ns
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
@@ -25,10 +26,12 @@ from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import HandlerBook, MessageEventRow, ScopeRows
 from perdure.kernel.records import (
     Audit,
+    Damage,
     DeadLetter,
     Engine,
     Entry,
     Event,
+    Hold,
     Mail,
     Outcome,
     PublishedValue,
@@ -47,15 +50,22 @@ class LoadedRun(Struct, frozen=True, kw_only=True):
     waits: tuple[Wait, ...] = ()
     events: tuple[Event, ...] = ()  # those sent or given to it, in the order of sending
     orphaned: bool = False  # claimed from an engine that died with it, not one that released it
+    forsaken: bool = False  # its owner is no living engine
+    damage: Damage | None = None  # some of its waits or events could not be read, and are left out
 
 
 class Offer(Struct, frozen=True):
-    """Code that an engine has. A run fits it if it was started as the same version of the same workflow."""
+    """Code that an engine has. A run fits it if it is of the same kind, and was started as the same version of the same
+    workflow. The version of an operation is the topic of its messages, with the version of its code if it has one.
+
+    `begun` is for operations that have versions: only runs that code has begun (True) fit, or only those that none has
+    (False). See `fits` in storage/claims.py."""
 
     workflow: str
     version: str
     fingerprint: str
     model: str = "function"
+    begun: bool | None = None
 
 
 class News(Struct, frozen=True, kw_only=True):
@@ -128,12 +138,17 @@ Rows = Sequence[Sequence[Any]]
 
 
 class Insertion(Struct, frozen=True):
-    """How a caller's own connection inserts a new run. `steps` gives statements, takes their rows, and returns the run
-    that has the id already, or None if the run was inserted; what a statement raised is thrown into it."""
+    """How a caller's own connection inserts a new run, or a message with its runs. `steps` gives statements, takes
+    their rows, and returns the run, or the EMITTED of the message, that has the id already, or None if it was inserted;
+    what a statement raised is thrown into it."""
 
     database: str  # postgresql | sqlite
-    steps: Generator[Statement, Rows, StoredRun | None]
+    steps: Generator[Statement, Rows, StoredRun | MessageEventRow | None]
 
+
+# So long a dead engine is remembered that did not sign off: one that was only cut off finds out whether its last commit
+# has landed by the number in its row.
+ENGINES_KEPT_US = 24 * 60 * 60 * 1_000_000
 
 # A page of a stream stops after this many characters, though never before its first item.
 STREAM_PAGE_CHARS_MAX = 4 * 1024 * 1024
@@ -186,11 +201,17 @@ Transacts = Literal["no", "plain", "async"]
 
 
 class Store(Protocol):
-    """Where runs live. One per engine. All methods but `abandon` and `listen` may raise StoreBusy or StoreBroken."""
+    """Where runs live. One per engine. All methods but `abandon`, `withdraw` and `listen` may raise StoreBusy or
+    StoreBroken, which is StoreMisconfigured if somebody can mend it while engines run."""
 
     @property
     def transacts(self) -> Transacts:
         """What `transact` takes as a body."""
+
+    @property
+    def clock(self) -> Clock | None:
+        """The clock that all engines on this store go by, right from `open` on; None if each has its machine's own."""
+        ...
 
     @property
     def poll_s(self) -> float:
@@ -223,13 +244,19 @@ class Store(Protocol):
         """Register an engine, alive, with batch 0 and a fresh epoch; hold its sign of life until close or abandon."""
 
     async def retire(self, engine_id: str) -> None:
-        """Mark an engine as not alive and release every run that it still owns, in one transaction."""
+        """Mark an engine as not alive and release every run that it still owns, in one transaction. It has nothing
+        under way, so it may be forgotten, as by `purge`. A missing engine is a dead one: it is Fenced."""
+
+    def withdraw(self, engine_id: str) -> None:
+        """Give up an engine's sign of life, without asking the database: whoever looks takes the engine for dead, and
+        may take its runs over. Another one may then be enrolled. Idempotent."""
 
     async def bury(self) -> list[str]:
         """Mark every engine whose sign of life is gone as not alive; their ids. Claims nothing."""
 
-    async def engines(self) -> list[Engine]:
-        """All engines the store knows, by epoch."""
+    async def engines(self, *, living: bool = False) -> list[Engine]:
+        """All engines the store knows, or those not marked dead, by epoch. What the latter costs does not grow with
+        the former."""
 
     async def commit(self, batch: Batch) -> Committed:
         """Apply the batch in one transaction, or not at all; what was found out about broadcasts and waits.
@@ -256,10 +283,12 @@ class Store(Protocol):
         """
 
     def insertion(self, batch: Batch) -> Insertion:
-        """What writes the rows of one new run, as `commit` would, but in a caller's transaction, and tells nobody until
-        that is committed. It may be executed in any thread. Its steps raise Misuse if the connection cannot do that: it
-        leads to another database, reads only, or has no transaction. Nothing is written then, and the caller's
-        transaction goes on. Raises Misuse if there are no connections to such a store."""
+        """What writes the rows of one new run, or of one message with its runs, as `commit` would, but in a caller's
+        transaction, and tells nobody until that is committed. It may be executed in any thread.
+
+        Its steps raise Misuse if the connection cannot do that: it leads to another database, reads only, or has no
+        transaction; and HandlersChanged if the handlers are not those of the batch. Nothing is written then, and the
+        caller's transaction goes on. Raises Misuse if there are no connections to such a store."""
 
     async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:
         """Have a step write to tables of the user's, and stage what it came to, in one transaction; what is staged.
@@ -269,7 +298,8 @@ class Store(Protocol):
         back, and is raised as it is. If something is staged at this position, that is returned, and no body is called.
         There is one transaction for a position at a time.
 
-        Raises Fenced; CommitConflict unless the run is the engine's, with this claim, when the transaction ends;
+        Raises Fenced; CommitConflict unless the run is the engine's, with this claim, when the transaction begins and
+        when it ends: if it is not at the beginning, no body is called;
         CommitRefused if the database refuses to commit; OutcomeUnknown, and then calling it again finds out; Misuse if
         there are no transactions here, or if the body ended this one.
         """
@@ -282,6 +312,10 @@ class Store(Protocol):
         Each claimed run's `claim` grows by one. Raises Fenced.
         """
 
+    async def set_aside(self, run_id: str, hold: Hold, *, engine_id: str, at: int) -> bool:
+        """Hold a run that is damaged, unless it is held or another living engine has it; whether that was done. Nobody
+        owns it then, and nothing else in its row changes but its revision. The hold is audited."""
+
     async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
         """Runs by id in one query; unknown ids are absent; an empty list asks nothing."""
 
@@ -290,7 +324,8 @@ class Store(Protocol):
 
     async def ripe(self, *, offers: Sequence[Offer], before: int, limit: int) -> builtins.list[Ripe]:
         """Of the runs without a living owner that fit an offer and are not held: those whose earliest wait, or whose
-        deadline, is before a time; the earliest first."""
+        deadline, is before a time; the earliest first. Held runs too, whatever is offered, by their deadlines alone, if
+        these end them: those that go forward, and those of operations."""
 
     async def sent(self, keys: Sequence[str]) -> dict[str, str]:
         """The events that were sent with these keys: key -> event id."""
@@ -312,7 +347,9 @@ class Store(Protocol):
         """One dead letter."""
 
     async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
-        """Forget events that have expired, and keys and replies from before a time; how many, up to `limit` of each."""
+        """Forget events that have expired, keys and replies from before a time, and engines that have been dead for a
+        day (ENGINES_KEPT_US) and that nobody needs to know of: not one that owns a run, nor the last one that had
+        some code. How many, up to `limit` of each."""
 
     async def journal(self, run_id: str) -> tuple[str, list[Entry]]:
         """A run's input and its entries in completion order. Raises RunNotFound."""
@@ -404,7 +441,11 @@ class Store(Protocol):
     async def scopes(self, ids: Sequence[str]) -> ScopeRows:
         """All that deciding about these runs of operations needs, in one read: the runs, those above and their
         children; all events of their own lineages, and those with a key of the messages of all these runs; their
-        messages and all that they emitted; what they and their children returned. Unknown ids are absent."""
+        messages and all that they emitted; what they and their children returned. An id may be a root emission's: then
+        its own events and its root runs, in the same way. Unknown ids are absent."""
+
+    async def events_at(self, places: Sequence[tuple[str, int]]) -> builtins.list[MessageEventRow]:
+        """Message events by scope and number; unknown ones are absent."""
 
     async def hierarchy(self, id: str) -> ScopeRows:
         """All rows of a run of an operation and of all below it, or of all that belongs to a root emission."""
@@ -427,12 +468,26 @@ class TimerHandle(Protocol):
 
 
 class Clock(Protocol):
-    """Time in microseconds since the epoch, and callbacks on the running loop."""
+    """What time it is, how much time passes, and callbacks on the running loop. All in microseconds.
 
-    def now(self) -> int: ...
+    The time of day may be set, ahead and back. What is due at a time follows it; what lasts for a while does not.
+    """
+
+    def now(self) -> int:
+        """The time of day, since the epoch."""
+        ...
+
+    def monotonic(self) -> int:
+        """A count that only grows, from any beginning: to measure how long something takes in this process."""
+        ...
 
     def call_at(self, when: int, callback: Callable[[], object]) -> TimerHandle:
-        """Call back at `when` or as soon after as possible. Cancel is idempotent."""
+        """Call back when it is `when`, or as soon after as possible. If the time of day is set, ahead or back, that is
+        noticed within a second or so. Never early. Cancel is idempotent."""
+        ...
+
+    def call_after(self, delay: int, callback: Callable[[], object]) -> TimerHandle:
+        """Call back when this much time has passed, whatever the time of day is then. Cancel is idempotent."""
 
 
 class Ids(Protocol):
@@ -457,17 +512,53 @@ class Probe(Protocol):
         and it is not in a batch yet."""
 
 
+ALARM_LOOKS_EVERY_US = 1_000_000
+
+
 class SystemClock:
     """The machine's clock and the running asyncio loop."""
 
     def now(self) -> int:
         return time_ns() // 1000
 
+    def monotonic(self) -> int:
+        return monotonic_ns() // 1000
+
     def call_at(self, when: int, callback: Callable[[], object]) -> TimerHandle:
+        return _Alarm(self, when, callback)
+
+    def call_after(self, delay: int, callback: Callable[[], object]) -> TimerHandle:
         import asyncio
 
-        loop = asyncio.get_running_loop()
-        return loop.call_later(max(0, when - self.now()) / 1_000_000, callback)
+        return asyncio.get_running_loop().call_later(max(0, delay) / 1_000_000, callback)
+
+
+class _Alarm:
+    """A callback at a time of day. Looks at the clock once a second: loops count time, and do not notice that a clock
+    was set, or that the machine was asleep."""
+
+    __slots__ = ("_callback", "_clock", "_next", "_when")
+
+    def __init__(self, clock: SystemClock, when: int, callback: Callable[[], object]) -> None:
+        self._clock = clock
+        self._when = when
+        self._callback: Callable[[], object] | None = callback
+        self._next = clock.call_after(min(when - clock.now(), ALARM_LOOKS_EVERY_US), self._look)
+
+    def cancel(self) -> None:
+        self._callback = None
+        self._next.cancel()
+
+    def _look(self) -> None:
+        callback = self._callback
+        if callback is None:
+            return
+        left = self._when - self._clock.now()
+        if left > 0:
+            self._next = self._clock.call_after(min(left, ALARM_LOOKS_EVERY_US), self._look)
+            return
+        self._callback = None
+        callback()
 
 
 class PlainCodec:
@@ -490,6 +581,12 @@ def new_id(now: int) -> str:
         drawn = os.urandom(10 * _CHANCES_DRAWN).hex()
         _CHANCES.extend(_chance(drawn[start : start + 20]) for start in range(0, len(drawn), 20))
         return new_id(now)
+
+
+def derived_id(now: int, seed: str) -> str:
+    """As `new_id`, the same for the same time and seed."""
+    time = f"{now // 1000:012x}"
+    return f"{time[:8]}-{time[8:]}-{_chance(hashlib.sha256(seed.encode()).hexdigest()[:20])}"
 
 
 def _chance(digits: str) -> str:

@@ -8,9 +8,10 @@ from contextlib import suppress
 from typing import Any, overload
 
 from perdure.coordinator.coordinator import Coordinator
-from perdure.errors import InvalidArguments, NotPublished, StoreError
-from perdure.kernel.records import StreamItem
+from perdure.errors import InvalidArguments, NotPublished
+from perdure.kernel.records import PublishedValue, StreamItem
 from perdure.models.functions.checks import checked_text
+from perdure.models.functions.publishing import RESERVED
 from perdure.ports import Codec, Store
 from perdure.views import StreamItemView, plain_value, stream_item_view
 
@@ -22,7 +23,7 @@ class Reading:
     """What an engine that has these parts can read. Other engines' runs can be read as well as its own."""
 
     _coordinator: Coordinator
-    _store: Store
+    _patient_store: Store
     _codec: Codec
     _readers: dict[str, set[asyncio.Event]]
 
@@ -44,16 +45,18 @@ class Reading:
         checked_text(id, "a run's id")
         if key is not None:
             checked_text(key, "a key")
-        found = await self._store.published(id, key)
+        found = await self._patient_store.published(id, key)
         if key is None:
-            return {one.key: plain_value(one.value, self._codec) for one in found}
+            return {
+                one.key: plain_value(one.value, self._codec, _place(one)) for one in found if one.key not in RESERVED
+            }
         if not found:
             raise NotPublished(
                 f"run {id!r} has published nothing under {key!r} so far; published({id!r}) gives all that it has",
                 run_id=id,
                 key=key,
             )
-        return plain_value(found[0].value, self._codec)
+        return plain_value(found[0].value, self._codec, _place(found[0]))
 
     def stream(self, id: str, name: str, *, after: int = 0, follow: bool = True) -> AsyncIterator[StreamItemView]:
         """The items of a run's stream with an offset greater than `after`, in order: `async for item in stream(…)`.
@@ -72,7 +75,7 @@ class Reading:
     async def streams(self, id: str) -> dict[str, int]:
         """The names of a run's streams, and the offset of the last item of each. Raises RunNotFound."""
         self._check_open()
-        return await self._store.streams(checked_text(id, "a run's id"))
+        return await self._patient_store.streams(checked_text(id, "a run's id"))
 
     async def _items(self, run_id: str, name: str, after: int, follow: bool) -> AsyncIterator[StreamItemView]:
         while page := await self._next_page(run_id, name, after, follow):
@@ -90,11 +93,7 @@ class Reading:
             while True:
                 self._check_open(to_start=follow)
                 news.clear()
-                try:
-                    page = await self._store.stream(run_id, name, after=after, limit=_PAGE)
-                except StoreError:
-                    self._check_open()  # Why the store is gone, if it is.
-                    raise
+                page = await self._patient_store.stream(run_id, name, after=after, limit=_PAGE)
                 if page.items or page.has_ended or not follow:
                     return page.items
                 is_mine = self._coordinator.loaded(run_id) is not None
@@ -109,6 +108,10 @@ class Reading:
     def _wake_readers(self, run_id: str) -> None:
         for news in self._readers.get(run_id, ()):
             news.set()
+
+
+def _place(value: PublishedValue) -> str:
+    return f"published.value of key {value.key!r} of run {value.run_id!r}"
 
 
 __all__ = ["Reading"]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from perdure.errors import DuplicateWorkflow, Misuse, UnknownWorkflow
+from perdure.kernel.cooperation import read_version
 from perdure.models.cooperation.define import Operation, decorated_operations
+from perdure.models.cooperation.versions import Operations
 from perdure.models.functions.define import RunCall, StepCall, Stub, Workflow, decorated_workflows
 from perdure.ports import Offer
 
 
-def named(workflow: str, version: str) -> str:
-    """A workflow and its version, for people."""
+def named(workflow: str, version: str, topic: str | None = None) -> str:
+    """A workflow and its version, or an operation, its version and its topic, for people."""
+    if topic is not None:
+        which = f"operation {workflow!r} version {version!r}" if version else f"operation {workflow!r}"
+        return f"{which} on topic {topic!r}" if topic else which
     return f"workflow {workflow!r} version {version!r}" if version else f"workflow {workflow!r}"
 
 
@@ -28,13 +33,15 @@ def called(call: RunCall[Any]) -> Workflow[Any, Any]:
 class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
     """Workflows by name and version: those given, or (None) all that were decorated, also those that will be.
 
-    Functions and graphs are what it maps to; operations stand beside them, and share their names.
+    Functions and graphs are what it maps to. Operations stand beside them, by topic and name: a function or another
+    topic's operation of the same name is something else.
     """
 
     def __init__(self, workflows: Iterable[Workflow[Any, Any] | Operation[Any]] | None) -> None:
         self._given = None if workflows is None else list(workflows)
         self._known: dict[tuple[str, str], Workflow[Any, Any]] = {}
-        self.operations: dict[str, Operation[Any]] = {}
+        self.operations = Operations()
+        self.code: Container[tuple[str, str, str]] = _Code(self)  # models, names and versions that can be run here
 
     def load(self) -> None:
         """Raises DuplicateWorkflow, Misuse, InvalidDefinition."""
@@ -43,31 +50,19 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
         )
         for workflow in given:
             if isinstance(workflow, Operation):
-                self._add_operation(workflow)
+                self.operations.add(workflow)
             else:
                 self.add(workflow)
 
-    def _add_operation(self, operation: Operation[Any]) -> None:
-        known = self.operations.get(operation.name) or self._known.get((operation.name, ""))
-        if known is not None and known is not operation:
-            raise DuplicateWorkflow(
-                f"{known!r} and {operation!r} have the same name; give one of them another, or say which to use with "
-                "Engine(workflows=[…])"
-            )
-        _ = operation.plan  # From now on it stays as it is.
-        self.operations[operation.name] = operation
-
     def names(self) -> list[tuple[str, str]]:
-        """All that is here, by name and version."""
-        return sorted([*self._known, *((name, "") for name in self.operations)])
+        """All that is here, by name and version; that of an operation is its topic, with its own if it has one."""
+        return sorted([*self._known, *((one.name, one.stored_version) for one in self.operations.all())])
 
     def add(self, workflow: Workflow[Any, Any]) -> None:
         if not isinstance(workflow, Workflow):
             raise Misuse(f"workflows=[…] takes what @workflow made, graphs and operations, not {workflow!r}")
         key = (workflow.name, workflow.version)
         known = self._known.get(key)
-        if not key[1] and key[0] in self.operations:
-            raise DuplicateWorkflow(f"{self.operations[key[0]]!r} and {workflow!r} have the same name: change one")
         if known is not None and known is not workflow:
             same = f"are named {workflow.name!r}" + (f" and have version {key[1]!r}" if key[1] else "")
             raise DuplicateWorkflow(
@@ -82,7 +77,7 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
             Offer(name, version, workflow.fingerprint, workflow.model)
             for (name, version), workflow in self._known.items()
         ]
-        return found + [Offer(name, "", operation.fingerprint) for name, operation in self.operations.items()]
+        return [*found, *self.operations.offers()]
 
     def of(self, call: RunCall[Any]) -> Workflow[Any, Any]:
         """The workflow of a call that is to be started. Raises Misuse, UnknownWorkflow, DuplicateWorkflow."""
@@ -91,6 +86,11 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
             return workflow
         if self._known.get((workflow.name, workflow.version)) is not workflow:
             if self._given is not None:
+                if (other := self._known.get((workflow.name, workflow.version))) is not None:
+                    raise UnknownWorkflow(
+                        f"this engine runs another {named(workflow.name, workflow.version)}, the one at {other.where}, "
+                        f"and not the one at {workflow.where}; hand that to Engine(workflows=[…]), or start it by name"
+                    )
                 known = ", ".join(sorted(f"{name} {version}".rstrip() for name, version in self._known)) or "none"
                 raise UnknownWorkflow(
                     f"this engine does not run {named(workflow.name, workflow.version)}, only: {known}; "
@@ -107,13 +107,29 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
                 self.add(found[0])
         return self._known[key]
 
-    def __contains__(self, key: object) -> bool:
-        if key in self._known or (isinstance(key, tuple) and key[1] == "" and key[0] in self.operations):
-            return True
-        return super().__contains__(key)
-
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self._known)
 
     def __len__(self) -> int:
         return len(self._known)
+
+
+class _Code(Container[tuple[str, str, str]]):
+    """Whether the code of a run is here: by its model ("" if that is not known), its name and its version."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, tuple):
+            return False
+        model, name, version = key
+        if model == "operation":
+            # Without a topic it was stored by an earlier version: its message tells whose it is.
+            operations = self._registry.operations
+            if not version:
+                return any(name == one.name and not one.version for one in operations.all())
+            topic, version = read_version(version)
+            return operations.exact(topic, name, version) is not None
+        found = self._registry.get((name, version))
+        return found is not None and model in ("", found.model)

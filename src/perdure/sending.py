@@ -11,12 +11,22 @@ from msgspec import Struct
 from perdure.coordinator.coordinator import Coordinator
 from perdure.errors import DeadLetterNotFound, InvalidArguments, RunFinished, RunNotFound
 from perdure.kernel import ops
-from perdure.kernel.delivery import Delivered, Queued, Sent, TargetFinished, TargetNotFound
+from perdure.kernel.delivery import Delivered, Queued, Sent, TargetFinished, TargetNotFound, keyed
 from perdure.kernel.records import DeadLetter
 from perdure.kernel.records import Event as EventRecord
 from perdure.models.functions.assigning import is_reserved
-from perdure.models.functions.checks import checked_text
-from perdure.models.functions.events import Event, EventOptions, NamedEvent, fields_of, options_of, value_of
+from perdure.models.functions.canonical import digest
+from perdure.models.functions.checks import checked_limit, checked_option, checked_text
+from perdure.models.functions.events import (
+    Event,
+    EventOptions,
+    NamedEvent,
+    check_text,
+    check_value,
+    fields_of,
+    options_of,
+    value_of,
+)
 from perdure.models.functions.values import to_text
 from perdure.ports import Clock, Codec, Ids, PlainCodec, Store
 from perdure.views import DeadLetterView, EventView, dead_letter_view, event_view
@@ -27,6 +37,8 @@ _MICROSECOND = timedelta(microseconds=1)
 _EXPIRED_FOR_US = 60 * 1_000_000
 _PURGED_AT_ONCE = 1_000
 _PURGES_MAX = 20
+_CONTENT_CHARS = 16
+_LISTED_MAX = 10_000
 
 
 class To(Struct, frozen=True):
@@ -41,7 +53,7 @@ class Sending:
     """What an engine that has these parts can do with events."""
 
     _coordinator: Coordinator
-    _store: Store
+    _patient_store: Store
     _clock: Clock
     _codec: Codec
     _ids: Ids
@@ -64,8 +76,9 @@ class Sending:
         """Send an event to a run, or, without `to`, to whoever waits for it; who has got it, once that is durable.
 
         A run that does not wait for it finds it in its queue when it does; `strict` raises RunNotWaiting instead. With
-        a `key` it is sent once, however often this is called. Raises RunNotFound, RunFinished, QueueFull,
-        UnstorableValue.
+        a `key` it is sent once, however often this is called; another event under the same key raises KeyReused. Raises
+        RunNotFound, RunFinished, QueueFull, UnstorableValue, and InvalidArguments if the event does not fit its class,
+        or the class that this process knows by its name.
         """
         self._check_open()
         sent: Sent = await self._coordinator.submit(self._send_op(event, to, key, strict, actor))
@@ -96,17 +109,26 @@ class Sending:
         if is_reserved(options.name):
             raise InvalidArguments(f"{options.name!r} is no event to be sent: answer the task with answer(…)")
         text = to_text(value_of(event), f"the event {options.name!r}", self._payload_bytes_max)
-        return self._op(options, text, to, key, strict, checked_text(actor, "an actor"))
+        check_value(event, text)
+        content = "" if key is None else digest({"name": options.name, "value": value_of(event), "to": to})
+        return self._op(options, text, to, key, strict, checked_text(actor, "an actor"), content)
 
     def _op(
-        self, options: EventOptions, text: str, to: str | None, key: str | None, strict: bool, actor: str
+        self,
+        options: EventOptions,
+        text: str,
+        to: str | None,
+        key: str | None,
+        strict: bool,
+        actor: str,
+        content: str,
     ) -> ops.Send:
         now = self._clock.now()
         kept = options.expire_after or self._event_retention
         # What a codec hides is not shown beside it; such events can be chosen by name alone.
         fields = fields_of(msgspec.json.decode(text)) if isinstance(self._codec, PlainCodec) else {}
         record = EventRecord(
-            id=self._ids(now),
+            id=keyed(self._ids(now), content[:_CONTENT_CHARS]) if content else self._ids(now),
             name=options.name,
             value=self._codec.encode(text),
             fields=fields,
@@ -125,7 +147,9 @@ class Sending:
     async def events(self, *, name: str | None = None, to: str | None = None, limit: int = 100) -> list[EventView]:
         """Events that wait to be read, in the order of sending: those sent to a run, or those for anybody."""
         self._check_open()
-        found = await self._store.events(name=name, run_id=to, limit=limit)
+        checked_option(name, "name")
+        checked_option(to, "to")
+        found = await self._patient_store.events(name=name, run_id=to, limit=checked_limit(limit, _LISTED_MAX))
         now = self._clock.now()
         return [event_view(event, self._codec) for event in found if event.expires_at > now]
 
@@ -140,7 +164,9 @@ class Sending:
         total = 0
         for _ in range(_PURGES_MAX):
             # What is being decided now may still be given what expires now.
-            gone = await self._store.purge(at=now - _EXPIRED_FOR_US, keys_before=now - kept, limit=_PURGED_AT_ONCE)
+            gone = await self._patient_store.purge(
+                at=now - _EXPIRED_FOR_US, keys_before=now - kept, limit=_PURGED_AT_ONCE
+            )
             total += gone
             if gone < _PURGED_AT_ONCE:
                 break
@@ -153,7 +179,9 @@ class Sending:
     ) -> list[DeadLetterView]:
         """Events whose run ended before it read them, oldest first; `after` is the id of the last one seen."""
         self._check_open()
-        letters = await self._store.letters(name=name, after=after, limit=limit)
+        checked_option(name, "name")
+        checked_option(after, "after")
+        letters = await self._patient_store.letters(name=name, after=after, limit=checked_limit(limit, _LISTED_MAX))
         return [dead_letter_view(letter, self._codec) for letter in letters]
 
     async def dead_letter(self, id: str) -> DeadLetterView:
@@ -164,10 +192,12 @@ class Sending:
     async def replay_dead_letter(self, id: str, *, to: str | None = None, actor: str = "api") -> Delivered | Queued:
         """Send a dead letter again: to a run, or to whoever waits. It is a dead letter no more once that is durable.
 
-        Raises DeadLetterNotFound, RunNotFound, RunFinished; then it stays where it is.
+        Raises DeadLetterNotFound, RunNotFound, RunFinished, and InvalidArguments if it does not fit the class that
+        this process knows by its name; then it stays where it is.
         """
         self._check_open()
         letter = await self._letter(id)
+        check_text(letter.name, self._codec.decode(letter.value))
         now = self._clock.now()
         record = EventRecord(
             id=letter.id,
@@ -211,7 +241,7 @@ class Sending:
             return False
 
     async def _letter(self, id: str) -> DeadLetter:
-        letter = await self._store.letter(checked_text(id, "a dead letter's id"))
+        letter = await self._patient_store.letter(checked_text(id, "a dead letter's id"))
         if letter is None:
             raise DeadLetterNotFound(f"there is no dead letter {id!r}: it was replayed or removed", letter_id=id)
         return letter

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar, overload
 
-from perdure.connections import insert_run, insert_run_async
+from perdure.connections import Known, insert, insert_async
 from perdure.controlling import deadline_at
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.deciding import drafted
-from perdure.errors import InvalidArguments, UnknownWorkflow
 from perdure.handles import RunHandle
 from perdure.kernel import ops
 from perdure.kernel.decide import Started
 from perdure.kernel.records import Run
+from perdure.models.functions.canonical import plain
+from perdure.models.functions.catalogue import Catalogue
 from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.functions.identity import check_same
@@ -28,17 +29,20 @@ R = TypeVar("R")
 class PreparedStart(Generic[R]):
     """A start that has been checked: all that is missing is that somebody writes it."""
 
-    def __init__(self, op: ops.Start, input: str, reader: Reader | None) -> None:
+    def __init__(
+        self, op: ops.Start, input: str, reader: Reader | None, workflow: Workflow[Any, Any] | None = None
+    ) -> None:
         self.op = op
         self.input = input  # before the codec
         self.reader = reader
+        self.workflow = workflow  # if it is known here
 
 
 class Starting:
     """What whoever has these parts can start."""
 
     _coordinator: Coordinator
-    _store: Store
+    _patient_store: Store
     _clock: Clock
     _codec: Codec
     _ids: Ids
@@ -106,10 +110,10 @@ class Starting:
             call, input, version=version, id=id, tags=tags, deadline=deadline, actor=actor
         )
         if connection is not None:
-            return self._inserted(prepared, await insert_run_async(connection, self._insertion(prepared)))
+            return self._inserted(prepared, await insert_async(connection, self._insertion(prepared)))
         started: Started = await self._coordinator.submit(prepared.op)
         if not started.created:
-            stored = (await self._store.get([started.run.id]))[started.run.id]
+            stored = (await self._patient_store.get([started.run.id]))[started.run.id]
             self._check_same(stored.run, stored.input, prepared)
         return self._handle(started.run.id, prepared.reader)
 
@@ -164,18 +168,19 @@ class Starting:
         if actor != "api":
             checked_remark("", actor)
         reader: Reader | None = None
-        model = "function"
+        workflow: Workflow[Any, Any] | None = None
+        model = ""  # not known
         if isinstance(call, str):
             name = checked_text(call, "a workflow's name")
             if version:
                 checked_text(version, "a workflow's version")
             version = await self._version(name) if version is None else version
             given = dict(input or {})
-            if (known := self._workflows.get((name, version))) is not None:
-                model = known.model
-                text = known.signature.write((), given, self._payload_bytes_max)
+            if (workflow := self._workflows.get((name, version))) is not None:
+                model = workflow.model
+                text = workflow.signature.write((), given, self._payload_bytes_max)
             else:
-                text = to_text(given, f"the input of workflow {name!r}", self._payload_bytes_max)
+                text = to_text(plain(given), f"the input of workflow {name!r}", self._payload_bytes_max)
         else:
             workflow = self._called(call)
             name, version, model = workflow.name, workflow.version, workflow.model
@@ -194,23 +199,23 @@ class Starting:
             deadline=deadline_at(deadline, now),
             fresh=id is None,
         )
-        return PreparedStart(op, text, reader)
+        return PreparedStart(op, text, reader, workflow)
 
     def insert_start(self, prepared: PreparedStart[R], connection: object) -> RunHandle[R]:
         """The second half of `start` with a connection that blocks, for code that does: asks nobody but the connection,
         and may be called in any thread. Raises as `start` does then."""
-        return self._inserted(prepared, insert_run(connection, self._insertion(prepared)))
+        return self._inserted(prepared, insert(connection, self._insertion(prepared)))
 
     def _insertion(self, prepared: PreparedStart[Any]) -> Insertion:
-        return self._store.insertion(drafted(prepared.op, self._coordinator.engine))
+        return self._patient_store.insertion(drafted(prepared.op, self._coordinator.engine))
 
-    def _inserted(self, prepared: PreparedStart[R], taken: StoredRun | None) -> RunHandle[R]:
-        if taken is not None:
+    def _inserted(self, prepared: PreparedStart[R], taken: Known) -> RunHandle[R]:
+        if isinstance(taken, StoredRun):
             self._check_same(taken.run, taken.input, prepared)
         return self._handle(prepared.op.run_id, prepared.reader, in_transaction=True)
 
     def _check_same(self, run: Run, stored: str, prepared: PreparedStart[Any]) -> None:
-        check_same(run, self._codec.decode(stored), prepared.op.workflow, prepared.input)
+        check_same(run, self._codec.decode(stored), prepared.op.workflow, prepared.input, prepared.workflow)
 
     def _called(self, call: RunCall[Any]) -> Workflow[Any, Any]:
         """The workflow of a call that is to be started. Raises Misuse, UnknownWorkflow."""
@@ -219,19 +224,6 @@ class Starting:
     async def _version(self, name: str) -> str:
         """The version of a workflow that the engine has that came last. Raises UnknownWorkflow, and InvalidArguments if
         it is an operation."""
-        engines = [engine for engine in await self._store.engines() if engine.alive]
-        versions = [version for engine in engines for known, version in engine.workflows if known == name]
-        if not versions:
-            known = sorted({known for engine in engines for known, _ in engine.workflows})
-            raise UnknownWorkflow(
-                f"no engine that is alive has a workflow {name!r}, only: {', '.join(known) or 'none'}; to start it all "
-                "the same, and have it wait for one, say which version it is to be: version=''"
-            )
-        if versions[-1] == "" and self._workflows.get((name, "")) is None:
-            topics = sorted(row.topic for row in (await self._store.handlers()).handlers if row.name == name)
-            if topics:
-                raise InvalidArguments(
-                    f"{name!r} is an operation, which is not started but handles messages: emit one on the topic "
-                    f"{topics[0]!r}"
-                )
-        return versions[-1]
+        catalogue = Catalogue(lambda: self._patient_store, self._workflows)
+        hint = "; to start it all the same, and have it wait for one, say which version it is to be: version=''"
+        return await catalogue.version(name, hint=hint)

@@ -11,19 +11,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.coordinator.coordinator import Coordinator
-from perdure.errors import InvalidAnswer, InvalidArguments, Misuse, TaskNotFound, UnstorableValue
+from perdure.errors import InvalidAnswer, InvalidArguments, Misuse, RowDamaged, TaskNotFound, UnstorableValue
 from perdure.kernel import ops
 from perdure.kernel.records import Event
 from perdure.kernel.stock import Task, task_event
 from perdure.kernel.stocking import closed, lost
 from perdure.models.functions.assigning import Given, NewArtifact
-from perdure.models.functions.checks import checked_remark, checked_text
-from perdure.models.functions.context import seconds_of, to_datetime
+from perdure.models.functions.checks import checked_limit, checked_option, checked_remark, checked_text
+from perdure.models.functions.context import seconds_of
 from perdure.models.functions.schemas import misfit
 from perdure.models.functions.staging import draft_of
 from perdure.models.functions.values import to_text
-from perdure.ports import Clock, Codec, Ids, Store, TaskFilter
-from perdure.views import plain_value
+from perdure.ports import Clock, Codec, Ids, PlainCodec, Store, TaskFilter
+from perdure.views import plain_value, shown_time, shown_value
 
 TaskStatus = Literal["open", "claimed", "answered", "withdrawn"]
 
@@ -64,7 +64,7 @@ class Tasking:
     """What whoever has these parts can do with tasks, wherever their runs are: their owner takes the answers."""
 
     _coordinator: Coordinator
-    _store: Store
+    _patient_store: Store
     _clock: Clock
     _codec: Codec
     _ids: Ids
@@ -85,13 +85,14 @@ class Tasking:
     ) -> list[TaskView]:
         """Tasks, the oldest first; `after` is the id of the last one seen. Raises Misuse."""
         self._check_open()
-        if not 1 <= limit <= 1000:
-            raise Misuse(f"limit is between 1 and 1000, not {limit}")
-        if status is not None and status not in _STATUSES:
+        checked_limit(limit)
+        for argument, text in (("queue", queue), ("kind", kind), ("run", run), ("after", after)):
+            checked_option(text, argument)
+        if checked_option(status, "status") is not None and status not in _STATUSES:
             raise Misuse(f"no task is {status!r:.40}; there are {', '.join(_STATUSES)}")
         now = self._clock.now()
         wanted = TaskFilter(queue=queue, kind=kind, status=status, run_id=run, at=now, after=after, limit=limit)
-        return [self._task_view(one) for one in await self._store.tasks(wanted)]
+        return [self._task_view(one) for one in await self._patient_store.tasks(wanted)]
 
     async def task(self, id: str) -> TaskView:
         """One task. Raises TaskNotFound."""
@@ -118,9 +119,12 @@ class Tasking:
         brought = tuple(self._plain(one) for one in artifacts)
         task = await self._task(id)
         text = to_text(value, f"the answer to task {id!r}", self._payload_bytes_max)
+        if task.status == "damaged":
+            raise RowDamaged(task.error or "")
         if task.status != "open":
             raise closed(task)
-        found = misfit(msgspec.json.decode(text), msgspec.json.decode(task.schema))
+        schema = plain_value(task.schema, PlainCodec(), f"tasks.schema of task {id!r}")
+        found = misfit(msgspec.json.decode(text), schema)
         if found is not None:
             raise InvalidAnswer(
                 f"the answer does not fit task {id!r}: at {found[0]} {found[1]}; it stays open",
@@ -147,7 +151,7 @@ class Tasking:
             raise InvalidArguments(f"a lease lasts for more than no time at all, not {lease!r}")
         now = self._clock.now()
         by = _checked_actor(actor, worker)
-        found = await self._store.claim_tasks(
+        found = await self._patient_store.claim_tasks(
             queue=queue, worker=worker, lease_us=lease_us, at=now, limit=limit, actor=by
         )
         return [self._task_view(one) for one in found]
@@ -190,7 +194,7 @@ class Tasking:
         checked_text(worker, "a worker's name")
         now = self._clock.now()
         by = _checked_actor(actor, worker)
-        if await self._store.hold_task(
+        if await self._patient_store.hold_task(
             task_id=id, worker=worker, at=now, keep=keep, details=details, error=error, actor=by
         ):
             return
@@ -245,7 +249,7 @@ class Tasking:
 
     async def _task(self, id: str) -> Task:
         self._check_open()
-        found = (await self._store.load_tasks([checked_text(id, "a task's id")])).get(id)
+        found = (await self._patient_store.load_tasks([checked_text(id, "a task's id")])).get(id)
         if found is None:
             raise TaskNotFound(f"there is no task {id!r}; list those there are with tasks()", task_id=id)
         return found
@@ -259,17 +263,17 @@ class Tasking:
             queue=task.queue,
             kind=task.kind,
             title=task.title,
-            schema=msgspec.json.decode(task.schema),
-            payload=plain_value(task.payload, self._codec),
+            schema=shown_value(task.schema, PlainCodec(), f"tasks.schema of task {task.id!r}"),
+            payload=shown_value(task.payload, self._codec, f"tasks.payload of task {task.id!r}"),
             status="claimed" if is_claimed else task.status,
             worker=task.worker,
             lease_until=_at(task.lease_until),
             beat_at=_at(task.beat_at),
-            details=plain_value(task.details, self._codec),
+            details=shown_value(task.details, self._codec, f"tasks.details of task {task.id!r}"),
             error=task.error,
             claims=task.claims,
             due_at=_at(task.due_at),
-            created_at=to_datetime(task.created_at),
+            created_at=shown_time(task.created_at),
             closed_at=_at(task.closed_at),
             answered_by=task.answered_by,
             actor=task.actor or None,
@@ -281,7 +285,7 @@ def _checked_actor(actor: str | None, worker: str) -> str:
 
 
 def _at(at: int | None) -> datetime | None:
-    return None if at is None else to_datetime(at)
+    return None if at is None else shown_time(at)
 
 
 __all__ = ["TaskStatus", "TaskView", "Tasking"]

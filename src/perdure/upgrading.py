@@ -6,10 +6,13 @@ older Perdure refuses it.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perdure.errors import Misuse
-from perdure.storage import open_store, schema_of
+from perdure.storage import lacking, open_store, schema_of
 
 
 class SchemaView(Struct, frozen=True, kw_only=True):
@@ -18,6 +21,7 @@ class SchemaView(Struct, frozen=True, kw_only=True):
 
     found: int | None
     known: int
+    lacks: tuple[str, ...] = ()  # tables, or rights on them, that the newest version needs
 
     @property
     def is_current(self) -> bool:
@@ -28,6 +32,31 @@ async def look(store: str) -> SchemaView:
     """What a store's URL leads to; writes nothing. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew."""
     found, known = await schema_of(store)
     return SchemaView(found=found, known=known)
+
+
+async def examine(store: str) -> SchemaView:
+    """The same, and whether all is there that the newest version needs. Raises as `look`."""
+    schema = await look(store)
+    return replace(schema, lacks=tuple(await lacking(store))) if schema.is_current else schema
+
+
+class FileView(Struct, frozen=True, kw_only=True):
+    """An SQLite file: the version of SQLite here, whether that has the WAL-reset bug, and what was found to be lost,
+    each with the file that says so until somebody deletes it."""
+
+    sqlite_version: str
+    has_reset_bug: bool
+    lost: list[tuple[Path, str]]
+
+
+def look_at_file(file: Path) -> FileView:
+    """What is known of an SQLite file beside what is in it."""
+    import sqlite3
+
+    from perdure.storage.sqlite.losses import has_reset_bug, known_losses
+
+    has_bug = has_reset_bug(sqlite3.sqlite_version_info)
+    return FileView(sqlite_version=sqlite3.sqlite_version, has_reset_bug=has_bug, lost=known_losses(file.resolve()))
 
 
 async def upgrade(store: str, *, runtime_role: str | None = None) -> SchemaView:
@@ -50,4 +79,4 @@ async def upgrade(store: str, *, runtime_role: str | None = None) -> SchemaView:
     return before
 
 
-__all__ = ["SchemaView", "look", "upgrade"]
+__all__ = ["FileView", "SchemaView", "examine", "look", "look_at_file", "upgrade"]

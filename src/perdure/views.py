@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from perdure.errors import Misuse
-from perdure.kernel.cooperation import MessageEventRow
+from perdure.errors import Misuse, RowDamaged
+from perdure.kernel.cooperation import VERSION_SEPARATOR, MessageEventRow, read_version
+from perdure.kernel.invariants import TIME_MAX, TIME_MIN, damage_to_run
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Failure, Hold, Run, StreamItem
 from perdure.models.cooperation.failures import Failure as Cause
+from perdure.models.functions.checks import checked_text
 from perdure.models.functions.context import to_datetime
-from perdure.ports import Codec, StoredRun
+from perdure.models.functions.staging import STAGED
+from perdure.ports import Codec, PlainCodec, StoredRun
+
+_CURSOR_TIME: Final = re.compile(r"-?[0-9]{1,18}|[1-8][0-9]{18}", re.ASCII)  # what fits 64 bits
 
 
 class RunView(Struct, frozen=True, kw_only=True):
     """A run as it is stored. Input, output and values are plain JSON values; listings leave payloads out (None).
 
+    `topic` is that of the message that a run of an operation handles; "" if an earlier version stored the run. The
+    `workflow_version` of such a run is there once code with a version has begun it.
     `stranded` says why nobody can go on with it, where that is so: no living engine has its code.
     """
 
@@ -44,6 +52,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     output: Any = None
     failure: Failure | None = None
     stranded: str | None = None
+    topic: str | None = None
 
 
 class EntryView(Struct, frozen=True, kw_only=True):
@@ -91,29 +100,36 @@ class RunTree(Struct, frozen=True, kw_only=True):
 
     def text(self) -> str:
         """The tree for people: a line for each run."""
-        return "\n".join(self._lines("", ""))
-
-    def _lines(self, first: str, rest: str) -> Iterator[str]:
-        run = self.run
-        hold = f", {run.hold.kind}: {run.hold.reason}" if run.hold is not None else ""
-        yield f"{first}{run.workflow} ({run.model}) {run.status}{hold}  {run.id}"
-        for number, child in enumerate(self.children, start=1):
-            is_last = number == len(self.children)
-            yield from child._lines(f"{rest}{'└─ ' if is_last else '├─ '}", f"{rest}{'   ' if is_last else '│  '}")
+        lines: list[str] = []
+        waiting: list[tuple[RunTree, str, str]] = [(self, "", "")]
+        while waiting:
+            tree, first, rest = waiting.pop()
+            run = tree.run
+            hold = f", {run.hold.kind}: {run.hold.reason}" if run.hold is not None else ""
+            lines.append(f"{first}{run.workflow} ({run.model}) {run.status}{hold}  {run.id}")
+            below = [(child, f"{rest}├─ ", f"{rest}│  ") for child in tree.children[:-1]]
+            below += [(child, f"{rest}└─ ", f"{rest}   ") for child in tree.children[-1:]]
+            waiting += reversed(below)
+        return "\n".join(lines)
 
     def mermaid(self) -> str:
         """The tree as a Mermaid flowchart."""
         lines = ["flowchart TD"]
-        self._draw(lines, {})
+        count = 0
+        waiting: list[tuple[RunTree, str] | str] = [(self, "")]  # and edges, each to be drawn once its child is
+        while waiting:
+            one = waiting.pop()
+            if isinstance(one, str):
+                lines.append(one)
+                continue
+            tree, parent = one
+            name, count = f"n{count}", count + 1
+            label = f"{tree.run.workflow}<br/>{tree.run.status}".replace('"', "#quot;")
+            lines.append(f'    {name}["{label}"]')
+            if parent:
+                waiting.append(f"    {parent} --> {name}")
+            waiting += reversed([(child, name) for child in tree.children])
         return "\n".join(lines)
-
-    def _draw(self, lines: list[str], names: dict[str, str]) -> str:
-        name = names[self.run.id] = f"n{len(names)}"
-        label = f"{self.run.workflow}<br/>{self.run.status}".replace('"', "#quot;")
-        lines.append(f'    {name}["{label}"]')
-        for child in self.children:
-            lines.append(f"    {name} --> {child._draw(lines, names)}")
-        return name
 
 
 class HierarchyEventView(Struct, frozen=True, kw_only=True):
@@ -137,13 +153,15 @@ class HierarchyView(Struct, frozen=True, kw_only=True):
 
 
 class EngineView(Struct, frozen=True, kw_only=True):
-    """A process's instance of Perdure, and the code that it has: names and versions of workflows."""
+    """A process's instance of Perdure, and the code that it has: names and versions of workflows, names and topics of
+    operations. `versions` has the name, the topic and the version of operations that have one."""
 
     id: str
     host: str
     pid: int
     workflows: list[tuple[str, str]]
     started_at: datetime
+    versions: list[tuple[str, str, str]] = []
 
 
 class Page(Struct, frozen=True, kw_only=True):
@@ -157,14 +175,16 @@ def run_view(run: Run, stored: StoredRun | None = None, codec: Codec | None = No
     payloads: dict[str, Any] = {}
     if stored is not None and codec is not None:
         payloads = {
-            "input": plain_value(stored.input, codec),
-            "output": plain_value(stored.outcome.output, codec),
-            "failure": _failure(stored.outcome.failure),
+            "input": shown_value(stored.input, codec, f"runs.input of run {run.id!r}"),
+            "output": shown_value(stored.outcome.output, codec, f"runs.output of run {run.id!r}"),
+            "failure": _failure(stored.outcome.failure, f"runs.failure of run {run.id!r}"),
         }
+    topic, version = read_version(run.workflow_version) if run.model == "operation" else (None, run.workflow_version)
     return RunView(
         id=run.id,
         workflow=run.workflow,
-        workflow_version=run.workflow_version,
+        workflow_version=version,
+        topic=topic,
         model=run.model,
         status=run.status,
         version=run.version,
@@ -172,12 +192,12 @@ def run_view(run: Run, stored: StoredRun | None = None, codec: Codec | None = No
         owner=run.owner,
         parent_id=run.parent_id,
         tags=run.tags,
-        hold=run.hold,
+        hold=run.hold or damage_to_run(run),
         deadline=_when(run.deadline),
         recoveries=run.recoveries,
-        created_at=to_datetime(run.created_at),
+        created_at=shown_time(run.created_at),
         started_at=_when(run.started_at),
-        updated_at=to_datetime(run.updated_at),
+        updated_at=shown_time(run.updated_at),
         completed_at=_when(run.completed_at),
         **payloads,
     )
@@ -188,8 +208,9 @@ def engine_view(engine: Engine) -> EngineView:
         id=engine.id,
         host=engine.host,
         pid=engine.pid,
-        workflows=engine.workflows,
-        started_at=to_datetime(engine.started_at),
+        workflows=[*dict.fromkeys((name, read_version(version)[0]) for name, version in engine.workflows)],
+        versions=[(name, *read_version(version)) for name, version in engine.workflows if VERSION_SEPARATOR in version],
+        started_at=shown_time(engine.started_at),
     )
 
 
@@ -197,8 +218,10 @@ def message_event_view(row: MessageEventRow, codec: Codec) -> EntryView:
     """An event of an operation's run."""
     failure: Failure | None = None
     if row.exception is not None:
-        told = msgspec.json.decode(codec.decode(row.exception), type=Cause)
-        failure = Failure(type=told.type, message=told.message)
+        failure = shown_failure(
+            lambda: _cause(codec.decode(row.exception or "")),
+            f"message_event.exception of row {row.scope!r}, {row.seq}",
+        )
     return EntryView(
         seq=row.seq,
         position=row.step or "",
@@ -207,9 +230,14 @@ def message_event_view(row: MessageEventRow, codec: Codec) -> EntryView:
         value=None,
         failure=failure,
         attempts=1,
-        started_at=to_datetime(row.created_at),
-        at=to_datetime(row.created_at),
+        started_at=shown_time(row.created_at),
+        at=shown_time(row.created_at),
     )
+
+
+def _cause(text: str) -> Failure:
+    told = msgspec.json.decode(text, type=Cause)
+    return Failure(type=told.type, message=told.message)
 
 
 def hierarchy_event_view(row: MessageEventRow, topic: str, codec: Codec) -> HierarchyEventView:
@@ -226,19 +254,27 @@ def hierarchy_event_view(row: MessageEventRow, topic: str, codec: Codec) -> Hier
     )
 
 
-def entry_view(entry: Entry, codec: Codec, attempt: int | None = None) -> EntryView:
+def entry_view(entry: Entry, codec: Codec, attempt: int | None = None, *, is_graph: bool = False) -> EntryView:
     # Timers' values are the engine's own and never went through the codec.
-    plain = msgspec.json.decode(entry.value or "null") if entry.kind == "timer" else plain_value(entry.value, codec)
+    table = "journal" if attempt is None else "journal_archive"
+    row = f"entry {entry.seq} of run {entry.run_id!r}"
+    plain = shown_value(entry.value, PlainCodec() if entry.kind == "timer" else codec, f"{table}.value of {row}")
+    if is_graph and entry.kind == "step" and isinstance(plain, dict) and STAGED in plain:
+        plain = plain["value"]  # What the step has returned.
+    failure = _failure(entry.failure, f"{table}.failure of {row}")
+    for column, at in (("started_at", entry.started_at), ("at", entry.at)):
+        if not TIME_MIN <= at <= TIME_MAX:
+            failure = _damaged(f"{table}.{column} of {row} holds {at}, which is no time")
     return EntryView(
         seq=entry.seq,
         position=entry.position,
         kind=entry.kind,
         name=entry.name,
         value=plain,
-        failure=_failure(entry.failure),
+        failure=failure,
         attempts=entry.attempts,
-        started_at=to_datetime(entry.started_at),
-        at=to_datetime(entry.at),
+        started_at=shown_time(entry.started_at),
+        at=shown_time(entry.at),
         archived_attempt=attempt,
     )
 
@@ -252,7 +288,7 @@ def audit_view(audit: Audit) -> AuditView:
         cause=audit.cause,
         actor=audit.actor,
         details=audit.details,
-        at=to_datetime(audit.at),
+        at=shown_time(audit.at),
     )
 
 
@@ -270,7 +306,8 @@ class EventView(Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterView(Struct, frozen=True, kw_only=True):
-    """An event whose run ended before it was read."""
+    """An event whose run ended before it was read; or, with a `reason`, one that did not fit the class by which its run
+    waited for it. Then `target_status` is "misfit", and `target_ended_at` when that was found."""
 
     id: str
     name: str
@@ -279,6 +316,7 @@ class DeadLetterView(Struct, frozen=True, kw_only=True):
     target_status: str
     target_ended_at: datetime
     sent_at: datetime
+    reason: str = ""
 
 
 def event_view(event: Event, codec: Codec) -> EventView:
@@ -286,11 +324,11 @@ def event_view(event: Event, codec: Codec) -> EventView:
         id=event.id,
         number=event.number,
         name=event.name,
-        value=plain_value(event.value, codec),
+        value=shown_value(event.value, codec, f"events.value of event {event.id!r}"),
         to=event.run_id,
         consume_on_read=event.consumed,
-        sent_at=to_datetime(event.at),
-        expires_at=to_datetime(event.expires_at),
+        sent_at=shown_time(event.at),
+        expires_at=shown_time(event.expires_at),
     )
 
 
@@ -298,11 +336,12 @@ def dead_letter_view(letter: DeadLetter, codec: Codec) -> DeadLetterView:
     return DeadLetterView(
         id=letter.id,
         name=letter.name,
-        value=plain_value(letter.value, codec),
+        value=shown_value(letter.value, codec, f"dead_letters.value of row {letter.id!r}"),
         to=letter.run_id,
-        target_status=letter.status,
-        target_ended_at=to_datetime(letter.ended_at),
-        sent_at=to_datetime(letter.at),
+        target_status="misfit" if letter.reason else letter.status,
+        reason=letter.reason,
+        target_ended_at=shown_time(letter.ended_at),
+        sent_at=shown_time(letter.at),
     )
 
 
@@ -320,8 +359,8 @@ class StreamItemView(Struct, frozen=True, kw_only=True):
 def stream_item_view(item: StreamItem, codec: Codec) -> StreamItemView:
     return StreamItemView(
         offset=item.offset,
-        value=plain_value(item.value, codec),
-        at=to_datetime(item.at),
+        value=plain_value(item.value, codec, f"stream_items.value of item {item.offset} of run {item.run_id!r}"),
+        at=shown_time(item.at),
         position=item.position,
         attempt=item.attempt,
     )
@@ -332,20 +371,60 @@ def to_cursor(run: Run) -> str:
 
 
 def from_cursor(cursor: str) -> tuple[int, str]:
-    at, _, run_id = cursor.partition(":")
-    if not run_id or not at.isascii() or not at.isdigit() or len(at) > 18:
+    at, _, run_id = (checked_text(cursor, "cursor", 1_000) if cursor else "").partition(":")
+    if not run_id or not _CURSOR_TIME.fullmatch(at):
         raise Misuse(f"{cursor!r} is not a cursor: use the one that the page before gave")
     return int(at), run_id
 
 
-def plain_value(text: str | None, codec: Codec) -> Any:
-    """A stored payload as plain JSON values."""
-    return None if text is None else msgspec.json.decode(codec.decode(text))
+class Unreadable(Struct, frozen=True):
+    """What views have in the place of a stored value that is no JSON, or that the codec cannot decode."""
+
+    damaged: str
 
 
-def _failure(text: str | None) -> Failure | None:
-    return None if text is None else msgspec.json.decode(text, type=Failure)
+def plain_value(text: str | None, codec: Codec, place: str) -> Any:
+    """A stored payload as plain JSON values. `place` says where it stands. Raises RowDamaged."""
+    if isinstance(found := shown_value(text, codec, place), Unreadable):
+        raise RowDamaged(found.damaged)
+    return found
+
+
+def shown_value(text: str | None, codec: Codec, place: str) -> Any:
+    """The same for lists and pages: Unreadable if it cannot be read."""
+    try:
+        return None if text is None else msgspec.json.decode(codec.decode(text))
+    except Exception as error:  # noqa: BLE001 - a codec is the user's, and raises what it likes
+        return Unreadable(unreadable(place, text, error))
+
+
+def unreadable(place: str, text: str | None, error: Exception) -> str:
+    return (
+        f"the store is damaged: {place} cannot be read ({error}): {text!r:.80}; correct the row, or restore it from a"
+        " backup"
+    )
+
+
+def _failure(text: str | None, place: str) -> Failure | None:
+    return shown_failure(lambda: None if text is None else msgspec.json.decode(text, type=Failure), place)
+
+
+def shown_failure(read: Callable[[], Failure | None], place: str) -> Failure | None:
+    """A stored failure, or one that says that it cannot be read."""
+    try:
+        return read()
+    except Exception as error:  # noqa: BLE001 - as above
+        return _damaged(f"{place} cannot be read ({error})")
+
+
+def _damaged(what: str) -> Failure:
+    return Failure(type="perdure.errors:RowDamaged", message=f"the store is damaged: {what}")
+
+
+def shown_time(at: int) -> datetime:
+    """A stored time; the first or the last there is if it is none of those that there are."""
+    return to_datetime(min(max(at, TIME_MIN), TIME_MAX))
 
 
 def _when(at: int | None) -> datetime | None:
-    return None if at is None else to_datetime(at)
+    return None if at is None else shown_time(at)

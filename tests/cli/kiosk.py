@@ -7,7 +7,21 @@ from typing import Any
 
 import msgspec
 
-from perdure import Engine, Event, Retry, Workflow, current_step, publish, receive, sleep, stage, step, task, workflow
+from perdure import (
+    Engine,
+    Event,
+    Limits,
+    Retry,
+    Workflow,
+    current_step,
+    publish,
+    receive,
+    sleep,
+    stage,
+    step,
+    task,
+    workflow,
+)
 from perdure.graph import Graph
 
 
@@ -101,3 +115,8 @@ ALL: list[Workflow[Any, Any]] = [greet, boom, pays, asks, family, report, ends_u
 
 def engine(store: str) -> Engine:
     return Engine(store, workflows=[greet])
+
+
+def impatient(store: str) -> Engine:
+    """One that stops soon if its store is unfit."""
+    return Engine(store, workflows=[greet], limits=Limits(restarts_max=1, restart_first_s=0.01))

@@ -22,7 +22,8 @@ def test_in_a_pipe_it_tells_where_it_listens_and_ends_when_it_is_told_to(shell: 
         serve.until("serving")
         [told] = [line for line in serve.written.splitlines() if '"serving"' in line]
         url = re.findall(r'"url":"([^"]+)"', told)[0]
-        assert get(url) == 200
+        token = re.findall(r'"token":"([^"]+)"', told)[0]
+        assert (get(url), get(url, token), get(url, token[:-1])) == (401, 200, 401)
         serve.signal(number)
         done = serve.ended()
     assert done.code == 0
@@ -32,10 +33,36 @@ def test_in_a_pipe_it_tells_where_it_listens_and_ends_when_it_is_told_to(shell: 
 def test_in_a_terminal_it_says_where_it_listens_until_ctrl_c(shell: Shell) -> None:
     with shell.begin("serve", "--port", 0, terminal=True) as serve:
         serve.until("Ctrl-C stops it")
-        [url] = re.findall(r"is at (http://127\.0\.0\.1:\d+)\n", serve.written)
-        assert get(url) == 200
+        [link] = re.findall(r"the dashboard is at (\S+)\n", serve.written)
+        with httpx.Client(timeout=30, follow_redirects=True) as browser:
+            assert browser.get(link.partition("?")[0].replace("/sign-in", "/runs")).url.path == "/ui/sign-in"
+            assert browser.get(f"{link}x").url.path == "/ui/sign-in"
+            page = browser.get(link)
+            assert page.url.path == "/ui"
+            assert "token=" not in str(page.url)
+            assert browser.get(page.url.join("/ui/runs")).url.path == "/ui/runs"
         serve.type("\x03")
         assert serve.ended().code == 0
+
+
+def test_without_questions_if_that_is_said(shell: Shell) -> None:
+    with shell.begin("serve", "--port", 0, "--no-auth", terminal=True) as serve:
+        serve.until("Ctrl-C stops it")
+        [url] = re.findall(r"is at (http://127\.0\.0\.1:\d+)\n", serve.written)
+        assert get(url) == 200
+
+
+def test_the_first_token_ends_the_start_up_token(shell: Shell) -> None:
+    with shell.begin("serve", "--port", 0, "--json") as serve:
+        serve.until("serving")
+        url = re.findall(r'"url":"([^"]+)"', serve.written)[0]
+        startup = re.findall(r'"token":"([^"]+)"', serve.written)[0]
+        with httpx.Client(timeout=30) as browser:
+            browser.get(f"{url}/ui/sign-in?token={startup}")
+            assert browser.get(f"{url}/ui/runs").status_code == 200
+            token = shell("tokens", "create", "ci", "--scope", "read").out.strip()
+            assert (get(url, startup), get(url, token)) == (401, 200)
+            assert browser.get(f"{url}/ui/runs").status_code == 303
 
 
 def test_what_cannot_be_listened_on_is_refused(shell: Shell) -> None:

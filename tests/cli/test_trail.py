@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from perdure import Client
 from perdure.cli.app import command
 from perdure.removals import REMOVAL
+from perdure.topics import HANDLER
 from tests.cli.shell import Done, Shell
 from tests.cli.test_coverage import verbs
 from tests.cli.test_graphs import GOOD
@@ -95,8 +96,31 @@ def tokens(ann: Ann) -> None:
 
 def graphs(ann: Ann) -> None:
     (ann.shell.folder / "good.yaml").write_text(GOOD)
-    ann.does("graph", "run", "good.yaml", "name=ada", "--keep", "--id", "kept")
+    ann.does("graph", "run", "good.yaml", "name=ada", "--module", "shop", "--keep", "--id", "kept")
     assert ann.rows("kept") == ["running"]
+
+
+def topics(ann: Ann) -> None:
+    ann.does("topics", "register", "approvals", "boss")
+    assert ann.has_kept(HANDLER, "approvals/boss")
+    for verb in ("complete", "fail", "retire", "cancel", "cancel-token"):
+        root = ann.does("emit", "approvals", "--json", "--token", verb).json()
+        (run_id,) = root["run_ids"]
+        assert ann.rows(run_id) == ["created"]
+        if verb == "retire":
+            ann.does("topics", "retire", "approvals", "boss", "--release")
+            ann.does("topics", "register", "approvals", "boss")
+        elif verb == "cancel":
+            ann.does("roots", "cancel", root["id"])
+        elif verb == "cancel-token":
+            ann.does("roots", "cancel-token", verb)
+        else:
+            ann.does("topics", verb, run_id, *(["no"] if verb == "fail" else []))
+        assert len(ann.rows(run_id)) > 1
+        if verb == "complete":
+            ann.does("roots", "roll-back", root["id"])
+            ann.does("topics", "complete-rollback", run_id)
+            assert ann.rows(run_id)[-2:] == ["rolling_back", "rolled_back"]
 
 
 TRIED: dict[Callable[[Ann], None], set[str]] = {
@@ -106,13 +130,17 @@ TRIED: dict[Callable[[Ann], None], set[str]] = {
     retries: {"runs retry"},
     letters: {"dead-letters replay", "dead-letters remove"},
     tasks: {"tasks answer"},
+    topics: {
+        *("emit", "topics register", "topics retire", "topics complete", "topics fail", "topics complete-rollback"),
+        *("roots cancel", "roots cancel-token", "roots roll-back"),
+    },
     tokens: {"tokens create", "tokens revoke"},
     graphs: {"graph run"},
 }
 LOOK = {
     "artifacts list", "artifacts save", "artifacts show", "dead-letters list", "doctor", "engines", "events",
-    "graph draw", "graph validate", "runs history", "runs list", "runs show", "runs tree", "runs watch", "tasks list",
-    "tasks show", "tokens list",
+    "graph definition", "graph draw", "graph events", "graph tokens", "graph validate", "runs history", "runs list",
+    "runs show", "runs tree", "runs watch", "tasks list", "tasks show", "tokens list", "topics list", "topics message",
 }  # fmt: skip
 # What these change nobody else has, or it has an actor of its own.
 OTHERWISE = {

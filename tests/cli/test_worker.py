@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import time
+from contextlib import closing
 
 from tests.cli.shell import PATIENCE_S, Shell
 
@@ -108,3 +110,32 @@ def test_what_no_engine_has_can_be_started_only_for_later(shell: Shell) -> None:
     with shell.begin("worker", "shop") as worker:
         worker.until("serves")
         shell("runs", "watch", "later")
+
+
+def test_a_worker_whose_engine_cannot_go_on_ends_and_says_why(shell: Shell) -> None:
+    with shell.begin("worker", "shop:impatient", "--log-level", "error") as worker:
+        worker.until("Ctrl-C stops it")
+        with closing(sqlite3.connect(shell.folder / "shop.db", timeout=60)) as connection:
+            connection.execute("alter table journal rename to elsewhere")
+            shell("start", "greet", "name=zoe", "--id", "zoe", "--version", "")
+            done = worker.ended()
+            assert done.code == 5
+            assert "has not the tables that Perdure made" in done.err
+            assert "after 1 new starts" in done.err
+            assert "mend the store (perdure doctor)" in done.err
+            found = {one["check"]: one for one in shell("doctor", "--json", code=1).json()["findings"]}
+            assert found["store"]["state"] == "problem"
+            assert "lacks table journal" in found["store"]["found"]
+            connection.execute("alter table elsewhere rename to journal")
+    found = {one["check"]: one for one in shell("doctor", "--json", code=1).json()["findings"]}
+    assert found["store"]["state"] == "ok"
+    assert "none is alive" in found["engines"]["found"]
+
+
+def test_the_doctor_does_not_count_an_engine_that_was_killed(shell: Shell) -> None:
+    with shell.begin("worker", "shop") as worker:
+        worker.until("Ctrl-C stops it")
+        worker.signal(signal.SIGKILL)
+        worker.ended()
+    found = {one["check"]: one for one in shell("doctor", "--json", code=1).json()["findings"]}
+    assert "none is alive" in found["engines"]["found"]

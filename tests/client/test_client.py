@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure import Client, Delivered, Engine, Event, Queued, Retry, Workflow, receive, sleep, step, stub, workflow
-from perdure.coordinator.coordinator import Limits
+from perdure.coordinator.patience import Limits
 from perdure.errors import (
     EngineStopped,
     InvalidArguments,

@@ -274,6 +274,6 @@ def check_failure(world: World) -> None:
     assert lines[0].endswith(f" in root[{root}]")
     assert lines[1] == "caused by:"
     assert lines[2].endswith(f" in middle[{middle}]")
-    assert lines[4] == f"    ValueError: leaf failed in leaf[{leaf}]"
+    assert lines[4] == f"    ValueError: leaf failed in step 's0' of leaf[{leaf}]"
     assert lines[-1].startswith('      File "')
     assert lines[-1].endswith("in invoke")

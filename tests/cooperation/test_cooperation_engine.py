@@ -102,7 +102,7 @@ async def test_a_failure_is_raised_where_the_hierarchy_is_waited_for(source: Sto
         assert diary == ["root 0", "child 0", "child 1", "child undo 0", "root undo 0"]
         lines = str(caught.value.failure).splitlines()
         assert "ChildRolledBack: 1 handler of what step 's0' emitted failed: all of them rolled back" in lines[0]
-        assert lines[2].startswith("  ValueError: child failed in child[")
+        assert lines[2].startswith("  ValueError: child failed in step 's1' of child[")
         assert __file__ in lines[3]
         assert len(lines) == 4  # Whoever calls steps is of no interest.
         assert await status_of(env.engine, "root") == "rolled_back"
@@ -123,6 +123,8 @@ async def test_a_message_with_an_id_is_emitted_once(source: StoreSource) -> None
         await again.finished()
         with pytest.raises(RunExists, match="was emitted on topic 'root', not on 'child'"):
             await env.engine.emit(CHILD, {}, id="m-1")
+        with pytest.raises(RunExists, match="with another content"):
+            await env.engine.emit(ROOT, {"a": 1}, id="m-1")
         await env.restart()
         await (await env.engine.emit(ROOT, {}, id="m-1")).finished()
         assert diary == ["root 0"]
@@ -162,10 +164,10 @@ async def test_an_operation_is_not_started_by_its_name(make_store: Callable[[], 
         assert (await client.runs()).runs == []
 
 
-async def test_operations_and_functions_share_their_names() -> None:
+async def test_operations_of_one_topic_have_different_names() -> None:
     diary = Diary()
-    with pytest.raises(DuplicateWorkflow, match="have the same name"):
-        async with Environment([diary.operation("root", ROOT, []), diary.operation("root", CHILD, [])]):
+    with pytest.raises(DuplicateWorkflow, match="have the same name, and handle the same topic 'root'"):
+        async with Environment([diary.operation("root", ROOT, []), diary.operation("root", ROOT, [])]):
             pass
 
 
@@ -370,6 +372,26 @@ async def test_a_committed_hierarchy_is_undone_on_request_and_so_is_a_part_of_it
         assert not await root.roll_back()
         assert not await env.engine.roll_back("nowhere")
         await agree(env, *operations)
+
+
+async def test_what_has_nothing_to_undo_is_not_undone_on_request(source: StoreSource) -> None:
+    root = Operation[Any]("root", ROOT)
+
+    @root.step
+    async def fail(scope: Scope, message: Any) -> None:
+        raise ValueError("no")
+
+    async with Environment([root], source) as env:
+        failed = await env.engine.emit(ROOT, {})
+        with pytest.raises(ScopeFailed, match="ValueError: no"):
+            await failed.finished()
+        unheard = await env.engine.emit(CHILD, {})
+        for emitted in (failed, unheard):
+            rows = len((await env.engine.scopes(emitted.id)).events)
+            assert not await emitted.roll_back()
+            assert len((await env.engine.scopes(emitted.id)).events) == rows
+        await unheard.finished()
+        await agree(env, root)
 
 
 async def test_what_is_still_at_work_is_not_undone_on_request(source: StoreSource) -> None:

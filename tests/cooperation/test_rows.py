@@ -10,18 +10,26 @@ import pytest
 
 from perdure.cooperation import Context, Deadline, Failure, Key
 from perdure.errors import InvariantViolated, UnstorableValue
+from perdure.kernel.cooperation import (
+    LINEAGE_WHOLE_MAX,
+    depth_of,
+    extended,
+    origin_of,
+    read_lineage,
+    read_origin,
+    shortened,
+)
 from perdure.models.cooperation.context import earlier, for_compensation
 from perdure.models.cooperation.events import (
     EventType,
+    Kinship,
     MessageEvent,
     State,
     check_rows,
     covers,
     in_order,
-    is_ancestor,
-    is_child,
+    is_root_run,
     is_run,
-    parent,
     state_of,
 )
 from perdure.models.cooperation.failures import child_failure, rollback_failed, to_failure, trace
@@ -42,12 +50,26 @@ def test_a_prefix_is_an_ancestor() -> None:
     assert covers(("r",), ("r", "a", "b"))
     assert covers(("r", "a"), ("r", "a"))
     assert not covers(("r", "b"), ("r", "a", "b"))
-    assert is_ancestor(("r",), ("r", "a"))
-    assert not is_ancestor(("r", "a"), ("r", "a"))
-    assert is_child(("r", "a", "b"), ("r", "a"))
-    assert not is_child(("r", "a", "b"), ("r",))
-    assert parent(("r", "a", "b")) == ("r", "a")
+    kinship = Kinship([("r", "a"), ("r", "a", "b"), ("r", "a", "b", "c"), ("r", "d")])
+    assert [*kinship.above(("r", "a", "b"))] == ["b", "a", "r"]
+    assert kinship.below("a") == {"a", "b", "c"}
+    assert (is_root_run(("r", "a")), is_root_run(("r", "a", "b"))) == (True, False)
     assert (is_run(("r",)), is_run(("r", "a"))) == (False, True)
+
+
+def test_a_long_lineage_has_its_root_its_end_and_how_many_ids_are_between() -> None:
+    ids = ["r", *(f"{number}" for number in range(1, 2_000))]
+    lineage: tuple[str, ...] = ("r",)
+    for depth, id in enumerate(ids[1:], 2):
+        lineage = extended(lineage, id)
+        assert depth_of(lineage) == depth
+        assert lineage == shortened(tuple(ids[:depth])) == shortened(lineage)
+        assert len(lineage) <= LINEAGE_WHOLE_MAX
+        assert (lineage[0], lineage[-2:]) == ("r", (ids[depth - 2], ids[depth - 1]))
+        assert (lineage == tuple(ids[:depth])) == (depth <= LINEAGE_WHOLE_MAX)
+    # Rows from before lineages were shortened have all ids.
+    assert read_origin(f"{'/'.join(ids)} m-1") == read_origin(origin_of("m-1", lineage)) == ("m-1", lineage)
+    assert read_lineage("/".join(ids)) == lineage == read_lineage("/".join(lineage))
 
 
 def test_the_number_is_the_order_and_time_is_not() -> None:

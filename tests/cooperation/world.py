@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.models.cooperation.causes import resolved
 from perdure.models.cooperation.context import EMPTY, Context
 from perdure.models.cooperation.define import Operation, Topic
 from perdure.models.cooperation.emitting import Emitting, emit
@@ -91,7 +92,8 @@ class Seen:
         rows = self.rows_of(handler, number)
         found = [row.exception for row in rows if row.type in (EventType.ROLLBACK_FAILED, EventType.ROLLING_BACK)]
         assert found[-1] is not None
-        return found[-1]
+        stored = [row.exception for row in self.events if row.exception is not None and not row.exception.cut]
+        return resolved(found[-1], {one.place: one for one in stored})
 
     def sequence(self) -> list[tuple[str, str | None, str | None]]:
         """Type, step and operation of every row, in the order of commits."""
@@ -360,7 +362,9 @@ class World(Seen):
             now=self.now,
             ids=lambda: next(self._ids),
             rolling_back=rolling_back,
+            next_step=plan.said(move.next_step, move.index) if isinstance(move, Handle) and not rolling_back else None,
             returned=readable(view, tuple(self.values)),
+            topics={run.id: self.hierarchy().messages[run.message_id].topic for run in self.runs},
             reasons=lambda context: reasons(self.view(one), context, rolling_back=rolling_back),
         )
         self._noted = []
@@ -384,7 +388,7 @@ class World(Seen):
                 case _:
                     raise AssertionError(move)
         except Exception as error:  # noqa: BLE001 - whatever a step raises is its failure
-            return Raised(failure=to_failure(error, view.source)), self._noted
+            return Raised(failure=to_failure(error, view.source, _text_of(move))), self._noted
         outcome = Returned(
             said=said, context=scope.context, emissions=tuple(scope.emissions), values=tuple(scope.values)
         )
@@ -415,6 +419,10 @@ class World(Seen):
         self._moves.clear()
         self._compare()
         return True
+
+
+def _text_of(move: Invoke | Handle | Undo) -> str:
+    return move.text if isinstance(move, Undo) else move.name
 
 
 def _call(function: Callable[..., Any], *args: Any) -> Any:

@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from perdure.coordinator.coordinator import Coordinator, Limits
+from perdure.coordinator.coordinator import Coordinator
+from perdure.coordinator.patience import Limits
 from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Deliver, Effect
 from perdure.kernel.ops import Advance, End, Op, Send, Start
@@ -34,7 +35,7 @@ class PostOffice:
             lost_track=lambda: None,
             broken=lambda error: None,
             now=lambda: self.now,
-            workflows={("w", "")},
+            workflows={("function", "w", ""), ("", "w", "")},
             posted=lambda _slot, _reply: None,
         )
 

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 
-from perdure.coordinator.coordinator import Coordinator, Limits
+from perdure.coordinator.coordinator import Coordinator
+from perdure.coordinator.patience import Limits
 from perdure.errors import (
     CommitConflict,
     CommitRefused,
@@ -88,7 +89,7 @@ class Bench:
             lost_track=self._fenced,
             broken=self._broke,
             now=lambda: 1,
-            workflows={("w", "")},
+            workflows={("function", "w", ""), ("", "w", "")},
             posted=lambda slot, _reply: self.posted.append(slot),
         )
 
@@ -391,11 +392,22 @@ async def test_an_unknown_outcome_is_found_out_by_the_batch_number(landed: bool)
 
 
 async def test_a_batch_with_an_unknown_outcome_is_never_given_up() -> None:
-    async with bench(IMPATIENT) as b:
+    async with bench() as b:
         b.store.after = [OutcomeUnknown("the line went dead")]
         b.store.script = [None, *[StoreBusy("later")] * 20]
         assert isinstance(await b.coordinator.submit(start("a")), Started)
         assert len(b.store.batches) == 22
+
+
+async def test_whoever_waits_too_long_for_an_unknown_outcome_is_told_so_and_the_batch_is_sent_on() -> None:
+    async with bench(IMPATIENT) as b:
+        b.store.after = [OutcomeUnknown("the line went dead")]
+        b.store.script = [None, *[StoreBusy("later")] * 20]
+        with pytest.raises(StoreUnavailable, match="may be written nevertheless"):
+            await b.coordinator.submit(start("a"))
+        await b.idle()
+        assert len(b.store.batches) == 22
+        assert b.coordinator.loaded("a") is not None
 
 
 async def test_after_long_patience_outside_callers_are_told_and_the_engine_keeps_trying() -> None:
@@ -579,7 +591,7 @@ async def test_a_fenced_engine_drops_everything_registers_anew_and_decides_again
 
 
 async def test_a_fenced_engine_that_finds_the_store_busy_registers_as_soon_as_it_can() -> None:
-    async with bench(IMPATIENT) as b:
+    async with bench() as b:
         b.store.script = [Fenced("you are dead", engine_id="e1")]
         b.store.reads = [None, *[StoreBusy("later")] * 10]
         started: Started = await b.coordinator.submit(start("a"))
@@ -627,7 +639,11 @@ async def test_a_row_that_breaks_an_invariant_concerns_only_who_asks_for_it() ->
         with pytest.raises(InvariantViolated):
             await bad
         assert isinstance(await good, Started)
-        b.store.database.runs["a"] = stored
+        held = b.store.database.runs["a"].run
+        assert held.hold is not None
+        assert "table runs, run 'a' is created but completed_at is 5" in held.hold.reason
+        b.store.database.runs["a"] = replace(stored, run=replace(held, completed_at=None))  # Somebody corrects it,
+        assert await b.coordinator.submit(ops.Resume(run_id="a", at=2))  # and resumes it.
 
 
 # ---------------------------------------------------------------------------------------------------------------------

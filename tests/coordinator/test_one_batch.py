@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 
+from perdure.coordinator.deciding import Deaf, deliberate
+from perdure.coordinator.inbox import Item
+from perdure.coordinator.lookup import Found
+from perdure.coordinator.memory import Memory
 from perdure.kernel import boxes, matching
+from perdure.kernel.decision import Decision
 from perdure.kernel.delivery import Queued
-from perdure.kernel.ops import Send
-from perdure.ports import Store
+from perdure.kernel.effects import Begin
+from perdure.kernel.ops import Advance, Onward, Send, Wake
+from perdure.kernel.records import Engine, Run, Wait
+from perdure.kernel.status import Status
+from perdure.ports import LoadedRun, Store
 from perdure.storage import open_store
 from perdure.storage.memory import MemoryStore
 from perdure.storage.sqlite import SqliteStore
@@ -218,3 +226,61 @@ async def test_a_queue_with_a_bound_knows_what_leaves_it_in_the_same_batch(opene
 def _bounded(office: PostOffice, event_id: str) -> Send:
     op = office.send(event_id, "a")
     return Send(run_id="", at=op.at, event=op.event, pending_max=1)
+
+
+def hop(office: PostOffice, run_id: str) -> Advance:
+    onward = Onward(workflow="w", workflow_version="", input="{}", origin="w 1")
+    return Advance(run_id=run_id, at=office.now, claim=1, cause="test", onward=onward)
+
+
+async def test_an_event_that_wins_a_wait_in_the_batch_of_the_hop_waits_for_the_next_life(opened: Opened) -> None:
+    async with opened() as office:
+        await office.do(office.wait("r", "1", for_event("r", "1", "a")))
+        await office.do(office.send("e", "a", "r"), hop(office, "r"))
+        assert await held(office, "r") == [("e", None)]
+        await office.do(office.wait("s", "1", for_event("s", "1", "a")), office.send("f", "a"))
+        assert await held(office, "s") == [("f", "1")]
+
+
+async def test_a_hop_takes_back_what_an_older_event_has_won_in_its_batch(opened: Opened) -> None:
+    async with opened() as office:
+        await office.do(office.send("e", "a", "r"))
+        await office.do(office.wait("r", "1", for_event("r", "1", "a")), hop(office, "r"))
+        assert await held(office, "r") == [("e", None)]
+
+
+def test_a_run_that_hops_is_not_handed_what_its_life_before_had_won_elsewhere() -> None:
+    """Another engine says that the run has been given something. What is stored is from before the hop."""
+    run = Run(
+        id="r",
+        workflow="w",
+        status=Status.SUSPENDED,
+        version=2,
+        revision=2,
+        owner="e-1",
+        claim=1,
+        created_at=1,
+        started_at=1,
+        updated_at=1,
+    )
+    ended = Wait(run_id="r", position="1", kind="run", name="child", target="c", due_at=0)
+    memory = Memory()
+    memory.runs["r"] = run
+    onward = Onward(workflow="w", workflow_version="", input="{}", origin="w 1")
+    ops = [Advance(run_id="r", at=5, claim=1, cause="test", onward=onward), Wake(run_id="r", at=5)]
+    engine = Engine(id="e-1", epoch=1, alive=True, batch=0, host="h", pid=1, workflows=[("w", "")], started_at=1)
+    decided = deliberate(
+        [Item(op, None, False, number) for number, op in enumerate(ops)],
+        Found(runs={"r": LoadedRun(run=run, waits=(ended,))}),
+        memory=memory,
+        workflows={("function", "w", ""), ("", "w", "")},
+        engine=engine,
+        number=1,
+        now=5,
+        hearing=Deaf(),
+    )
+    effects = [
+        effect for _, decision in decided.decided if isinstance(decision, Decision) for effect in decision.effects
+    ]
+    assert [type(effect) for effect in effects] == [Begin]
+    assert "1" not in decided.assembly.boxes["r"].won

@@ -155,14 +155,15 @@ async def test_a_claim_and_a_commit_of_what_was_read_before_it_do_not_undo_each_
         assert found.tags == ({} if isinstance(changed, Exception) else {"a": "b"})
 
 
-async def test_who_does_not_know_better_leaves_what_another_has_said(make_store: Callable[[], Store]) -> None:
+async def test_what_is_known_to_be_a_graph_is_not_for_a_function_of_its_name(make_store: Callable[[], Store]) -> None:
     async with AsyncExitStack() as stack:
         crowd = Crowd(make_store, stack)
         one, other = await crowd.author("e-1"), await crowd.author("e-2")
         await one.commit(insert(a_run("r", workflow="drawn")))
         [run] = await claims(one, GRAPH)
         await one.commit(update(run, owner=None))
-        [again] = await claims(other, FUNCTION)
+        assert await claims(other, FUNCTION) == []
+        [again] = await claims(other, GRAPH)
         assert (again.model, again.claim) == ("graph", 2)
 
 

@@ -124,7 +124,7 @@ async def test_files_are_kept_by_browsers_as_long_as_they_are_the_same(make_stor
 
 async def test_the_command_serves_it(tmp_path: Path) -> None:
     await upgrade(f"sqlite:///{tmp_path / 's.db'}")
-    command = [sys.executable, "-m", "perdure", "serve", "--json", "--port", "0"]
+    command = [sys.executable, "-m", "perdure", "serve", "--json", "--no-auth", "--port", "0"]
     command += ["--store", f"sqlite:///{tmp_path / 's.db'}"]
     for more, status in (((), 200), (("--no-dashboard",), 404)):
         with subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True, cwd=tmp_path) as server:

@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 from perdure import Engine, Limits, RunHandle, Workflow, resource, step, workflow
-from perdure.errors import EngineStopped, Misuse, SchemaTooNew, StoreBroken, StoreUnavailable, UnstorableValue
+from perdure.cooperation import Operation, Scope, Topic
+from perdure.errors import (
+    EngineStopped,
+    Misuse,
+    SchemaTooNew,
+    StoreBroken,
+    StoreUnavailable,
+    UnstorableValue,
+)
 from perdure.storage.sqlite import SqliteStore
 
 
@@ -124,7 +132,7 @@ async def test_a_full_database_refuses_callers_and_works_again_once_there_is_roo
         await engine.run(taking("x"), id="before")
         await pages(store, lambda used: used)
         starts = [engine.start(taking("x" * 10_000), id=f"t-{number}") for number in range(100)]
-        with pytest.raises(StoreUnavailable, match=r"took nothing for .* s: the disk .* is full; .*free some space"):
+        with pytest.raises(StoreUnavailable, match=r"did not answer for .* s: the disk .* is full; .*free some space"):
             await asyncio.gather(*starts)
         assert await engine.handle("before").result() == 1  # Reading goes on.
         await pages(store, lambda used: used * 1000)
@@ -205,7 +213,8 @@ async def test_an_engine_that_loses_its_store_tells_whoever_waits_and_can_be_lef
         await hang()
 
     store = SqliteStore(tmp_path / "runs.db")
-    async with Engine(store, workflows=[hanging, taking], resources={Pool: Pool}) as engine:
+    limits = Limits(restarts_max=2, restart_first_s=0.01)
+    async with Engine(store, workflows=[hanging, taking], resources={Pool: Pool}, limits=limits) as engine:
         run = await engine.start(hanging())
         result = asyncio.ensure_future(run.result())
         await hangs.wait()
@@ -235,3 +244,32 @@ async def test_an_engine_that_cannot_recover_what_is_there_does_not_open_halfway
     with pytest.raises(EngineStopped):
         await engine.runs()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["runs.db"]
+
+
+async def test_an_engine_that_cannot_register_its_handlers_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store failed after the engine had registered itself: what it had begun by then is ended with it."""
+    fails = True
+    register = SqliteStore.register
+
+    async def register_or_not(self: SqliteStore, *args: Any, **options: Any) -> Any:
+        if fails:
+            raise StoreBroken("as asked")
+        return await register(self, *args, **options)
+
+    monkeypatch.setattr(SqliteStore, "register", register_or_not)
+    place = Operation("place", Topic("orders", int))
+
+    @place.step
+    def take(scope: Scope, number: int) -> None:
+        """Nothing is done."""
+
+    engine = Engine(f"sqlite:///{tmp_path / 'shop.db'}", workflows=[place])
+    with pytest.raises(StoreBroken):
+        await engine.open()
+    await asyncio.sleep(0)
+    assert [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+    fails = False
+    await engine.open()
+    await engine.shutdown()

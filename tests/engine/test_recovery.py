@@ -408,29 +408,3 @@ async def test_what_a_graceful_stop_releases_another_engine_takes(source: StoreS
             await two.advance(timedelta(days=1))
             assert await two.engine.handle("r-1").result() == "waited"
         one.kill()
-
-
-def test_a_process_that_is_interrupted_in_workflow_code_leaves_a_run_that_goes_on() -> None:
-    database = MemoryDatabase()
-    lives: list[str] = []
-
-    @workflow
-    async def interrupted() -> str:
-        lives.append("one")
-        if len(lives) == 1:
-            raise KeyboardInterrupt  # As Ctrl-C does, at any moment.
-        return "went on"
-
-    async def first_life() -> None:
-        async with Engine(MemoryStore(database), workflows=[interrupted]) as engine:
-            await engine.run(interrupted(), id="r-1")
-
-    async def second_life() -> str:
-        async with Engine(MemoryStore(database), workflows=[interrupted]) as engine:
-            result: str = await engine.handle("r-1").result()
-            return result
-
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(first_life())
-    assert asyncio.run(second_life()) == "went on"
-    assert lives == ["one", "one"]

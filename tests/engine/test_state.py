@@ -220,6 +220,18 @@ async def test_a_run_that_misses_its_deadline_fails(source: StoreSource) -> None
         assert len((await env.engine.history("r-1")).journal) == 0
 
 
+async def test_a_paused_run_fails_by_its_deadline(source: StoreSource) -> None:
+    """A hold stops a run's code, not its deadline; nor does the end of the process that held it."""
+    async with Environment([waiting], source, autojump_s=None) as env:
+        await env.engine.start(waiting(), id="r-1", deadline=timedelta(hours=1))
+        await env.settle()
+        assert await env.engine.pause("r-1")
+        await env.restart()
+        await env.advance(timedelta(hours=2))
+        assert await env.engine.handle("r-1").status() == "failed"
+        await env.check()
+
+
 async def test_a_deadline_that_was_moved_or_lifted_is_forgotten(source: StoreSource) -> None:
     async with environment(source) as env:
         await env.engine.start(waiting(), id="moved", deadline=datetime(2030, 1, 1, 1, tzinfo=UTC))
@@ -238,6 +250,12 @@ async def test_a_run_that_missed_its_deadline_can_be_retried(source: StoreSource
         await env.engine.start(waiting(), id="r-1", deadline=timedelta(hours=1))
         await env.advance(timedelta(hours=2))
         run = await env.engine.retry("r-1")
+        await env.advance(timedelta(minutes=59))
+        assert await run.status() == "suspended"
+        await env.advance(timedelta(hours=1))
+        assert await run.status() == "failed"
+        run = await env.engine.retry("r-1")
+        await env.engine.update("r-1", deadline=None)
         await env.advance(timedelta(days=1))
         assert await run.result() == "waited"
 

@@ -48,7 +48,7 @@ def test_services_cooperate_and_undo_together(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[2] == "lamp is yours: 40 paid"
     assert lines[3:7] == ["order for piano", "piano reserved", "piano put back", "sorry, no piano"]
-    assert "  ValueError: 9000 is more than the card allows in charge[" in done.stdout
+    assert "  ValueError: 9000 is more than the card allows in step 'authorise' of charge[" in done.stdout
     # They were emitted at the same time, so either may come first.
     assert sorted(line.lstrip(" │├└─").split("  ")[0] for line in lines[-3:]) == [
         "charge (operation) rolled_back",

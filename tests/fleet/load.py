@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from perdure import Engine, Event, RunCall, current_step, first, receive, sleep, step, timer, workflow
+from perdure import Client, Engine, Event, RunCall, current_step, first, receive, sleep, step, timer, workflow
 from perdure.errors import RunFinished, RunNotFound, StoreError
 from perdure.ports import Store
 from perdure.storage import open_store
@@ -227,11 +227,11 @@ async def until_taken(request: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(AGAIN_S)
 
 
-Opened = TypeVar("Opened", Engine, Store)
+Opened = TypeVar("Opened", Engine, Client, Store)
 
 
 async def opened(make: Callable[[], Opened]) -> Opened:
-    """An engine or a store, as soon as one can be opened. Each has one try."""
+    """An engine, a client or a store, as soon as one can be opened. Each has one try."""
     while True:
         made = make()
         try:

@@ -321,7 +321,7 @@ async def test_a_bug_does_not_make_an_engine_deaf(fleet: Sailing, monkeypatch: p
         await one.start(waits(), id="r")
         await suspended(two, "r")
         failed = asyncio.Event()
-        store = one._store
+        store = one._own_store
         look = store.look
 
         async def fails_once(**asked: Any) -> Any:

@@ -8,6 +8,7 @@ import signal
 import socket
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -264,3 +265,13 @@ async def call(name: str, *args: Any) -> Any:
 async def call_all(name: str, *args: Any) -> list[Any]:
     """One call for each argument, at the same time."""
     return list(await asyncio.gather(*[globals()[name](arg) for arg in args]))
+
+
+@step(process=True, retry=Retry.never())
+def open_missing(how: str) -> None:
+    try:
+        Path("no-such-file").read_text()
+    except FileNotFoundError as error:
+        if how == "group":
+            raise ExceptionGroup("one", [error]) from None
+        raise

@@ -14,6 +14,7 @@ from perdure import Engine, Retry, current_step, step, workflow
 from perdure.errors import RunFailed
 from perdure.models.carriers import Carriers
 from perdure.models.functions.blocking import culprit
+from perdure.models.proof import Proof
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
 
@@ -200,7 +201,7 @@ async def test_many_steps_that_end_together_leave_turns_to_others() -> None:
             loop.call_soon(look)
         ended.append(value)
 
-    carriers = Carriers(hand_over, lambda: True, lambda: asyncio.sleep(0))
+    carriers = Carriers(hand_over, Proof(lambda: True, lambda: asyncio.sleep(0)))
     for number in range(1000):
         carriers.give(Parcel(number))
     await done.wait()
@@ -220,7 +221,7 @@ async def test_who_is_slow_between_two_steps_is_not_taken_for_the_first() -> Non
         if value == 1:
             done.set()
 
-    carriers = Carriers(hand_over, is_surely_alive, lambda: asyncio.sleep(0))
+    carriers = Carriers(hand_over, Proof(is_surely_alive, lambda: asyncio.sleep(0)))
     carriers.give(Parcel(0))
     carriers.give(Parcel(1))
     await done.wait()

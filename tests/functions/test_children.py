@@ -24,7 +24,7 @@ from perdure import (
     timer,
     workflow,
 )
-from perdure.errors import ChildFailed, RunExists, RunFailed, RunNotRetryable
+from perdure.errors import ChildFailed, RunCancelled, RunExists, RunFailed, RunNotRetryable
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 
@@ -65,6 +65,11 @@ async def waiting(value: str) -> str:
 @workflow
 async def awaits(value: str) -> str:
     return await child(value)
+
+
+@workflow
+async def awaits_waiting() -> str:
+    return await waiting("x")
 
 
 @workflow
@@ -151,6 +156,11 @@ async def waits_for(*ids: str) -> list[Any]:
 
 
 @workflow
+async def joins(id: str) -> Any:
+    return await run_of(id).result()
+
+
+@workflow
 async def raises_for(id: str) -> Any:
     try:
         return await run_of(id).result()
@@ -174,7 +184,7 @@ async def family_tree(depth: int) -> list[str]:
 WORKFLOWS: list[Workflow[Any, Any]] = [
     child, failing, waiting, awaits, awaits_failing, fails_with_its_child, gathers, gathers_with_a_failure, starts,
     starts_and_sleeps, starts_same, grandparent, parent_of_waiting, impatient, ends_before_its_child, waits_for,
-    raises_for, retried_child, family_tree,
+    raises_for, retried_child, awaits_waiting, joins, family_tree,
 ]  # fmt: skip
 
 Open = Callable[..., Environment]
@@ -316,6 +326,24 @@ async def test_cancel_reaches_children_and_grandchildren_but_not_detached_ones(
         assert view is not None
         assert view.status == "suspended"
         await env.check()
+
+
+async def test_who_waits_for_a_cancelled_child_is_told_so(opened: Open) -> None:
+    async with opened() as env:
+        parent = await env.engine.start(awaits_waiting(), id="r")
+        await env.quiet()
+        waits = await the_only(env, "waiting")
+        onlooker = await env.engine.start(joins(waits.id), id="onlooker")
+        await env.quiet()
+        await env.engine.cancel(waits.id, reason="enough")
+        for one in (parent, onlooker):
+            with pytest.raises(RunFailed) as failed:
+                await one.result()
+            child_failed = failed.value.__cause__
+            assert isinstance(child_failed, ChildFailed)
+            cancelled = child_failed.__cause__
+            assert type(cancelled) is RunCancelled
+            assert (cancelled.run_id, cancelled.reason) == (waits.id, "enough")
 
 
 async def test_cancel_reaches_children_after_a_restart(opened: Open) -> None:

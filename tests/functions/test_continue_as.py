@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -15,16 +16,21 @@ from perdure import (
     compensate,
     continue_as,
     current_run,
+    current_step,
     event,
     first,
     receive,
+    resource,
     sleep,
     step,
+    task,
     timer,
     workflow,
 )
-from perdure.errors import InvalidArguments, Misuse, NotInWorkflow, RunFailed
-from perdure.testing import Environment, run_with_crashes
+from perdure.errors import InvalidArguments, Misuse, NotInWorkflow, RunExists, RunFailed
+from perdure.kernel.matching import _Matching
+from perdure.kernel.records import Event
+from perdure.testing import Environment, YieldPoints, run_with_crashes
 from perdure.testing.environment import StoreSource
 
 
@@ -177,3 +183,226 @@ async def test_a_crash_at_any_commit_changes_nothing(fresh: Callable[[], StoreSo
     report = await run_with_crashes(scenario, workflows=[ping, pong, collect], store=fresh)
     assert report.result == ("ping 0", ["a", "b", "c"])
     assert report.trials >= 30
+
+
+# What wins a wait of the life that the run leaves, in the very commit in which it leaves it.
+
+BEFORE, AFTER = "send.committed", "send.done"  # where the word to hop is held for something to be queued before the hop
+
+
+@workflow
+async def short(wanted: str) -> str:
+    await receive("end")
+    return wanted
+
+
+@workflow
+async def relay(life: int, kind: str) -> str:
+    """One of its tasks waits for the word to go on as another life, another one for something else at position 1.1. In
+    its last life it waits for an item at the same position."""
+
+    async def waits() -> str:
+        if life > 0 or kind == "item":
+            return f"{await receive('item')} in life {life}"
+        if kind == "timer":
+            await first(event("never"), timer(hours=1))
+        elif kind == "task":
+            await task(queue="desk")
+        else:
+            await short("child")
+        return f"{kind} in life {life}"
+
+    async def hops() -> None:
+        await receive("hop")
+        await continue_as(relay(life + 1, kind))
+
+    waiting = asyncio.ensure_future(waits())
+    hopping = asyncio.ensure_future(hops())
+    await asyncio.wait([waiting, hopping], return_when=asyncio.FIRST_COMPLETED)
+    return waiting.result()
+
+
+@pytest.mark.parametrize("point", [BEFORE, AFTER])
+@pytest.mark.parametrize("target", ["r", None], ids=["targeted", "broadcast"])
+async def test_an_event_that_wins_in_the_commit_of_the_hop_is_read_in_the_next_life(
+    source: StoreSource, point: str, target: str | None
+) -> None:
+    points = YieldPoints()
+    async with Environment([relay, short], source, probe=points) as env:
+        run = await env.engine.start(relay(0, "item"), id="r")
+        await env.quiet()
+        with points.hold(point) as held:
+            hopping = asyncio.create_task(env.engine.send(NamedEvent("hop", None), to="r"))
+            await held.reached()
+            sending = asyncio.create_task(env.engine.send(NamedEvent("item", "a"), to=target))
+            await points.passed("send.submit")
+        await hopping
+        await sending
+        assert await run.result() == "a in life 1"
+        await env.quiet()
+        assert await env.check() == 1
+
+
+async def test_two_events_sent_back_to_back_of_which_the_first_makes_the_run_hop(source: StoreSource) -> None:
+    async with Environment([relay, short], source) as env:
+        run = await env.engine.start(relay(0, "item"), id="r")
+        await env.quiet()
+        await env.engine.send(NamedEvent("hop", None), to="r")
+        await env.engine.send(NamedEvent("item", "a"), to="r")
+        assert await run.result() == "a in life 1"
+        assert await env.check() == 1
+
+
+@pytest.mark.parametrize("point", [BEFORE, AFTER])
+@pytest.mark.parametrize("kind", ["task", "child", "timer"])
+async def test_nothing_that_the_life_before_waited_for_is_handed_to_the_next(
+    source: StoreSource, point: str, kind: str
+) -> None:
+    points = YieldPoints()
+    async with Environment([relay, short], source, probe=points, autojump_s=None) as env:
+        run = await env.engine.start(relay(0, kind), id="r")
+        await env.quiet()
+        children = [view.id for view in (await env.engine.runs(parent="r")).runs]
+        with points.hold(point) as held:
+            hopping = asyncio.create_task(env.engine.send(NamedEvent("hop", None), to="r"))
+            await held.reached()
+            other: asyncio.Task[Any]
+            if kind == "task":
+                (one,) = await env.engine.tasks()
+                other = asyncio.create_task(env.engine.answer(one.id, "late"))
+            elif kind == "child":
+                other = asyncio.create_task(env.engine.send(NamedEvent("end", None), to=children[0]))
+            else:
+                other = asyncio.create_task(env.advance(timedelta(hours=1)))
+            await asyncio.sleep(0)
+        await hopping
+        await asyncio.wait([other])
+        await env.quiet()
+        await env.check()
+        await env.engine.send(NamedEvent("item", "b"), to="r")
+        assert await run.result() == "b in life 1"
+        await env.check()
+
+
+async def test_a_crash_at_any_commit_loses_no_event_of_a_hop(fresh: Callable[[], StoreSource]) -> None:
+    async def scenario(env: Environment) -> str:
+        run = await env.engine.start(relay(0, "item"), id="r")
+        if (view := await env.engine.get("r")) is not None and view.status != "succeeded":
+            await env.engine.send(NamedEvent("hop", None), to="r", key="hop")
+            await env.engine.send(NamedEvent("item", "a"), to="r", key="item")
+        return (await run.result())[:1]
+
+    report = await run_with_crashes(scenario, workflows=[relay, short], store=fresh)
+    assert report.result == "a"
+
+
+# Idempotency keys.
+
+
+@step(retry=Retry(attempts=3, initial=timedelta(milliseconds=1)))
+async def charge(month: int) -> str:
+    """Fails once in each life, so that it has several attempts."""
+    me = current_step()
+    resource(Ledger).keys.append((month, me.attempt, me.idempotency_key))
+    if me.attempt == 1:
+        raise ConnectionError("try again")
+    return me.idempotency_key
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.keys: list[tuple[int, int, str]] = []
+
+
+@workflow
+async def subscription(month: int) -> str:
+    key = await charge(month)
+    await sleep(timedelta(days=30))
+    if month < 3:
+        await continue_as(subscription(month + 1))
+    return key
+
+
+async def test_each_life_has_keys_of_its_own_which_all_attempts_share(source: StoreSource) -> None:
+    ledger = Ledger()
+    async with Environment([subscription], source, resources={Ledger: lambda: ledger}) as env:
+        run = await env.engine.start(subscription(1), id="r")
+        assert await run.result() == "r:1@2"
+        assert ledger.keys == [
+            (1, 1, "r:1"), (1, 2, "r:1"), (2, 1, "r:1@1"), (2, 2, "r:1@1"), (3, 1, "r:1@2"), (3, 2, "r:1@2"),
+        ]  # fmt: skip
+
+
+async def test_a_crash_anywhere_changes_no_key(fresh: Callable[[], StoreSource]) -> None:
+    ledger = Ledger()
+
+    async def scenario(env: Environment) -> str:
+        return await (await env.engine.start(subscription(1), id="r")).result()
+
+    report = await run_with_crashes(scenario, workflows=[subscription], store=fresh, resources={Ledger: lambda: ledger})
+    assert report.result == "r:1@2"
+    assert {(month, key) for month, _, key in ledger.keys} == {(1, "r:1"), (2, "r:1@1"), (3, "r:1@2")}
+
+
+async def test_a_run_that_is_retried_in_a_later_life_has_the_keys_of_that_life(source: StoreSource) -> None:
+    keys: list[str] = []
+    broken = True
+
+    @step(name="pay", retry=Retry.never())
+    async def pay() -> None:
+        keys.append(current_step().idempotency_key)
+        if broken:
+            raise ConnectionError("no answer: perhaps it was paid")
+
+    @workflow(name="pays")
+    async def pays(life: int) -> None:
+        if life == 0:
+            await continue_as(pays(1))
+        await pay()
+
+    async with Environment([pays], source) as env:
+        run = await env.engine.start(pays(0), id="r")
+        with pytest.raises(RunFailed):
+            await run.result()
+        broken = False
+        await (await env.engine.retry("r")).result()
+        assert keys == ["r:1@1", "r:1@1"]
+
+
+async def test_a_start_with_the_id_of_a_run_that_has_continued_often_is_the_same_start(source: StoreSource) -> None:
+    async with Environment([climb], source) as env:
+        assert await env.engine.run(climb(0), id="r") == "top at 5"
+        assert await env.engine.run(climb(0), id="r") == "top at 5"
+        with pytest.raises(RunExists):
+            await env.engine.start(climb(5), id="r")
+
+
+@workflow
+async def reads_one_a_life(left: int, total: int) -> int:
+    total += await receive("number")
+    if left > 1:
+        await continue_as(reads_one_a_life(left - 1, total))
+    return total
+
+
+async def test_a_life_does_not_cost_more_with_a_longer_queue(
+    source: StoreSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for the run stays as it is when the run goes on as another call."""
+    freed: list[Event] = []
+    free = _Matching.free
+
+    def counted(self: _Matching) -> Any:
+        yield from free(self)
+        freed.extend(self.out.freed)
+
+    async with Environment([reads_one_a_life], source) as env:
+        run = await env.engine.start(reads_one_a_life(30, 0), id="r")
+        await env.engine.pause("r")
+        for number in range(30):
+            await env.engine.send(NamedEvent("number", number), to="r")
+        monkeypatch.setattr(_Matching, "free", counted)
+        await env.engine.resume("r")
+        assert await run.result() == sum(range(30))
+        await env.check()
+    assert len(freed) <= 30

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from perdure.errors import InvariantViolated, RunNotFound, StoreBusy
+from perdure.errors import RowDamaged, RunNotFound, StoreBusy
 from perdure.models.functions.loading import Loader
 from perdure.ports import Journal
 from perdure.storage.sqlite import SqliteStore
@@ -78,7 +78,7 @@ async def test_what_is_wrong_with_one_is_told_to_who_asked_for_it_alone(tmp_path
         loader = Loader(store)
         asked = [*IDS, "unknown"]
         found = await asyncio.gather(*[loader.load(run_id) for run_id in asked], return_exceptions=True)
-        assert [type(one) for one in found] == [Journal, Journal, InvariantViolated, Journal, Journal, RunNotFound]
+        assert [type(one) for one in found] == [Journal, Journal, RowDamaged, Journal, Journal, RunNotFound]
 
 
 async def test_a_store_that_is_away_is_told_to_all_and_later_ones_are_served(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 
 from perdure.errors import ForbiddenInWorkflow
+from perdure.models.functions import forbidden
+from perdure.models.functions.failures import mark
 from tests.functions.loop_driver import Driver, step
 
 
@@ -274,3 +276,19 @@ def test_other_runtime_errors_are_left_alone() -> None:
     with Driver(program) as run:
         run.complete("a", error=RuntimeError("its own"))
         assert type(run.error) is RuntimeError
+
+
+def test_a_long_message_is_looked_at_once() -> None:
+    """A search that looks again from each character would take days."""
+    for text in ("x" * 5_000_000, "Task " + " got Future " * 400_000, " is bound to a different event loop " * 150_000):
+        assert forbidden.foreign_await(RuntimeError(text)) is None
+    long = forbidden.foreign_await(RuntimeError("x" * 5_000_000 + " is bound to a different event loop"))
+    assert long is not None
+    assert len(str(long)) < 2_000
+
+
+def test_what_a_step_says_about_loops_is_the_steps_own_failure() -> None:
+    error = RuntimeError("the queue is bound to a different event loop")
+    assert forbidden.foreign_await(error) is not None
+    mark(error, 1)
+    assert forbidden.foreign_await(error) is None

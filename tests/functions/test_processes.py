@@ -163,8 +163,8 @@ async def test_what_cannot_be_rebuilt_is_told_as_for_other_steps() -> None:
     ("what", "kind", "says"),
     [
         ("stop", RuntimeError, "StopIteration"),
-        ("exit", SystemExit, "3"),
-        ("interrupt", StepFailed, "raised KeyboardInterrupt in its process"),
+        ("exit", StepFailed, "step 'perform' raised SystemExit(3): code in a run cannot end the process"),
+        ("interrupt", StepFailed, "step 'perform' raised KeyboardInterrupt(): code in a run cannot end the process"),
         ("cancel", StepFailed, "cancelled from inside"),
         ("return an object", UnstorableValue, "the result of step 'perform' cannot be stored: builtins.object at"),
     ],
@@ -173,6 +173,16 @@ async def test_whatever_is_raised_there_fails_the_step(what: str, kind: type[Bas
     error = await failure_of(what)
     assert type(error) is kind
     assert says in str(error)
+
+
+@pytest.mark.parametrize("what", ["exit", "interrupt"])
+async def test_a_step_that_wants_to_end_the_process_is_not_tried_again(what: str) -> None:
+    async with engine() as one:
+        run = await one.start(call("perform", what))
+        with pytest.raises(RunFailed):
+            await run.result()
+        (entry,) = (await one.history(run.id)).journal
+        assert entry.attempts == 1
 
 
 async def test_a_result_that_does_not_fit_its_annotation_fails_the_step() -> None:

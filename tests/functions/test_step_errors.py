@@ -54,7 +54,7 @@ async def raised_by(error: BaseException, sync: bool = False) -> Any:
         await env.advance(1)
         await env.engine.handle("r-1").result()
         first, again = seen
-        assert (type(first), first.args, str(first)) == (type(again), again.args, str(again))
+        assert (type(first), repr(first.args), str(first)) == (type(again), repr(again.args), str(again))
         return first
 
 
@@ -75,11 +75,15 @@ async def test_pythons_own_errors_come_back(error: Exception) -> None:
 async def test_what_cannot_be_rebuilt_is_a_step_failure_that_says_what_it_was() -> None:
     class Local(Exception): ...
 
-    for original in (Local("here"), Declined(object(), 1), Declined("c", 1, object())):  # type: ignore[arg-type]
+    error = await raised_by(Local("here"))
+    assert type(error) is StepFailed
+    assert "Local: here" in str(error)
+    assert error.failure is not None
+    for original in (Declined(object(), 1), Declined("c", 1, object())):  # type: ignore[arg-type]
         error = await raised_by(original)
-        assert type(error) is StepFailed
-        assert type(original).__qualname__ in str(error)
-        assert str(original) in str(error)
+        assert isinstance(error, Declined)
+        assert isinstance(error, StepFailed)
+        assert (str(error), error.cents) == (str(original), 1)
         assert error.failure is not None
 
 
@@ -112,9 +116,8 @@ async def test_a_step_that_cancels_itself_fails(sync: bool) -> None:
 
 async def test_a_group_of_errors_fails_the_step_and_tells_of_each() -> None:
     error = await raised_by(ExceptionGroup("two", [ValueError("a"), KeyError("b")]))
-    assert isinstance(error, StepFailed)
-    assert error.failure is not None
-    assert "ValueError: a" in error.failure.stack
+    assert type(error) is ExceptionGroup
+    assert [repr(one) for one in error.exceptions] == ["ValueError('a')", "KeyError('b')"]
 
 
 async def test_the_cause_of_an_error_comes_with_it() -> None:

@@ -422,7 +422,10 @@ def a_failed_branch_fails_the_run(graph: Graph[Any, Any]) -> None:
 @behaviour(
     "W23",
     input=["good", "bad"],
-    expected=["good", {"error": {"type": "ValueError", "message": "it is bad", "node": "work"}}],
+    expected=[
+        "good",
+        {"error": {"type": "ValueError", "message": "it is bad", "node": "work", "index": 1, "item": "bad"}},
+    ],
 )
 def the_error_of_a_branch_is_its_output(graph: Graph[Any, Any]) -> None:
     spread(graph, all_of(), collect("state.got"), does=refuse, on_error="branch_error")

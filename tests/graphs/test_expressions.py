@@ -128,7 +128,7 @@ def test_the_place_of_an_expression_in_a_mapping_is_its_path() -> None:
         ValueMap({"a": [1, {"b": "foo"}]}, "node 'n', input")
 
 
-def test_plain_paths_need_no_library() -> None:
+def test_expressions_need_no_library() -> None:
     script = (
         "import sys\n"
         "from perdure.graph import Graph, all_of, append, assign\n"
@@ -136,7 +136,7 @@ def test_plain_paths_need_no_library() -> None:
         "graph.node('a', assign({'state.x': 'input'}))\n"
         "graph.node('b', assign({'state.y': 'branch.item'}))\n"
         "graph.node('c', assign({}))\n"
-        "graph.edge('a', 'b', foreach='state.x')\n"
+        "graph.edge('a', 'b', foreach='state.x.filter(i, i.matches(\"a+\")) + [1]')\n"
         "graph.edge('b', 'c', join=all_of(), merge=append('state.got'))\n"
         "graph.build()\n"
         "assert not {'cel', 'yaml', 'httpx', 'minijinja'} & set(sys.modules)\n"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure import Retry, RunHandle, step
-from perdure.errors import JoinFailed, RunFailed
+from perdure.errors import InvalidDefinition, JoinFailed, RunFailed
 from perdure.graph import (
     END,
     Graph,
@@ -300,7 +300,7 @@ async def test_more_than_there_are_branches_can_never_arrive(source: StoreSource
 
 async def test_the_error_of_a_branch_is_its_output(source: StoreSource) -> None:
     graph = spread(all_of(), collect("state.got"), needs=refuse, on_error="branch_error")
-    error = {"type": "ValueError", "message": "bad is refused", "node": "work"}
+    error = {"type": "ValueError", "message": "bad is refused", "node": "work", "index": 1, "item": "bad"}
     assert await run(graph, source, ["a", "bad", "c"]) == {"got": ["a", {"error": error}, "c"]}
 
 
@@ -472,3 +472,40 @@ async def test_many_runs_of_nested_forks_at_once(source: StoreSource) -> None:
     async with Environment([graph], source) as env:
         results = await asyncio.gather(*[env.engine.run(graph(list(range(size)))) for size in range(20)])
         assert results == [{"got": list(range(size))} for size in range(20)]
+
+
+def unequal(**forks: Any) -> Graph[Any, Any]:
+    """One join over `short`, in the fork at `begin`, and `long`, in the fork at `part` inside of that."""
+    graph: Graph[Any, Any] = Graph("unequal")
+    for name in ("begin", "short", "part", "long"):
+        graph.node(name, assign({}))
+    graph.node("meet", assign({"state.met": "has(state.met) ? state.met + 1 : 1"}))
+    graph.node("end", assign({"output.met": "state.met"}))
+    graph.edge("begin", "short")
+    graph.edge("begin", "part")
+    graph.edge("part", "long", spawn=2)
+    graph.edge("short", "meet", join=all_of(forks.get("short")))
+    graph.edge("long", "meet", join=all_of(forks.get("long")))
+    graph.edge("meet", "end")
+    return graph
+
+
+@pytest.mark.parametrize("forks", [{}, {"short": "begin"}, {"long": "part"}])
+def test_a_join_over_forks_of_different_depth_asks_for_the_fork(forks: dict[str, str]) -> None:
+    with pytest.raises(InvalidDefinition) as wrong:
+        unequal(**forks).build()
+    [problem] = wrong.value.problems
+    assert problem.startswith("graph 'unequal', join at 'meet': its edges close forks of different depth")
+    assert "from 'short' the fork at 'begin'; from 'long' the fork at 'part'" in problem
+    assert "fork='begin'" in problem
+
+
+async def test_a_join_over_forks_of_different_depth_goes_on_once_if_the_fork_is_named(source: StoreSource) -> None:
+    assert await run(unequal(short="begin", long="begin"), source) == {"met": 1}
+
+
+@pytest.mark.parametrize("join", [any_of(timeout=1), any_of(timeout=1, on_timeout="proceed"), m_of(1, timeout=1)])
+def test_a_timeout_that_can_never_pass_is_refused(join: Any) -> None:
+    graph = spread(join, collect("state.got"))
+    with pytest.raises(InvalidDefinition, match=r"edge work -> .*, join.timeout: it counts from the first arrival"):
+        graph.build()

@@ -436,8 +436,8 @@ async def test_secrets_of_a_request_are_in_no_definition_journal_log_or_error(
 ) -> None:
     url, _ = server
     caplog.set_level(logging.DEBUG)
-    monkeypatch.setenv("SERVICE_TOKEN", TOKEN)
-    monkeypatch.setenv("SERVICE_KEY", KEY)
+    monkeypatch.setenv("PERDURE_SECRET_SERVICE_TOKEN", TOKEN)
+    monkeypatch.setenv("PERDURE_SECRET_SERVICE_KEY", KEY)
     graph: Graph[Any, Any] = Graph("web")
     for number, path in enumerate(["echo", "echo-text", "echo-failing"]):
         node = http(f"input + '/{path}'", secret="SERVICE_KEY", secret_headers={"X-Key": "SERVICE_TOKEN"})
@@ -470,7 +470,7 @@ async def test_a_secret_that_is_nowhere_is_named(
     source: StoreSource, server: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, asked = server
-    monkeypatch.delenv("SERVICE_KEY", raising=False)
+    monkeypatch.delenv("PERDURE_SECRET_SERVICE_KEY", raising=False)
     graph: Graph[Any, Any] = Graph("web")
     graph.node("ask", http("input", secret_headers={"X-Key": "SERVICE_KEY"}))
     error = await failure(graph, source, url)

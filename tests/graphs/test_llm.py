@@ -55,7 +55,7 @@ class PydanticVerdict(pydantic.BaseModel):
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch, llmock: LLMock) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("PERDURE_SECRET_OPENAI_API_KEY", KEY)
 
 
 def asking(prompt: str = "Say something.", *, retry: Retry | None = None, **options: Any) -> Graph[Any, Any]:
@@ -605,11 +605,11 @@ def test_a_secret_is_found_in_pieces() -> None:
 async def test_a_secret_that_is_nowhere_is_an_error_that_names_it(
     llmock: LLMock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY")
+    monkeypatch.delenv("PERDURE_SECRET_OPENAI_API_KEY")
     error = await failure(asking(secret="OPENAI_API_KEY"))
     assert isinstance(error, SecretNotFound)
-    assert "there is no secret 'OPENAI_API_KEY'; set it in the environment" in str(error)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-tést")
+    assert "there is no secret 'OPENAI_API_KEY'; set PERDURE_SECRET_OPENAI_API_KEY in the environment" in str(error)
+    monkeypatch.setenv("PERDURE_SECRET_OPENAI_API_KEY", "sk-tést")
     error = await failure(asking(secret="OPENAI_API_KEY"))
     assert isinstance(error, Misuse)
     assert "sk-" not in str(error)
@@ -646,7 +646,7 @@ async def test_an_engine_may_have_another_provider() -> None:
         ({"stall_timeout": 0}, "stall_timeout"),
         ({"stream": "\0"}, "stream: a stream's name cannot contain NUL"),
         ({"schema": {"type": "thing"}}, "schema: the type 'thing' is not known"),
-        ({"schema": "nowhere:Type"}, "schema: 'nowhere:Type' cannot be found"),
+        ({"schema": "nowhere:Type"}, "schema: there is no 'nowhere:Type' here"),
     ],
 )
 def test_a_definition_that_cannot_work_is_refused(options: dict[str, Any], said: str) -> None:

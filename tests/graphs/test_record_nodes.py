@@ -35,7 +35,7 @@ PATIENCE_S = 60.0
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-4711")
+    monkeypatch.setenv("PERDURE_SECRET_OPENAI_API_KEY", "sk-4711")
 
 
 def bodies(llmock: LLMock) -> list[dict[str, Any]]:
@@ -214,11 +214,11 @@ async def test_a_run_that_is_retried_looks_again(source: StoreSource) -> None:
         ({"kind": "function", "function": SHOUT, "more": 1}, "Object contains unknown field `more`"),
         ({"kind": "function", "function": SHOUT, "input": {"text": "state.x"}}, "'state' cannot be seen from here"),
         ({"kind": "human", "title": "{{ nodes.work }}"}, "title: 'nodes' cannot be seen from here; there is input"),
-        ({"kind": "function", "function": "subprocess:getoutput"}, "is no step or workflow that is imported here"),
-        ({"kind": "function", "function": f"{__name__}:plain"}, "is no step or workflow that is imported here"),
-        ({"kind": "function", "function": "antigravity:fly"}, "is no step or workflow that is imported here"),
-        ({"kind": "function", "function": "nothing"}, "is no step or workflow that is imported here"),
-        ({"kind": "human", "schema": f"{__name__}:Example"}, "is no step or workflow that is imported here"),
+        ({"kind": "function", "function": "subprocess:getoutput"}, "is no step or workflow"),
+        ({"kind": "function", "function": f"{__name__}:plain"}, "is no step or workflow"),
+        ({"kind": "function", "function": "antigravity:fly"}, "nothing is imported for a definition"),
+        ({"kind": "function", "function": "nothing"}, "there is no 'nothing'"),
+        ({"kind": "human", "schema": f"{__name__}:Example"}, "is no step or workflow"),
         ("text", "Expected `object`, got `str`"),
     ],
 )

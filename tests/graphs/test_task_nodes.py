@@ -588,7 +588,7 @@ def test_a_type_is_dumped_as_a_reference_to_it() -> None:
         (human(on_timeout="nodes."), {"timeout": 1}, "on_timeout: 'nodes.' does not parse"),
         (remote("q"), {"input": {"x": "whatever.y"}}, "input.x: 'whatever.y' uses the unknown name 'whatever'"),
         (remote("q"), {"retry": Retry(attempts=2)}, "retry: a remote node has none"),
-        (remote("q", schema="no.such:Type"), {}, "schema: 'no.such:Type' cannot be found"),
+        (remote("q", schema="no.such:Type"), {}, "schema: there is no 'no.such:Type' here"),
         (artifact("a"), {}, "value: an artifact has either a value or a template"),
         (artifact("a", "1", template="x"), {}, "value: an artifact has either a value or a template"),
         (artifact("a", "1"), {"timeout": 5}, "timeout: an artifact node has none"),

@@ -26,8 +26,10 @@ from perdure import (
     task,
     workflow,
 )
+from perdure.cooperation import Failure, Operation, Scope, Topic
 from perdure.graph import Graph, wait
-from perdure.http import Scope, make_token, serving
+from perdure.http import Scope as TokenScope
+from perdure.http import make_token, serving
 from perdure.ports import Store
 
 JSON = {"content-type": "application/json"}
@@ -119,7 +121,24 @@ greeting.node("says", says, input={"name": "input.name"})
 greeting.node("more", wait("told"))
 greeting.edge("says", "more")
 
-WORKFLOWS: list[Workflow[Any, Any]] = [greet, pays, sleeps, family, fails, asks, makes, greeting]
+ORDERS, APPROVALS = Topic("orders", dict[str, Any]), Topic("approvals", dict[str, Any])
+places: Operation[dict[str, Any]] = Operation("places", ORDERS)
+
+
+@places.step
+async def book(scope: Scope, order: dict[str, Any]) -> None:
+    if order.get("asks"):
+        await scope.emit(APPROVALS, order)
+
+
+@book.rollback
+async def unbook(scope: Scope, order: dict[str, Any], cause: Failure) -> None: ...
+
+
+WORKFLOWS: list[Workflow[Any, Any] | Operation[Any]] = [
+    *(greet, pays, sleeps, family, fails, asks, makes, greeting),
+    places,
+]
 
 
 class Site:
@@ -131,7 +150,7 @@ class Site:
         self.http = http
         self.url = url
 
-    async def token(self, name: str, scope: Scope | str) -> dict[str, str]:
+    async def token(self, name: str, scope: TokenScope | str) -> dict[str, str]:
         """The header of a new token."""
         return {"authorization": f"Bearer {await make_token(self.client, name, scope)}"}
 
@@ -167,7 +186,7 @@ async def site(
     client = Client(make_store(), poll_s=0.05)
     options = {"poll_s": 0.02, "requests_burst": 100_000, **options}
     async with engine, client:
-        header = {"authorization": f"Bearer {await make_token(client, 'root', Scope.ADMIN)}"}
+        header = {"authorization": f"Bearer {await make_token(client, 'root', TokenScope.ADMIN)}"}
         async with (
             serving(client, port=0, **options) as url,
             httpx.AsyncClient(base_url=f"{url}/api/v1", headers=header, timeout=60, trust_env=False) as http,

@@ -21,6 +21,9 @@ async def test_an_event_reaches_its_run_once_however_often_it_is_sent(make_any_s
         assert (sent["outcome"], sent["run_ids"]) == ("delivered", ["r-1"])
         again = told(await here.http.post("/runs/r-1/events", json=body, headers=key), 202)
         assert again["outcome"] == "queued"
+        other = {"name": "Paid", "value": {"amount": 8}}
+        reused = refused(await here.http.post("/runs/r-1/events", json=other, headers=key), 409, "key_reused")
+        assert reused["key"] == "payment-1"
         assert (await here.until("r-1", "succeeded"))["output"] == 7
         assert told(await here.http.get("/events", params={"to": "r-1"})) == []
         rows = told(await here.http.get("/runs/r-1/history"))["audit"]
@@ -46,6 +49,8 @@ async def test_an_event_that_is_none_is_refused(make_store: MakeStore) -> None:
         refused(await here.http.post("/events", json={"name": "a\0"}), 422, "invalid_definition")
         refused(await here.http.post("/events", json={"name": "perdure.task/x"}), 422, "invalid_arguments")
         refused(await here.http.post("/events", json={"name": "x", "value": 10**400}), 422, "unstorable_value")
+        misfit = {"name": "Paid", "value": {"amount": "much"}}
+        refused(await here.http.post("/events", json=misfit), 422, "invalid_arguments")
         assert told(await here.http.get("/events")) == []
 
 

@@ -51,15 +51,26 @@ async def test_a_graph_started_by_name_says_what_it_is_and_where_its_tokens_are(
         async with httpx.AsyncClient(base_url=f"{url}/api/v1", headers=here.http.headers, trust_env=False) as http:
             tokens = told(await http.get("/runs/g-1/tokens"))
             assert (tokens["workflow"], tokens["nodes"]["says"]["completed"]) == ("greeting", 1)
+            assert [(one["id"], one["path"], one["state"]) for one in tokens["tokens"]] == [(1, "root", "executing")]
+            page = told(await http.get("/runs/g-1/graph-events", params={"limit": 2}))
+            assert [(one["seq"], one["kind"]) for one in page["events"]] == [(1, "run_started"), (2, "token_spawned")]
+            rest = told(await http.get("/runs/g-1/graph-events", params={"after": page["cursor"]}))
+            assert (rest["events"][-1]["kind"], rest["cursor"]) == ("node_started", None)
+            refused(await http.get("/runs/g-1/graph-events", params={"limit": 0}), 400, "invalid_request")
+            refused(await http.get("/runs/nobody/graph-events"), 404, "run_not_found")
             drawn = told(await http.get("/runs/g-1/graph"))
             assert drawn["form"] == "svg"
             assert "<svg" in drawn["text"]
             assert "flowchart" in told(await http.get("/runs/g-1/graph", params={"form": "mermaid"}))["text"]
             refused(await http.get("/runs/nobody/tokens"), 404, "run_not_found")
+            view = told(await http.get("/runs/g-1/definition"))
+            assert (view["workflow"], view["is_current"], view["definition"]["graph"]) == ("greeting", True, "greeting")
+            refused(await http.get("/runs/nobody/definition"), 404, "run_not_found")
             await here.start("greet", "r-1", name="ada")
             refused(await http.get("/runs/r-1/graph"), 422, "misuse")
-        # A server that has only the store does not know the graph.
-        refused(await here.http.get("/runs/g-1/tokens"), 422, "misuse")
+        # A server that has only the store knows the definition that the run was started with.
+        assert told(await here.http.get("/runs/g-1/tokens")) == tokens
+        assert told(await here.http.get("/runs/g-1/definition")) == {**view, "is_current": None}
 
 
 @pytest.mark.parametrize("order", ["good", "bad"])

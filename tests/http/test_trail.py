@@ -8,6 +8,7 @@ from typing import Any
 from perdure.http import create_app
 from perdure.ports import Store
 from perdure.removals import REMOVAL
+from perdure.topics import HANDLER
 from tests.http.site import Luck, Paid, Site, site, told
 
 MakeStore = Callable[[], Store]
@@ -116,6 +117,59 @@ async def tokens(ann: Ann) -> None:
     assert (await ann.does("DELETE", "/tokens/bob"))["made_by"] == "ann"
 
 
+async def topics(ann: Ann) -> None:
+    await ann.does("POST", "/topics/approvals/handlers", {"name": "boss"})
+    assert (await ann.here.client.record(HANDLER, "approvals/boss")).actor == "ann"
+    for verb in ("complete", "fail", "retire"):
+        root, run_id = await emitted(ann)
+        boss = (await ann.here.client.runs(workflow="boss", status="created")).runs[0].id
+        if verb == "complete":
+            await ann.does("POST", f"/runs/{boss}/complete", {"values": {"ok": True}})
+        elif verb == "fail":
+            await ann.does("POST", f"/runs/{boss}/fail", {"reason": "no"})
+        else:
+            await ann.does("POST", "/topics/approvals/handlers/boss/retire", {"release": True})
+            assert (await ann.here.client.record(HANDLER, "approvals/boss")).version == 2
+        assert await ann.rows(boss)
+        await ann.here.until(run_id, "succeeded", "rolled_back")
+        if verb == "complete":
+            await ann.does("POST", f"/roots/{root}/roll-back", {"reason": "returned"})
+            await ann.here.until(boss, "rolling_back")
+            await ann.does("POST", f"/runs/{boss}/complete-rollback", {})
+            await ann.here.until(run_id, "rolled_back")
+            assert "rolled_back" in await ann.rows(boss)
+            assert "rolling_back" in await ann.rows(run_id)
+
+
+async def roots(ann: Ann) -> None:
+    await ann.does("POST", "/topics/approvals/handlers", {"name": "boss"})
+    root, run_id = await emitted(ann)
+    before = len(await ann.rows(run_id))
+    await ann.does("POST", f"/roots/{root}/cancel", {"reason": "enough"})
+    await ann.here.until(run_id, "rolled_back")
+    assert len(await ann.rows(run_id)) > before
+
+
+async def cancellation_tokens(ann: Ann) -> None:
+    message = {"message": {}, "delay_s": 3600, "cancellation_tokens": ["deploy-17"]}
+    root = await ann.does("POST", "/topics/orders/messages", message)
+    (run_id,) = root["run_ids"]
+    await ann.here.until(run_id, "suspended")
+    before = len(await ann.rows(run_id))
+    await ann.does("POST", "/cancellation-tokens/cancel", {"name": "deploy-17"})
+    await ann.here.until(run_id, "rolled_back")
+    assert len(await ann.rows(run_id)) > before
+
+
+async def emitted(ann: Ann) -> tuple[str, str]:
+    """A root, and the run that handles its message and waits for the boss."""
+    root = await ann.does("POST", "/topics/orders/messages", {"message": {"asks": True}})
+    (run_id,) = root["run_ids"]
+    assert {"created", "running"} & set(await ann.rows(run_id))
+    await ann.here.until(run_id, "suspended")
+    return root["id"], run_id
+
+
 async def waiting(ann: Ann, id: str) -> None:
     await ann.here.start("pays", id, order="o")
     await ann.here.until(id, "suspended")
@@ -138,6 +192,15 @@ TRIED: dict[Callable[[Ann], Awaitable[None]], set[str]] = {
         *(f"POST /executors/tasks/{{task_id}}/{verb}" for verb in ("heartbeat", "release", "complete", "fail")),
     },
     tokens: {"POST /tokens", "DELETE /tokens/{name}"},
+    topics: {
+        "POST /topics/{topic}/messages",
+        "POST /topics/{topic}/handlers",
+        "POST /topics/{topic}/handlers/{name}/retire",
+        *(f"POST /runs/{{run_id}}/{verb}" for verb in ("complete", "fail", "complete-rollback")),
+        "POST /roots/{root_id}/roll-back",
+    },
+    roots: {"POST /roots/{root_id}/cancel"},
+    cancellation_tokens: {"POST /cancellation-tokens/cancel"},
 }
 
 

@@ -7,13 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import pytest
 
 from perdure import Client
+from perdure.errors import StoreBusy
 from perdure.http import create_app, serving
 from perdure.http.problems import every_error, meanings, table
+from perdure.http.routes import metrics
+from perdure.kernel.records import Engine
 from perdure.ports import Store
 from perdure.storage.memory import MemoryStore
-from tests.http.site import refused, site, told
+from perdure.testing import StoreProxy
+from tests.http.site import greet, refused, site, told
 
 MakeStore = Callable[[], Store]
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -57,6 +62,55 @@ async def test_metrics_can_be_read_by_prometheus(make_store: MakeStore) -> None:
         assert 'perdure_http_requests_total{method="POST",route="/api/v1/runs",status="201"} 1' in lines
         assert any('route="/api/v1/runs/{run_id}",status="200"' in line for line in lines)
         assert "r-1" not in answer.text
+        assert "perdure_store_up 1" in lines
+        assert "perdure_runs_stranded 0" in lines
+
+
+async def test_metrics_count_holds_by_kind_and_what_nobody_has_the_code_of(make_store: MakeStore) -> None:
+    async with site(make_store) as here:
+        for id in ("r-1", "r-2"):
+            await here.start("sleeps", id)
+            await here.until(id, "suspended")
+        assert await here.engine.pause("r-1")
+        assert here.engine.stats.holds == {"paused": 1}
+        lines = (await here.http.get(f"{here.url}/metrics")).text.splitlines()
+        assert 'perdure_runs_held{hold="paused"} 1' in lines
+        assert "perdure_runs_stranded 0" in lines
+    async with site(make_store, workflows=[greet]) as here:
+        lines = (await here.http.get(f"{here.url}/metrics")).text.splitlines()
+        assert "perdure_runs_stranded 1" in lines
+        assert 'perdure_holds_total{hold="paused"} 0' in lines  # It counts what this process has done.
+
+
+async def test_metrics_say_that_the_store_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are what somebody looks at then."""
+    monkeypatch.setattr(metrics, "_PATIENCE_S", 0.05)
+    store = Away(MemoryStore())
+    async with (
+        Client(store) as client,
+        serving(client, port=0) as url,
+        httpx.AsyncClient(base_url=url, trust_env=False) as http,
+    ):
+        assert "perdure_store_up 1" in (await http.get("/metrics")).text.splitlines()
+        store.is_away = True
+        answer = await http.get("/metrics")
+        assert answer.status_code == 200
+        lines = answer.text.splitlines()
+        assert "perdure_store_up 0" in lines
+        assert any(line.startswith("perdure_commits_total ") for line in lines)
+        assert not any(line.startswith("perdure_runs_held") for line in lines)
+        store.is_away = False
+
+
+class Away(StoreProxy):
+    """A store that does not say who is there, on demand."""
+
+    is_away = False
+
+    async def engines(self, *, living: bool = False) -> list[Engine]:
+        if self.is_away:
+            raise StoreBusy("the way is broken")
+        return await super().engines(living=living)
 
 
 def test_every_error_has_a_code_a_status_and_a_meaning() -> None:

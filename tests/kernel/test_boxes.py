@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from perdure.errors import InvariantViolated
 from perdure.kernel import boxes
 from perdure.kernel.boxes import EMPTY, Box
 from perdure.kernel.records import Event, Wait
@@ -64,13 +67,14 @@ def test_what_an_end_has_won_is_known_until_its_position_is_done_with() -> None:
 
 
 def test_an_end_that_won_elsewhere_does_not_keep_events_from_open_positions() -> None:
-    box = boxes.fire(boxes.add_waits(Box(events=(an_event(),)), [a_wait("1")]), "7", 0)
+    box = boxes.fire(boxes.add_waits(boxes.opened([], [an_event()]), [a_wait("1")]), "7", 0)
     _, winners = boxes.settle(box, NOW)
     assert [event.position for event in winners] == ["1"]
 
 
 def test_settling_gives_open_positions_the_earliest_that_fit_and_have_not_expired() -> None:
-    box = Box(events=(an_event("old", expires_at=NOW), an_event("b", "b"), an_event("e-1"), an_event("e-2")))
+    events = [an_event("old", expires_at=NOW), an_event("b", "b"), an_event("e-1"), an_event("e-2")]
+    box = boxes.opened([], events)
     box = boxes.add_waits(box, [a_wait("1"), a_wait("2", where=(("colour", '"red"'),)), a_wait("3")])
     box, winners = boxes.settle(box, NOW)
     assert [(event.id, event.position) for event in winners] == [("e-1", "1"), ("e-2", "3")]
@@ -108,3 +112,31 @@ def test_a_timer_wins_an_open_position_once() -> None:
     assert not boxes.is_open(box, "1")
     box, given = boxes.put(box, an_event())
     assert given.position is None
+
+
+def test_what_a_position_would_be_given_is_what_settling_gives_it() -> None:
+    events = [an_event("old", expires_at=NOW), an_event("b", "b"), an_event("e-1"), an_event("e-2")]
+    box = boxes.opened([], events)
+    options = [a_wait("1", kind="timer", name="timer"), a_wait("1", option=1), a_wait("1", "b", option=2)]
+    found = boxes.first_of(box, options, NOW)
+    assert found is not None
+    left, event, option = found
+    assert (event.id, option) == ("b", 2)
+    assert [other.id for other in left.events] == ["old", "e-1", "e-2"]
+    _, (given,) = boxes.settle(boxes.add_waits(box, options), NOW)
+    assert (given.id, given.option) == (event.id, option)
+    assert boxes.first_of(box, [a_wait("1", "c")], NOW) is None
+    assert boxes.first_of(box, [a_wait("1", where=(("colour", '"red"'),))], NOW) is None
+
+
+def test_what_was_read_ahead_is_gone_even_if_it_has_expired_since() -> None:
+    box = boxes.opened([], [an_event("e-1"), an_event("e-2"), an_event("e-3")])
+    left = boxes.read_ahead(box, ["e-2", "gone"])
+    assert [event.id for event in left.events] == ["e-1", "e-3"]
+    assert boxes.read_ahead(box, ["e-1", "e-2", "e-3"]) is EMPTY
+
+
+def test_what_has_won_a_wait_is_not_read_ahead() -> None:
+    box, _ = boxes.put(with_waits(a_wait("1")), an_event())
+    with pytest.raises(InvariantViolated, match="have won a wait"):
+        boxes.read_ahead(box, ["e"])

@@ -67,8 +67,17 @@ def test_a_run_that_is_not_admitted_waits_as_created_without_an_owner() -> None:
     decision = decided(None, replace(START, admit=False))
     run = decision.run
     assert run is not None
-    assert (run.status, run.owner, run.claim, run.started_at) == ("created", None, 0, None)
+    assert (run.status, run.owner, run.claim, run.started_at) == ("created", None, 1, None)
     assert decision.effects == ()
+
+
+def test_whether_a_created_run_is_known_to_be_a_function_is_kept() -> None:
+    known = decided(None, replace(START, admit=False)).run
+    by_name = decided(None, replace(START, admit=False, model="")).run
+    assert known is not None
+    assert by_name is not None
+    assert (known.model, known.known_model) == ("function", "function")
+    assert (by_name.model, by_name.claim, by_name.known_model) == ("function", 0, "")
 
 
 @pytest.mark.parametrize("status", list(Status))
@@ -263,12 +272,12 @@ def test_a_retry_archives_from_the_failed_entry_and_runs_again() -> None:
     assert (row.was, row.became, row.cause, row.actor) == ("failed", "running", "retried", "ada")
 
 
-def test_a_retry_drops_a_deadline_that_would_end_the_run_at_once() -> None:
-    passed = decided(a_run(Status.FAILED, deadline=NOW), RETRY)
+def test_a_retry_begins_a_deadline_anew_that_would_end_the_run_at_once() -> None:
+    passed = decided(a_run(Status.FAILED, created_at=NOW - 300, deadline=NOW), RETRY)
     ahead = decided(a_run(Status.FAILED, deadline=NOW + 1), RETRY)
     assert passed.run is not None
     assert ahead.run is not None
-    assert (passed.run.deadline, ahead.run.deadline) == (None, NOW + 1)
+    assert (passed.run.deadline, ahead.run.deadline) == (NOW + 300, NOW + 1)
     assert "deadline" in passed.audit[0].details
 
 

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from perdure import Client, Engine, workflow
+from perdure.cooperation import Topic
 from perdure.errors import RunNotFound
 from tests.starting.conftest import Begin
 from tests.starting.transactions import ON_POSTGRES
@@ -19,6 +20,7 @@ from tests.storage.postgres.meddling import meddler
 
 # However each driver has it.
 CUT = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, psycopg.Error, DBAPIError)
+ORDERS = Topic("emitted.orders", dict[str, str])
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -40,6 +42,30 @@ async def test_a_connection_that_is_cut_before_the_commit(url: str, begin: Begin
         with pytest.raises(RunNotFound):
             await run.status()
         assert await engine.run(ship(new_id), id=new_id) == f"{new_id} shipped"
+
+
+@pytest.mark.parametrize("mode", ["emit", "commit"])
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+async def test_a_process_that_is_killed_before_or_after_it_commits_a_message(
+    urls: dict[str, str], backend: str, mode: str, new_id: str
+) -> None:
+    url = urls[backend]
+    async with Client(url) as client:
+        await client.register_handler(ORDERS, "clerk")
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.starting.dying", url, new_id, mode], stdout=subprocess.PIPE, cwd=ROOT
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"started\n"
+            process.kill()
+        waiting = (await client.runs(workflow="clerk", status="created")).runs
+        assert len(waiting) == (1 if mode == "commit" else 0)
+        root = await client.emit(ORDERS, {"id": new_id}, id=new_id)
+        assert [run.id for run in waiting] in ([], list(root.run_ids))
+        for run_id in root.run_ids:
+            await client.complete_handler(run_id)
+        await root.finished()
+        await client.retire_handler(ORDERS, "clerk")
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])

@@ -12,7 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from perdure import Retry, Workflow, current_step, resource, sleep, step, workflow
-from perdure.errors import CommitRefused, EngineStopped, InvariantViolated, Misuse, RunFailed
+from perdure.cooperation import Operation, Topic
+from perdure.errors import CommitRefused, EngineStopped, InvalidDefinition, InvariantViolated, Misuse, RunFailed
 from perdure.kernel.records import Engine, Wait
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import CRASH_POINTS, Environment, Fault, VirtualClock, check_store, run_with_crashes
@@ -269,7 +270,7 @@ def keep_an_owner(database: MemoryDatabase) -> None:
 
 
 def keep_a_wait(database: MemoryDatabase) -> None:
-    database.tables.waits["r"] = {("1", 0): Wait(run_id="r", position="1", kind="timer", name="sleep", due_at=1)}
+    database.tables.waits["r"] = {"1": {0: Wait(run_id="r", position="1", kind="timer", name="sleep", due_at=1)}}
 
 
 def repeat_a_position(database: MemoryDatabase) -> None:
@@ -313,7 +314,7 @@ async def test_a_suspended_run_that_waits_for_nothing_is_found() -> None:
         database.tables.waits.clear()
         with pytest.raises(InvariantViolated, match="waits for nothing"):
             await env.check()
-        database.tables.waits["r"] = {("9", 0): Wait(run_id="r", position="9", kind="beat", name="a step that runs")}
+        database.tables.waits["r"] = {"9": {0: Wait(run_id="r", position="9", kind="beat", name="a step that runs")}}
         with pytest.raises(InvariantViolated, match="waits for nothing"):
             await env.check()
 
@@ -329,9 +330,9 @@ class SlowStore(StoreProxy):
         super().__init__(MemoryStore())
         self.turns = asyncio.Semaphore(0)
 
-    async def engines(self) -> list[Engine]:
+    async def engines(self, *, living: bool = False) -> list[Engine]:
         await self.turns.acquire()
-        return await super().engines()
+        return await super().engines(living=living)
 
 
 async def test_a_watched_store_is_idle_when_all_that_it_was_asked_is_answered() -> None:
@@ -361,3 +362,33 @@ async def test_a_watched_store_is_idle_when_who_asked_has_gone() -> None:
     assert not idle.done()
     asked.cancel()
     await idle
+
+
+class SlowToRead(MemoryStore):
+    """Reading takes so many turns of the loop that an idle environment would move the clock."""
+
+    async def audit(self, run_id: str) -> list[Any]:
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        return [*await super().audit(run_id)]
+
+
+async def test_no_time_passes_while_what_is_stored_is_checked() -> None:
+    database = MemoryDatabase()
+    async with Environment([month], lambda: SlowToRead(database)) as env:
+        await env.engine.start(month(), id="r-1")
+        await env.quiet()
+        before = env.clock.now()
+        assert await env.check() == 1
+        assert env.clock.now() == before
+        await env.settle()
+        assert await env.engine.handle("r-1").result() == "worked"
+
+
+async def test_an_engine_that_cannot_be_opened_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(InvalidDefinition, match="has no steps"):
+        async with Environment([Operation("place", Topic("orders", dict[str, Any]))]):
+            pass
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not caplog.records

@@ -34,8 +34,15 @@ def _event_of_a_finished_run(tables: EventTables) -> None:
     tables.events["over"] = {"e": replace(event, run_id="over", position=None)}
 
 
+def _change_waits(tables: EventTables, run_id: str, **changed: object) -> None:
+    tables.waits[run_id] = {
+        position: {option: replace(wait, **changed) for option, wait in options.items()}
+        for position, options in tables.waits[run_id].items()
+    }
+
+
 def _position_not_marked(tables: EventTables) -> None:
-    tables.waits["paused"] = {key: replace(wait, due_at=None) for key, wait in tables.waits["paused"].items()}
+    _change_waits(tables, "paused", due_at=None)
 
 
 def _winner_gone(tables: EventTables) -> None:
@@ -43,9 +50,7 @@ def _winner_gone(tables: EventTables) -> None:
 
 
 def _end_overlooked(tables: EventTables) -> None:
-    tables.waits["follows"] = {
-        key: replace(wait, target="over") for key, wait in tables.waits["follows"].items()
-    }  # fmt: skip
+    _change_waits(tables, "follows", target="over")
 
 
 def _event_overlooked(tables: EventTables) -> None:

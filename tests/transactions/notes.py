@@ -29,6 +29,7 @@ class Script:
     def __init__(self, table: str) -> None:
         self.table = table
         self.begun = 0
+        self.url = ""  # of the database, for steps that need another connection
         self.act: Callable[[CurrentStep], Any] = lambda _: None
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from perdure import current_step, resource
+from perdure import Retry, current_step, resource
 from perdure.cooperation import Failure, Operation, Scope, Topic, go_to
 from perdure.errors import InvalidDefinition, ScopeFailed
 from perdure.storage.memory import MemoryStore
@@ -25,14 +26,14 @@ def nothing(_scope: Scope, _number: int) -> None:
     """What a step does beyond its notes."""
 
 
-def add(kind: str, operation: Operation[int], name: str, act: Act = nothing) -> None:
+def add(kind: str, operation: Operation[int], name: str, act: Act = nothing, retry: Retry | None = None) -> None:
     """A step that takes its message down, and takes it back with the opposite number."""
     if kind == "sqlite":
 
         def note(number: int) -> None:
             current_step().connection.execute(f"insert into {resource(Script).table} (number) values (?)", (number,))
 
-        @operation.step(name=name, transactional=True)
+        @operation.step(name=name, transactional=True, retry=retry)
         def plain(scope: Scope, number: int) -> Any:
             note(number)
             return act(scope, number)
@@ -46,7 +47,7 @@ def add(kind: str, operation: Operation[int], name: str, act: Act = nothing) -> 
     async def note_it(number: int) -> None:
         await current_step().connection.execute(f"insert into {resource(Script).table} (number) values ($1)", number)
 
-    @operation.step(name=name, transactional=True)
+    @operation.step(name=name, transactional=True, retry=retry)
     async def awaited(scope: Scope, number: int) -> Any:
         await note_it(number)
         return act(scope, number)
@@ -114,6 +115,19 @@ async def happens_once(world: World, operations: list[Operation[int]], expected:
 async def test_steps_and_what_they_emit_happen_once_and_are_undone_once(world: World) -> None:
     """The last step raises: its own writes vanish, the others' are undone, the child's among them."""
     await happens_once(world, shop(world.kind, last=fails), "LookupError", [-2, -1, 1, 2])
+
+
+def fails_twice(scope: Scope, number: int) -> None:
+    emits(scope, number)
+    if current_step().attempt < 3:
+        raise LookupError("not yet")
+
+
+async def test_what_a_failed_attempt_wrote_vanishes_with_it_and_the_last_one_counts(world: World) -> None:
+    pay, ship = Operation("pay", PAY), Operation("ship", SHIP)
+    add(world.kind, pay, "take", fails_twice, retry=Retry(initial=timedelta(seconds=5), jitter=0))
+    add(world.kind, ship, "send")
+    await happens_once(world, [pay, ship], "done", [1, 2])
 
 
 async def test_steps_and_what_they_emit_are_committed_together(world: World) -> None:

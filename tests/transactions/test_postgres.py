@@ -237,18 +237,3 @@ async def test_a_connection_that_breaks_at_the_commit_leaves_no_doubt(world: Pos
     assert await world.numbers(url) == [1, 2]
     assert world.script.begun == (3 if moment == "before" else 2)
     assert await world.staged(url) == 0
-
-
-async def test_a_connection_that_breaks_in_the_step_is_a_failure_of_that_attempt(world: PostgresWorld) -> None:
-    url = await world.fresh()
-
-    async def act(me: CurrentStep) -> None:
-        if me.attempt == 1:
-            await me.connection.execute("select pg_terminate_backend(pg_backend_pid())")
-
-    world.script.act = act
-    async with Environment(world.program.workflows, url, **world.options) as env:
-        assert await env.engine.run(world.program.one(7), id="r") == 7
-        (entry,) = (await env.engine.history("r")).journal
-        assert entry.attempts == 2
-    assert await world.numbers(url) == [7]

@@ -107,7 +107,7 @@ async def test_a_step_that_fails_for_good_leaves_nothing(world: World) -> None:
     assert await world.numbers(url) == []
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), StopIteration(), asyncio.CancelledError()])
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration(), asyncio.CancelledError()])
 async def test_whatever_a_step_raises_is_its_failure_alone(world: World, error: BaseException) -> None:
     url = await world.fresh()
     world.script.act = always(error)

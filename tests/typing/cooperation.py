@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import assert_type
 
 from msgspec import Struct
 
+from perdure import Retry
 from perdure.cooperation import Context, Failure, Key, NextStep, Operation, OperationStep, Scope, Topic, repeat
 
 
@@ -24,7 +26,10 @@ assert_type(place, Operation[Order])
 
 @place.step
 async def take_stock(scope: Scope, order: Order) -> None:
-    assert_type(await scope.emit(stock, Take(order.sku)), str)
+    assert_type(await scope.emit(stock, Take(order.sku), delay=timedelta(hours=1)), str)
+    assert_type(scope.returned("price", int, handler="stock", topic=stock), list[int])
+    scope.emit(stock, Take(order.sku), delay=5)  # E: Argument "delay"
+    scope.emit(stock, Take(order.sku), deadline="soon")  # E: Argument "deadline"
     scope.emit(stock, order)  # E: Cannot infer value of type parameter "M" of "emit"
 
 
@@ -44,7 +49,14 @@ def try_elsewhere(scope: Scope, order: Order, failure: Failure, attempt: int) ->
 def tidy(scope: Scope, order: Order) -> None: ...
 
 
-@place.step(name="pay")
+@take_stock.rollback(retry=3)  # E: No overload variant of "rollback"
+async def undo(scope: Scope, order: Order, cause: Failure) -> None: ...
+
+
+place.step(timeout="5")  # E: No overload variant of "step"
+
+
+@place.step(name="pay", retry=Retry(attempts=5), timeout=timedelta(seconds=5), heartbeat_timeout=2.5)
 def pay(scope: Scope, order: Order) -> NextStep | None:
     return None
 

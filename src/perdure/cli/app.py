@@ -25,6 +25,7 @@ from perdure.cli import (
     starting,
     tasks,
     tokens,
+    topics,
     worker,
 )
 
@@ -38,6 +39,7 @@ CAPABILITIES = (
     runs,
     events,
     dead_letters,
+    topics,
     tasks,
     artifacts,
     graphs,

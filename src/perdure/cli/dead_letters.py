@@ -47,7 +47,10 @@ def _add_list(letters: typer.Typer) -> None:
             desk.document({"dead_letters": found})
             return
         width = 60 if desk.is_terminal else 100_000
-        rows = [(one.id, one.name, one.to, one.target_status, one.sent_at, brief(one.value, width)) for one in found]
+        rows = [
+            (one.id, one.name, one.to, one.reason or one.target_status, one.sent_at, brief(one.value, width))
+            for one in found
+        ]
         desk.table(("id", "name", "was to", "which is", "sent", "value"), rows, empty="there are no dead letters")
 
 

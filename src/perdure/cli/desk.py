@@ -51,12 +51,15 @@ class Desk:
         self._console: Console | None = None
 
     @asynccontextmanager
-    async def client(self) -> AsyncGenerator[Client]:
-        """A client of the store. It makes no store and brings none up to date: raises Refusal if that were needed."""
+    async def client(self, patience_s: float | None = None) -> AsyncGenerator[Client]:
+        """A client of the store, with the usual patience unless given. It makes no store and brings none up to date:
+        raises Refusal if that were needed."""
         await self.check_store()
         from perdure.client import Client
+        from perdure.coordinator.patience import Limits
 
-        async with Client(self.settings.store, codec=self.settings.codec) as client:
+        limits = Limits() if patience_s is None else Limits(patience_s=patience_s)
+        async with Client(self.settings.store, codec=self.settings.codec, limits=limits) as client:
             yield client
 
     async def check_store(self) -> None:

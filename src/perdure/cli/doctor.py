@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _ACTIVE_MAX = 10_000
 _NAMED = 3
+_PATIENCE_S = 5.0  # Whoever asks for the doctor wants to know that the store does not answer.
 _CLOCK_OFF = timedelta(seconds=2)
 _ROOM_MIN_BYTES, _ROOM_SCARCE_BYTES = 100 * 1024**2, 1024**3
 
@@ -58,11 +59,11 @@ async def examine(desk: Desk) -> tuple[list[Finding], int]:
     """All findings, and the exit code."""
     url = desk.settings.store
     not_in_memory(url)
-    findings = [_disk(url)]
+    findings = [_disk(url), *_files(url)]
     try:
         findings.append(await _schema(url))
         if findings[-1].state == "ok":
-            async with desk.client() as client:
+            async with desk.client(patience_s=_PATIENCE_S) as client:
                 looks: list[Callable[[Client], Awaitable[Finding]]] = [
                     _engines, _stranded, _held, _overdue, _dead_letters, _clock,
                 ]  # fmt: skip
@@ -78,9 +79,17 @@ async def examine(desk: Desk) -> tuple[list[Finding], int]:
 
 
 async def _schema(url: str) -> Finding:
-    from perdure.upgrading import look
+    from perdure import upgrading
 
-    schema = await look(url)
+    schema = await upgrading.examine(url)
+    if schema.lacks:
+        more = f" and {len(schema.lacks) - _NAMED} more" if len(schema.lacks) > _NAMED else ""
+        return Finding(
+            check="store",
+            state="problem",
+            found=f"lacks {', '.join(schema.lacks[:_NAMED])}{more}: engines start over, and stop in the end",
+            todo="restore tables from a backup; have the schema's owner grant rights: perdure migrate --grant ROLE",
+        )
     if schema.is_current:
         return Finding(check="store", state="ok", found=f"can be reached; schema version {schema.known}")
     if not schema.found:
@@ -114,9 +123,39 @@ def _disk(url: str) -> Finding:
     return Finding(check="disk", state=state, found=found, todo=todo)
 
 
+def _files(url: str) -> list[Finding]:
+    """What is known of an SQLite file: what was lost of it, and whether this SQLite has a bug that can damage it."""
+    from perdure.upgrading import look_at_file
+
+    file = file_of(url)
+    if file is None:
+        return []
+    view = look_at_file(file)
+    findings = [
+        Finding(check="file", state="problem", found=lost, todo=f"when that is dealt with, delete {note}")
+        for note, lost in view.lost
+    ]
+    version = view.sqlite_version
+    if view.has_reset_bug:
+        findings.append(
+            Finding(
+                check="SQLite",
+                state="warning",
+                found=f"version {version} has the WAL-reset bug (3.7.0 to 3.51.2): where several processes write to one"
+                " file, a rare race can damage it",
+                todo="use a Python with SQLite 3.51.3 or newer; until then let one engine at a time"
+                " have the file, and no other program that writes it or makes checkpoints",
+            )
+        )
+    else:
+        findings.append(Finding(check="SQLite", state="ok", found=f"version {version}"))
+    return findings
+
+
 async def _engines(client: Client) -> Finding:
     from perdure.kernel.status import ACTIVE
 
+    await client.mark_dead_engines()  # Those that have ended without a word are not counted as alive.
     me = (socket.gethostname(), os.getpid())
     alive = [one for one in await client.engines() if (one.host, one.pid) != me]
     working = [one for one in alive if one.workflows]
@@ -165,7 +204,9 @@ async def _held(client: Client) -> Finding:
     if not found:
         return Finding(check="held runs", state="ok", found="none")
     advice = {
-        "blocked": "blocked: deploy code that fits their journal, and they go on by themselves",
+        "blocked": "blocked: see why (perdure runs show ID). Code does not fit their journal: deploy code that does,"
+        " and they go on by themselves. The store is damaged: correct the row that is named, then perdure runs resume"
+        " ID",
         "poison": "poison: they kept killing their process; look at their history, then perdure runs resume ID",
         "paused": "paused: perdure runs resume ID",
     }

@@ -10,6 +10,7 @@ import typer
 from perdure.cli.desk import Desk
 from perdure.cli.texts import ago, tame
 from perdure.cli.verbs import verb
+from perdure.views import EngineView
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,11 +30,17 @@ def add_to(app: typer.Typer) -> None:
                 one.host,
                 one.pid,
                 ago(one.started_at) if desk.is_terminal else one.started_at,
-                ", ".join(tame(f"{name} {version}".rstrip()) for name, version in one.workflows),
+                ", ".join(tame(" ".join(code).rstrip()) for code in code_of(one)),
             )
             for one in found
         ]
         desk.table(("id", "kind", "host", "pid", "started", "workflows"), rows, empty="no engine is alive")
 
 
-__all__ = ["add_to"]
+def code_of(engine: EngineView) -> list[tuple[str, ...]]:
+    """What an engine has: names, and versions or topics, or both."""
+    with_versions = {(name, topic) for name, topic, _ in engine.versions}
+    return sorted([*(one for one in engine.workflows if one not in with_versions), *engine.versions])
+
+
+__all__ = ["add_to", "code_of"]

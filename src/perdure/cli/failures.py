@@ -81,7 +81,9 @@ def refused(error: BaseException) -> Refusal | None:
     """An error as a refusal; None if it is nobody's fault but the program's."""
     if isinstance(error, Refusal):
         return error
-    if not isinstance(error, errors.PerdureError) or isinstance(error, errors.EngineBug):
+    if not isinstance(error, errors.PerdureError):
+        return None
+    if isinstance(error, errors.EngineBug) and not isinstance(error, errors.RowDamaged):
         return None
     what, todo = str(error), ""
     for kind, advice in _ADVICE.items():
@@ -105,7 +107,7 @@ def _code(error: errors.PerdureError) -> Code:
         return Code.NOT_FOUND
     if isinstance(error, _CONFLICT):
         return Code.CONFLICT
-    if isinstance(error, errors.StoreError):
+    if isinstance(error, (errors.StoreError, errors.RowDamaged)):
         return Code.STORE
     return Code.FAILED if isinstance(error, errors.Outcome) else Code.USAGE
 

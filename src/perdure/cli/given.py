@@ -98,14 +98,14 @@ def moment(text: str | None, option: str) -> datetime | None:
     return found.astimezone(UTC)
 
 
-def deadline(text: str | None) -> datetime | timedelta | None:
+def deadline(text: str | None, option: str = "--deadline") -> datetime | timedelta | None:
     """A time, or a span from now. Raises Refusal."""
     if text is None:
         return None
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
-        return length(text, "--deadline")
+        return length(text, option)
 
 
 __all__ = ["deadline", "json_value", "length", "moment", "tags", "values"]

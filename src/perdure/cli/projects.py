@@ -10,6 +10,7 @@ import typer
 
 from perdure.cli.desk import Desk
 from perdure.cli.failures import Code, Refusal
+from perdure.cli.settings import FILE
 from perdure.cli.verbs import verb
 
 _SETTINGS: Final = """\
@@ -132,6 +133,7 @@ def add_to(app: typer.Typer) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             for file, text in FILES.items():
                 (folder / file).write_text(text.format(name=name) if file in _NAMED else text, "utf-8")
+            (folder / FILE).chmod(0o644)  # Whatever the umask: a file that others may write to is refused.
         except OSError as error:
             raise Refusal(f"{folder} cannot be made: {error}", code=Code.FAILED, kind="cannot_write") from error
         if desk.as_json:

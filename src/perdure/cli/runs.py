@@ -103,6 +103,7 @@ def _add_show(runs: typer.Typer) -> None:
         async with desk.client() as client:
             run = await existing(client, id)
             waits = await client.waits(id) if run.completed_at is None else []
+            waits = [wait for wait in waits if wait.kind != "code"]  # It is stranded, which is said already.
             published = await client.published(id)
             entry = await _failed_entry(client, run)
         if desk.as_json:
@@ -130,6 +131,7 @@ def _fields(run: RunView) -> Iterator[tuple[str, Any]]:
     yield "id", run.id
     yield "workflow", f"{run.workflow} {run.workflow_version}".rstrip()
     yield "model", run.model
+    yield "topic", run.topic or None
     yield "status", run.status
     if run.hold is not None:
         yield "held", f"{run.hold.kind}: {run.hold.reason}"
@@ -145,7 +147,7 @@ def _fields(run: RunView) -> Iterator[tuple[str, Any]]:
     if run.status == "succeeded":
         yield "output", to_json(run.output)
     if run.failure is not None:
-        yield "failure", f"{run.failure.type.partition(':')[2]}: {run.failure.message}"
+        yield "failure", f"{run.failure.type.partition(':')[2]}: {run.failure.text}"
 
 
 def told(wait: WaitView) -> str:
@@ -192,7 +194,7 @@ def _add_history(runs: typer.Typer) -> None:
                     one.at,
                     span(one.at - one.started_at),
                     one.attempts,
-                    brief(one.value if one.failure is None else f"failed: {one.failure.message}", width),
+                    brief(one.value if one.failure is None else f"failed: {one.failure.text}", width),
                 )
                 for one in found.journal
             ]

@@ -36,6 +36,10 @@ def add_to(app: typer.Typer) -> None:
         has_dashboard: Annotated[
             bool, typer.Option("--dashboard/--no-dashboard", help="With pages, or without.")
         ] = True,
+        no_auth: Annotated[
+            bool,
+            typer.Option("--no-auth", help="While there are no tokens, let everybody on this machine in."),
+        ] = False,
         log_level: LogLevel = "info",
     ) -> None:
         """Serve the HTTP API of a store, and the dashboard, until Ctrl-C or SIGTERM. It runs no workflows: that is what
@@ -46,16 +50,12 @@ def add_to(app: typer.Typer) -> None:
             signals = StopSignals(lambda: desk.aside("stopped at once"))
             try:
                 pages = _pages(desk, modules or ()) if has_dashboard else None
-                async with http.serving(client, host=host, port=port, pages=pages) as url:
-                    if desk.as_json:
-                        store = shown(desk.settings.store)
-                        desk.json_line({"event": "serving", "store": store, "pid": os.getpid(), "url": url})
-                    else:
-                        desk.say(f"the HTTP API of {shown(desk.settings.store)} is at {url}")
-                        if has_dashboard:
-                            desk.say(f"the dashboard is at {url}/ui")
-                        desk.aside("Ctrl-C stops it")
-                    await signals.wait()
+                needs_none = no_auth or await http.has_tokens(client)
+                token = None if needs_none else http.new_startup_token()
+                options = {"pages": pages, "startup_token": token}
+                async with http.serving(client, host=host, port=port, **options) as url:
+                    _tell(desk, url, token, has_dashboard=has_dashboard)
+                    await signals.wait(client)
             except OSError as error:
                 raise Refusal(
                     f"nothing can listen on {host}, port {port}: {error}",
@@ -65,6 +65,22 @@ def add_to(app: typer.Typer) -> None:
                 ) from error
         if desk.as_json:
             desk.json_line({"event": "stopped"})
+
+
+def _tell(desk: Desk, url: str, token: str | None, *, has_dashboard: bool) -> None:
+    """Say where it is, and how to get in: a start-up token is in the link, as nobody else is to know it."""
+    store = shown(desk.settings.store)
+    link = f"{url}/ui" if token is None else f"{url}/ui/sign-in?token={token}"
+    if desk.as_json:
+        said = {"event": "serving", "store": store, "pid": os.getpid(), "url": url}
+        desk.json_line(said if token is None else {**said, "token": token})
+        return
+    desk.say(f"the HTTP API of {store} is at {url}")
+    if token is not None:
+        desk.say(f"programs send `Authorization: Bearer {token}`, until this server ends or a token is made")
+    if has_dashboard:
+        desk.say(f"the dashboard is at {link}")
+    desk.aside("Ctrl-C stops it")
 
 
 def _pages(desk: Desk, targets: Sequence[str]) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import getpass
 import importlib
+import os
+import stat
 import sys
 import tomllib
 from pathlib import Path
@@ -15,12 +17,18 @@ if TYPE_CHECKING:
     from perdure.ports import Codec
 
 FILE = "perdure.toml"
+NAMED_BY = "PERDURE_CONFIG"
+_ROOTS = (".git", ".hg")
 _KEYS = {"store": str, "codec": str, "modules": list}
 _FORMS = "sqlite:///shop.db, sqlite:////srv/shop.db or postgresql://user@host/database"
 
 
 class Settings:
-    """What the project's file says, looked for from here upwards when it is first needed."""
+    """What the project's file says. It is read when it is first needed.
+
+    The file names modules to import, so it is only taken from somebody who may run code as this user: it must be owned
+    by this user or root and writable by nobody else, and it is looked for no further than the project goes.
+    """
 
     def __init__(self, store: str | None) -> None:
         self._given = store
@@ -33,7 +41,7 @@ class Settings:
             return self._given
         path, found = self._project()
         if "store" not in found:
-            where = f"{path} has no `store`" if found or path.exists() else f"there is no {FILE} here or above"
+            where = f"{path} has no `store`" if found or path.exists() else f"there is no {FILE} in this project"
             raise Refusal(
                 f"no store is named, and {where}",
                 f'use --store URL, set PERDURE_STORE, or put `store = "URL"` into {FILE}; a URL is {_FORMS}',
@@ -95,12 +103,51 @@ def see_modules(folder: Path) -> None:
 
 
 def _search() -> tuple[Path, dict[str, Any]]:
+    """Find the project's file: the one that PERDURE_CONFIG names, else the nearest from here upwards.
+
+    The search ends at the root of a repository and at the home folder.
+    """
+    if named := os.environ.get(NAMED_BY):
+        path = Path(named).absolute()
+        return path, _read(path)
     here = Path.cwd()
+    home = _home()
     for folder in (here, *here.parents):
         path = folder / FILE
         if path.is_file():
+            _check_trust(path)
             return path, _read(path)
+        if folder == home or any((folder / mark).exists() for mark in _ROOTS):
+            break
     return here / FILE, {}
+
+
+def _home() -> Path | None:
+    try:
+        return Path.home()
+    except RuntimeError:  # Nothing says where it is.
+        return None
+
+
+def _check_trust(path: Path) -> None:
+    """Raise Refusal for a file that somebody else could have written."""
+    if sys.platform == "win32":
+        return
+    for what in (path, path.parent):
+        found = what.stat()
+        if found.st_uid not in (0, os.geteuid()):
+            raise _untrusted(what, f"{what} belongs to another user (uid {found.st_uid})", "chown it")
+        writable = stat.S_IWGRP | stat.S_IWOTH if what == path else stat.S_IWOTH
+        if found.st_mode & writable:
+            raise _untrusted(what, f"others may write to {what}", f"chmod go-w {what}")
+
+
+def _untrusted(path: Path, why: str, todo: str) -> Refusal:
+    return Refusal(
+        f"{why}, and {FILE} names code to import",
+        f"{todo}, or name the file yourself: {NAMED_BY}={path / FILE if path.is_dir() else path}",
+        kind="untrusted_file",
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:

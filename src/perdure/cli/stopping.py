@@ -6,6 +6,12 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from perdure.cli.failures import Code, Refusal
+
+if TYPE_CHECKING:
+    from perdure.client import Client
 
 
 class StopSignals:
@@ -20,8 +26,22 @@ class StopSignals:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._hear, number)
 
-    async def wait(self) -> None:
-        await self._heard.wait()
+    async def wait(self, client: Client | None = None) -> None:
+        """Wait for the first signal. If a client, or an engine, stops by itself before, raises Refusal."""
+        heard = asyncio.ensure_future(self._heard.wait())
+        stopped = asyncio.ensure_future(client.until_stopped() if client is not None else asyncio.Event().wait())
+        try:
+            await asyncio.wait((heard, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if stopped.done() and not heard.done() and (error := stopped.exception()) is not None:
+                raise Refusal(
+                    str(error),
+                    "mend the store (perdure doctor), then start this again; its runs are left to other engines",
+                    code=Code.STORE,
+                    kind="engine_stopped",
+                ) from error
+        finally:
+            heard.cancel()
+            stopped.cancel()
 
     def _hear(self, number: int) -> None:
         if self._heard.is_set():

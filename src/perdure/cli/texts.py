@@ -8,19 +8,9 @@ from typing import Any
 
 import msgspec
 
-# Control characters of ASCII and of Latin 1, marks that turn the direction of writing, and half characters.
-_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+from perdure.log_text import tame, tame_lines
+
 _STEERING_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
-
-def tame(text: str) -> str:
-    """One line, with everything in it visible."""
-    return _STEERING.sub(_escaped, text)
-
-
-def tame_lines(text: str) -> str:
-    """The same for a text of several lines."""
-    return "\n".join(tame(line) for line in text.splitlines())
 
 
 def to_json(value: object, *, indent: bool = False) -> str:
@@ -86,12 +76,6 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} GiB"
-
-
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    named = {9: "\\t", 10: "\\n", 13: "\\r"}
-    return named.get(code) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
 
 
 __all__ = ["ago", "brief", "cell", "moment", "size", "span", "tame", "tame_lines", "to_json"]

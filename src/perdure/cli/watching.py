@@ -92,6 +92,7 @@ async def _follow_live(desk: Desk, client: Client, id: str) -> int:
             run = await existing(client, id)
             entries = (await client.history(id)).journal
             waits = await client.waits(id) if run.completed_at is None else []
+            waits = [wait for wait in waits if wait.kind != "code"]  # It is stranded, which is said already.
             published = await client.published(id)
             passed = (run.completed_at or datetime.now(UTC)) - run.created_at
             head = Text(f"{brief(run.id)}  {brief(run.workflow)}  ")
@@ -137,12 +138,12 @@ async def _follow_all(desk: Desk, client: Client, choice: Choice, limit: int) ->
 
 
 def _outcome(entry: EntryView) -> str:
-    return brief(entry.value if entry.failure is None else f"failed: {entry.failure.message}")
+    return brief(entry.value if entry.failure is None else f"failed: {entry.failure.text}")
 
 
 def _came_to(run: RunView) -> str:
     if run.failure is not None:
-        return brief(f"{run.failure.type.partition(':')[2]}: {run.failure.message}", 200)
+        return brief(f"{run.failure.type.partition(':')[2]}: {run.failure.text}", 200)
     return brief(run.output, 200) if run.status == "succeeded" else ""
 
 

@@ -49,7 +49,9 @@ def add_to(app: typer.Typer) -> None:
 
         It then lets running steps end, and gives its runs up; a second Ctrl-C or SIGTERM stops it at once, which loses
         nothing either. MODULE:NAME takes one workflow, a list of some, an Engine, or a function that makes one (it may
-        take the store's URL)."""
+        take the store's URL).
+
+        If the engine cannot go on, since its store is broken, the command ends with exit code 5."""
         set_up_logging(log_level)
         grace_s = given.length(grace, "--grace").total_seconds()
         engine = assembled(
@@ -115,7 +117,7 @@ def _is_engine(found: object) -> bool:
 
 
 async def serve(desk: Desk, engine: Engine, grace_s: float) -> int:
-    """Have an engine work until a signal comes."""
+    """Have an engine work until a signal comes. Raises Refusal if the engine stops by itself."""
     signals = StopSignals(lambda: desk.aside("stopped at once: steps that ran will run again"))
     await engine.open()
     try:
@@ -125,7 +127,7 @@ async def serve(desk: Desk, engine: Engine, grace_s: float) -> int:
                 "these modules have no workflow, graph or operation", "define one with @workflow, or name other modules"
             )
         _announce(desk, workflows)
-        await signals.wait()
+        await signals.wait(engine)
         steps = engine.steps_running
         if desk.as_json:
             desk.json_line({"event": "stopping", "signal": signals.name, "steps_running": steps})

@@ -40,6 +40,8 @@ class Assembly:
             self.writes += 1
         if decision.cooperation is not None:
             self.add_cooperation(decision.cooperation)
+        for op in decision.letters:
+            self.post(op, is_awaited=False)
         if run is None:
             return
         batch = self.batch
@@ -54,6 +56,7 @@ class Assembly:
             batch.waits = {key: wait for key, wait in batch.waits.items() if key[0] != run.id}
             batch.audit = [row for row in batch.audit if row.run_id != run.id]
             batch.hops.append(run.id)
+            self._take_back(run.id, None)
         if decision.audit:
             batch.audit.extend(decision.audit)
         if decision.archive_from is not None:
@@ -208,6 +211,9 @@ class Assembly:
             self.writes += 1
         for event_id in decision.events_read:
             batch.events_read.append((run_id, event_id))
+        if decision.dead:
+            batch.dead.extend(decision.dead)
+            self.writes += 1
         if decision.guard and before is not None and run_id not in batch.runs:
             batch.guards[run_id] = (before.owner, before.version, before.claim)
         batch.consumed.extend(decision.consumed)

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from msgspec import Struct
-
 from perdure.coordinator.assembly import Assembly
-from perdure.coordinator.deciding import Deaf, Decided, Deliberation, Hearing, Posted, deliberate
+from perdure.coordinator.callers import Callers
+from perdure.coordinator.damage import set_aside
+from perdure.coordinator.deciding import Deaf, Decided, Deliberation, Hearing, Knowledge, Posted, in_pieces
 from perdure.coordinator.inbox import Callback, Inbox, Item
 from perdure.coordinator.lookup import Found, look_up
 from perdure.coordinator.memory import Memory
+from perdure.coordinator.notices import Outage, Stats, entries_of, note_hold
+from perdure.coordinator.patience import Limits, Restarts
+from perdure.coordinator.replies import answer
+from perdure.coordinator.turns import in_turns
 from perdure.errors import (
     CommitConflict,
     CommitRefused,
@@ -28,30 +32,32 @@ from perdure.errors import (
     Fenced,
     OutcomeUnknown,
     PerdureError,
-    QueueFull,
-    RunNotWaiting,
+    RowDamaged,
     RunOwnedElsewhere,
+    StoreBroken,
     StoreBusy,
     StoreError,
+    StoreMisconfigured,
     StoreUnavailable,
 )
 from perdure.kernel import boxes
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.boxes import Box
 from perdure.kernel.decide import Decision
-from perdure.kernel.delivery import Delivered, FromCommit, Queued
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Proceed
 from perdure.kernel.ops import (
     Advance,
     Append,
     CancelScope,
     Cooperate,
+    Count,
     Emit,
     Op,
     Prove,
     SetHold,
     Settle,
     Spread,
+    Take,
     UndoScope,
     Wake,
 )
@@ -67,26 +73,6 @@ _ONCE_ONLY = (CancelScope, Emit, Settle, UndoScope)
 _RECOLLECTED_AT_ONCE = 500
 _CONFLICTS_MAX = 100  # in a row, for one batch; with many engines on the same runs, some are nobody's fault
 _CONFLICTS_AT_ONCE = 3
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    """Bounds of the coordinator."""
-
-    inbox_max: int = 10_000
-    batch_ops_max: int = 256
-    batch_bytes_max: int = 4 * 1024 * 1024
-    resend_first_s: float = 0.01
-    resend_max_s: float = 1.0
-    patience_s: float = 30.0  # after this long without a store, callers from outside are told
-
-
-class Stats(Struct, kw_only=True):
-    """What the coordinator has done so far."""
-
-    ops: int = 0
-    commits: int = 0
-    resends: int = 0
-    largest_batch: int = 0
 
 
 class Coordinator:
@@ -109,14 +95,16 @@ class Coordinator:
         lost_track: Callable[[], None],
         broken: Callable[[BaseException], None],
         now: Callable[[], int],
-        workflows: Container[tuple[str, str]],
+        workflows: Container[tuple[str, str, str]],
         posted: Callable[[str, asyncio.Future[Any]], None],
         hearing: Hearing | None = None,
         probe: Probe | None = None,
     ) -> None:
         self.stats = Stats()
+        self._commits = Outage("commit", self.stats.outages)
+        self._requests = Outage("read", self.stats.outages)
         self._store = store
-        self._limits = limits
+        self.limits = limits
         self._enroll = enroll
         self._perform = perform
         self._lost_track = lost_track
@@ -129,13 +117,20 @@ class Coordinator:
         self._inbox = Inbox(
             outside_max=limits.inbox_max, batch_ops_max=limits.batch_ops_max, batch_bytes_max=limits.batch_bytes_max
         )
+        self.callers = Callers(self._inbox, limits.patience_s)
+        self._restarts = Restarts(limits)
         self._memory = Memory()
         self._engine: Engine
         self._number = 0
         self._worker: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._is_idle = False  # The same without a call.
-        self._stopped: BaseException | None = EngineStopped(
+        self._unfit: StoreMisconfigured | None = None  # what others found of the store
+        self._is_restarting = False  # It has dropped its runs, and the store cannot be used now.
+        self.taken: Callable[[], object] | None = None  # called whenever a batch has been taken from the queue
+        self.firing = self._inbox.firing  # entered while timers fire
+        self.is_cut_off = False  # Not this engine ended it, but whoever ends the process.
+        self._stopped: EngineStopped | None = EngineStopped(
             "the engine has not been started: use `async with Engine(…)`"
         )
 
@@ -167,7 +162,8 @@ class Coordinator:
         """Take no more from outside, commit all that is queued, end. Idempotent."""
         if self._stopped is None:
             self._stopped = EngineStopped("the engine is shutting down")
-            await self._idle.wait()
+            if not self._is_restarting:  # Else there is nothing that could be committed.
+                await self._idle.wait()
         self.kill()
 
     def kill(self) -> None:
@@ -178,6 +174,7 @@ class Coordinator:
             self._worker = None
         for item in self._inbox.empty():
             item.refuse(EngineStopped("the engine was stopped before this was committed; nothing was written"))
+        self.callers.rest()
         self._inbox.leave()
         self._rest()
 
@@ -189,13 +186,23 @@ class Coordinator:
         """What a run of this engine waits for and has been sent, as last committed."""
         return self._memory.box(run_id)
 
-    def adopt(self, loaded: Iterable[LoadedRun]) -> None:
-        """Runs that this engine has just claimed."""
-        self._memory.adopt(loaded)
+    async def claim(self, request: Callable[[], Awaitable[list[LoadedRun]]]) -> list[LoadedRun]:
+        """Adopt the runs that the store gives this engine, each of which is to be taken up by a `Take`.
 
-    def mourn(self, engine_ids: Iterable[str]) -> None:
-        """Engines that were marked dead: a run that one of them still owns is as good as free."""
-        self._memory.dead.update(engine_ids)
+        What the store said may be out of date when it arrives: somebody may have cancelled such a run meanwhile. Then
+        what was learnt since counts, and the `Take` is decided by that.
+        """
+        memory = self._memory
+        changed = memory.changed = set()
+        try:
+            # An engine that has registered anew meanwhile no longer owns what it claimed under its old id.
+            claimed = [one for one in await request() if one.run.owner == self._engine.id]
+            claimed = await set_aside(self._store, self._engine.id, self._now(), claimed)
+        finally:
+            memory.changed = None
+        memory.adopt(one for one in claimed if one.run.id not in changed)
+        memory.untaken.update((one.run.id, one.run.claim) for one in claimed)
+        return claimed
 
     async def submit(self, op: Op) -> Any:
         """Have an op decided and committed; its reply. Waits while the inbox is full."""
@@ -220,13 +227,17 @@ class Coordinator:
         """Queue an op as soon as there is room; where its reply will be."""
         if self._probe is not None and (stop := self._probe.reached(f"{_verb(op)}.submit", op.run_id)) is not None:
             await stop
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        refusal: PerdureError | None = None
         if (turn := self._inbox.enter()) is not None:
             await turn
-        if self._stopped is not None:
+            refusal = self.callers.overdue(since)
+        if (refusal := self._stopped or refusal) is not None:
             self._inbox.leave()  # Who waits behind is to hear of it too.
-            raise self._stopped
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._put(Item(op, reply, True))
+            raise refusal
+        reply: asyncio.Future[Any] = loop.create_future()
+        self._put(Item(op, reply, True, 0, since))
         return reply
 
     async def insist(self, ops: Sequence[Op]) -> list[Any]:
@@ -241,7 +252,7 @@ class Coordinator:
 
     async def decide_mail(self, requests: Sequence[tuple[Op, int]]) -> bool:
         """Have ops decided that came by mail, and the mail consumed; whether that is so of all of it. What is left is
-        another engine's to decide, or seems to be."""
+        another engine's to decide, or seems to be, or this engine has stopped."""
         loop = asyncio.get_running_loop()
         replies: list[asyncio.Future[Any]] = []
         for op, mail_id in requests:
@@ -249,7 +260,7 @@ class Coordinator:
                 replies.append(loop.create_future())
                 self._put(Item(op, replies[-1], False, mail_id))
         decided = await asyncio.gather(*replies, return_exceptions=True)
-        return not any(isinstance(reply, RunOwnedElsewhere) for reply in decided)
+        return self._worker is not None and not any(isinstance(reply, RunOwnedElsewhere) for reply in decided)
 
     async def prove(self) -> None:
         """Find out whether this engine may still write. If it was declared dead, it has none of its runs afterwards."""
@@ -262,14 +273,26 @@ class Coordinator:
         if self._worker is None:
             answered(None, self._stopped or EngineStopped("the engine was stopped"))
         else:
-            self._put(Item(op, Callback(answered), False))
+            self._put(Item(op, Callback(answered), False, is_due=self._inbox.is_firing))
 
-    def owe(self, op: Op) -> None:
-        """An op that the engine itself owes: never refused, no reply."""
+    def start_over(self, error: StoreMisconfigured) -> None:
+        """The engine cannot use its store as it is: drop everything, and register anew. Returns at once."""
+        if self._worker is not None and self._unfit is None and not self._is_restarting:
+            self._unfit = error
+            self.owe(Prove(run_id="", at=self._now()))
+
+    @property
+    def queued_due(self) -> int:
+        """How many ops that timers have brought wait to be decided."""
+        return self._inbox.due
+
+    def owe(self, op: Op, answered: Callable[[Any, BaseException | None], object] | None = None) -> None:
+        """An op that the engine itself owes: never refused, no reply. `answered` is called as by `request`, unless the
+        engine has stopped."""
         if self._worker is not None:
             if self._probe is not None:
                 self._probe.reached(f"{_verb(op)}.submit", op.run_id)
-            self._put(Item(op, None, False))
+            self._put(Item(op, None if answered is None else Callback(answered), False, is_due=self._inbox.is_firing))
 
     async def _come_by(self, probe: Probe, point: str, items: Sequence[Item]) -> None:
         for item in items:
@@ -291,6 +314,8 @@ class Coordinator:
                 if self._probe is not None and (stop := self._probe.reached("batch.take", "")) is not None:
                     await stop
                 items = self._inbox.take()
+                if self.taken is not None:
+                    self.taken()
                 await self._settle(items)
                 await asyncio.sleep(0)  # What was committed is done before more is decided.
                 if self._probe is not None:
@@ -304,6 +329,7 @@ class Coordinator:
         except asyncio.CancelledError:
             for item in items:
                 item.refuse(EngineStopped("the engine was stopped while this was committed; it may have been written"))
+            self.is_cut_off = self._worker is not None
             self.kill()  # Whoever cancels all tasks of a loop cancels this one too: nobody is to wait for it then.
             raise
         except BaseException as error:  # noqa: BLE001 - whatever it is, everybody who waits must hear of it
@@ -320,6 +346,7 @@ class Coordinator:
         self._stopped = stopped
         for item in [*items, *self._inbox.empty()]:
             item.refuse(stopped)
+        self.callers.rest()
         self._inbox.leave()
         self._rest()
         self._worker = None
@@ -331,8 +358,16 @@ class Coordinator:
         book: int | None = None
         while True:
             try:
-                found = await self.patiently(partial(look_up, self._store, self._memory.runs, items))
-                decided = self._decide(items, found, book)
+                if self._unfit is not None:
+                    self.callers.asking("read", items)
+                    raise self._unfit
+                found = await self._read(partial(look_up, self._store, self._memory.runs, items), items)
+                if found.runs:
+                    await self._read(
+                        partial(set_aside, self._store, self._engine.id, self._now(), found.runs.values()), items
+                    )
+                items = self.callers.waiting(items)
+                decided = await self._decide(items, found, book)
                 assembly = decided.assembly
                 if self._probe is not None:
                     await self._come_by(self._probe, "before_commit", items)
@@ -348,32 +383,30 @@ class Coordinator:
                 if conflicts > _CONFLICTS_MAX:
                     raise EngineBug(f"rows keep changing under the engine: {conflict}") from conflict
                 if conflicts > _CONFLICTS_AT_ONCE:
-                    await asyncio.sleep(self._limits.resend_first_s)
+                    await asyncio.sleep(self.limits.resend_first_s)
+                claims = {id: run.claim for id in conflict.run_ids if (run := self._memory.runs.get(id)) is not None}
                 self._forget(conflict.run_ids)
                 await asyncio.sleep(0)  # Then they are dropped, and what they still did is in the inbox.
                 items = self._without_answered(self._without_progress(items, conflict.run_ids), conflict)
                 self._inbox.put_back(self._without_progress(self._inbox.empty(), conflict.run_ids))
-                await self._reload(conflict.run_ids)
-            except CommitRefused as refusal:
+                await self._reload(conflict.run_ids, claims)
+            except (CommitRefused, RowDamaged) as refusal:
                 return await self._isolate(items, refusal)
-            except StoreUnavailable as error:
-                items = [item for item in items if not self._refuse_outside(item, error)]
-                self._inbox.put_back([item for item in self._inbox.empty() if not self._refuse_outside(item, error)])
-            except Fenced as fenced:
-                await self._rejoin(fenced)
-                items = self._from_outside(items, fenced)
+            except StoreUnavailable:
+                items = self.callers.waiting(items)
+            except (Fenced, StoreMisconfigured) as error:
+                fenced = await self._rejoin(error)
+                items = self._from_outside(self.callers.waiting(items), fenced)
             else:
                 if self._probe is not None:
                     await self._come_by(self._probe, "committed", items)
                 if committed.landed:
-                    committed = await self.patiently(partial(self._recollect, assembly))
+                    committed = await self._read(partial(self._recollect, assembly))
                     self._lost_track()
                 return self._conclude(assembly, decided.decided, committed)
 
-    def _decide(self, items: list[Item], found: Found, book: int | None) -> Deliberation:
-        deliberation = deliberate(
-            items,
-            found,
+    async def _decide(self, items: list[Item], found: Found, book: int | None) -> Deliberation:
+        knowledge = Knowledge(
             memory=self._memory,
             workflows=self._workflows,
             engine=self._engine,
@@ -382,42 +415,67 @@ class Coordinator:
             hearing=self._hearing,
             book=book,
         )
+        deliberation = await in_turns(in_pieces(items, found, knowledge))
         self.stats.ops += len(items)
         for op in deliberation.owed:
             self._put(Item(op, None, False))
         return deliberation
 
     async def _commit(self, batch: Batch) -> Committed:
-        """Send a batch until its outcome is known: the very same one, since it may have landed."""
-        delay, waited, unknown = self._limits.resend_first_s, 0.0, False
+        """Send a batch until its outcome is known: the very same one, since it may have landed. Raises StoreUnavailable
+        if nothing was written and callers have given up: then the batch is decided again without them."""
+        delay, is_unknown = self.limits.resend_first_s, False
         while True:
+            self.callers.asking("commit")
             try:
-                return await self._store.commit(batch)
+                committed = await self._store.commit(batch)
             except (StoreBusy, OutcomeUnknown) as error:
-                unknown = unknown or isinstance(error, OutcomeUnknown)
-                if waited == 0 or delay >= self._limits.resend_max_s:
-                    log.warning("batch %d is sent again: %s", batch.number, error)
-                if waited >= self._limits.patience_s and not unknown:
-                    raise StoreUnavailable(f"the store took nothing for {waited:.0f} s: {error}") from error
+                is_unknown = is_unknown or isinstance(error, OutcomeUnknown)
+                self._commits.failed(f"batch {batch.number} is sent again until the store takes it", error)
+                self.callers.failed(error)
+                if self.callers.has_given_up() and not is_unknown:
+                    raise StoreUnavailable(f"callers have given up: {error}") from error
+            except StoreMisconfigured as error:
+                if is_unknown:
+                    self.callers.doubt(error)
+                raise
+            except StoreError:
+                self.callers.answered("commit")
+                raise
+            else:
+                self.callers.answered("commit")
+                if self._commits.failures:
+                    self._commits.worked()
+                return committed
             await asyncio.sleep(delay)
             self.stats.resends += 1
-            waited += delay
-            delay = min(delay * 2, self._limits.resend_max_s)
+            delay = min(delay * 2, self.limits.resend_max_s)
 
-    async def patiently(self, request: Callable[[], Awaitable[T]]) -> T:
-        """Ask the store for something that is asked again while it is busy. Raises StoreUnavailable."""
-        delay, waited = self._limits.resend_first_s, 0.0
+    async def _read(self, request: Callable[[], Awaitable[T]], items: Sequence[Item] | None = None) -> T:
+        """Ask the store for something until it answers. Of callers whose ops are `items`, those who gave up meanwhile
+        have been told."""
+        delay = self.limits.resend_first_s
         while True:
+            self.callers.asking("read", items)
             try:
-                return await request()
+                answer = await request()
             except StoreBusy as error:
-                if waited >= self._limits.patience_s:
-                    raise StoreUnavailable(f"the store has been busy for {waited:.0f} s: {error}") from error
+                self._requests.failed("a request to the store is repeated", error)
+                self.callers.failed(error)
+            except StoreMisconfigured:
+                raise
+            except PerdureError:
+                self.callers.answered("read")
+                raise
+            else:
+                self.callers.answered("read")
+                if self._requests.failures:
+                    self._requests.worked()
+                return answer
             await asyncio.sleep(delay)
-            waited += delay
-            delay = min(delay * 2, self._limits.resend_max_s)
+            delay = min(delay * 2, self.limits.resend_max_s)
 
-    async def _isolate(self, items: list[Item], refusal: CommitRefused) -> None:
+    async def _isolate(self, items: list[Item], refusal: CommitRefused | RowDamaged) -> None:
         """A batch was refused for good: split it until only the culprit is left, and let that one fail alone."""
         if len(items) > 1:
             middle = len(items) // 2
@@ -433,13 +491,15 @@ class Coordinator:
             await self._settle([Item(Prove(run_id="", at=op.at, error=str(refusal)), item.reply, False, item.mail)])
             return
         item.refuse(refusal)
+        if isinstance(op, Take):
+            self._memory.taken(op.run_id, op.claim)
         if item.outside:
             self._inbox.leave()
         if isinstance(op, (Advance, Cooperate)):
             # The run cannot go on from here, and trying again would only fail again: it waits for a person.
             self._forget({op.run_id})
             hold = Hold(
-                kind="blocked", reason=f"the store refused what it did at entry {_entry(op)}: {refusal}", at=op.at
+                kind="blocked", reason=f"the store refused what it did at entry {entries_of(op)}: {refusal}", at=op.at
             )
             await self._settle([Item(SetHold(run_id=op.run_id, at=op.at, hold=hold), None, False)])
 
@@ -452,7 +512,7 @@ class Coordinator:
         """Leave out what these runs did: they begin again from the store, where none of it has happened."""
         kept: list[Item] = []
         for item in items:
-            if type(item.op) in (Advance, Append, Cooperate) and item.op.run_id in run_ids:
+            if type(item.op) in (Advance, Append, Cooperate, Count) and item.op.run_id in run_ids:
                 item.answer(False)
                 if item.outside:
                     self._inbox.leave()
@@ -468,21 +528,24 @@ class Coordinator:
                 item.refuse(conflict)
         return [item for item in items if item.mail not in conflict.mail_ids]
 
-    async def _reload(self, run_ids: Iterable[str]) -> None:
-        """Of runs just forgotten, go on with those that are still this engine's, from the store."""
-        found = await self.patiently(lambda: self._store.load(list(run_ids)))
-        mine = [one for one in found.values() if one.run.owner == self._engine.id and one.run.status in ACTIVE]
-        # One that is `created` was claimed a moment ago, and whoever did that takes it up.
-        mine = [one for one in mine if one.run.status is not Status.CREATED]
-        self.adopt(mine)
+    async def _reload(self, run_ids: Iterable[str], claims: Mapping[str, int]) -> None:
+        """Of runs just forgotten, go on with those that are still this engine's, from the store. `claims` are those
+        that were known. A run that a recovery has claimed is begun by the recovery, and must not be begun twice."""
+        found = await self._read(lambda: self._store.load(list(run_ids)))
+        memory = self._memory
+        mine = [
+            one
+            for one in found.values()
+            if one.run.owner == self._engine.id
+            and one.run.status in ACTIVE
+            and one.run.status is not Status.CREATED
+            and one.run.id not in memory.untaken
+            and (memory.changed is None or claims.get(one.run.id) == one.run.claim)
+        ]
+        mine = await self._read(partial(set_aside, self._store, self._engine.id, self._now(), mine))
+        memory.adopt(mine)
         if mine:
             self._effects([Begin(one.run) for one in mine])
-
-    def _refuse_outside(self, item: Item, error: PerdureError) -> bool:
-        if item.outside:
-            item.refuse(error)
-            self._inbox.leave()
-        return item.outside
 
     @staticmethod
     def _from_outside(items: list[Item], fenced: Fenced) -> list[Item]:
@@ -492,19 +555,48 @@ class Coordinator:
                 item.refuse(fenced)
         return [item for item in items if item.outside]
 
-    async def _rejoin(self, fenced: Fenced) -> None:
-        """Declared dead: nothing in memory counts any more. Register anew; what callers asked for is decided again."""
-        log.warning("%s; dropping %d runs and registering anew", fenced, len(self._memory.runs))
+    async def _rejoin(self, error: Fenced | StoreMisconfigured) -> Fenced:
+        """Nothing in memory counts any more: this engine was declared dead, or its store cannot be used as it is.
+
+        Give up the sign of life, so that others may take the runs, and register anew; what callers asked for is decided
+        again. Returns what the engine's own ops are refused with. Raises StoreBroken if that was tried often enough.
+        """
+        log.warning("%s; dropping %d runs and registering anew", error, len(self._memory.runs))
+        fenced = error if isinstance(error, Fenced) else Fenced(f"the engine starts over: {error}")
         self._forget(list(self._memory.runs))
+        self._memory.untaken.clear()
+        await asyncio.sleep(0)  # Then they are dropped.
+        self._store.withdraw(self._engine.id)
         self._inbox.put_back(self._from_outside(self._inbox.empty(), fenced))
         while True:
             try:
-                await self.patiently(self._rejoin_once)
-            except StoreUnavailable as error:
-                log.warning("registering anew is tried again: %s", error)
+                if isinstance(error, StoreMisconfigured):
+                    await self._pause_before_restart(error)
+                self._unfit = None
+                await self._read(self._rejoin_once)
+            except StoreMisconfigured as again:
+                error = again
             else:
                 break
+        self._is_restarting = False
+        log.info("registered anew as engine %s", self._engine.id)
         self._lost_track()
+        return fenced
+
+    async def _pause_before_restart(self, error: StoreMisconfigured) -> None:
+        """Raises StoreBroken if the engine has started over often enough, or is to stop anyway."""
+        self.callers.failed(error)
+        pause_s = self._restarts.next_pause_s(asyncio.get_running_loop().time())
+        if pause_s is None or self._stopped is not None:
+            tried = f"after {self._restarts.count} new starts: " if pause_s is None else ""
+            raise StoreBroken(f"{tried}{error}") from error
+        log.warning(
+            "the engine registers anew in %.1f s (%d of %d times): %s. What to do: mend the database (perdure doctor);"
+            " the engine goes on by itself then",
+            pause_s, self._restarts.count, self.limits.restarts_max, error,
+        )  # fmt: skip
+        self._is_restarting = True
+        await asyncio.sleep(pause_s)
 
     async def _rejoin_once(self) -> None:
         # A store that went back to an earlier state takes the engine for alive: nobody else would get its runs.
@@ -537,6 +629,10 @@ class Coordinator:
     def _conclude(self, assembly: Assembly, decided: list[Decided], committed: Committed) -> None:
         """The batch is committed: memory follows, callers are answered, effects are performed."""
         self._memory.follow(assembly, committed)
+        if self._memory.untaken:
+            for item, _ in decided:
+                if type(item.op) is Take:
+                    self._memory.taken(item.op.run_id, item.op.claim)
         effects: list[Effect] = []
         for item, decision in decided:
             if type(decision) is Proceed:
@@ -545,8 +641,10 @@ class Coordinator:
                     item.answer(True)
             elif isinstance(decision, Decision):
                 effects += decision.effects
+                if decision.audit:
+                    note_hold(decision, self.stats.holds)
                 if item.reply is not None:
-                    self._answer(item, decision.reply, committed)
+                    answer(item, decision.reply, committed)
             elif isinstance(decision, Posted):
                 if isinstance(item.reply, asyncio.Future):
                     self._posted(decision.slot, item.reply)
@@ -558,25 +656,6 @@ class Coordinator:
             effects += self._winners(assembly.batch, committed)
         if effects:
             self._effects(effects)
-
-    def _answer(self, item: Item, reply: Any, committed: Committed) -> None:
-        # A second one with the same key has the fate of the first.
-        pending = committed.refused.get(reply.event_id) if isinstance(reply, (FromCommit, Queued)) else None
-        if pending is not None and isinstance(reply, FromCommit) and reply.strict:
-            item.refuse(RunNotWaiting("nobody waits for this event now; leave out strict=True to have it queued"))
-        elif pending is not None:
-            item.refuse(
-                QueueFull(
-                    f"{pending} events of this name already wait for somebody to read them, and no more may: "
-                    "send fewer, let them expire sooner, or read them",
-                    pending=pending,
-                )
-            )
-        elif isinstance(reply, FromCommit):
-            run_ids = committed.sent.get(reply.event_id, ())
-            item.answer(Delivered(run_ids) if run_ids else Queued(reply.event_id))
-        else:
-            item.answer(reply)
 
     def _winners(self, batch: Batch, committed: Committed) -> list[Deliver]:
         """What the transaction found out: deliver to our own runs, wake those that nobody has."""
@@ -595,9 +674,3 @@ class Coordinator:
 
 def _verb(op: Op) -> str:
     return type(op).__name__.lower()
-
-
-def _entry(op: Advance | Cooperate) -> str:
-    if isinstance(op, Cooperate):
-        return ", ".join(f"{row.seq} ({row.type} {row.step or ''})" for row in op.added.events)
-    return ", ".join(f"{entry.seq} ({entry.kind} {entry.name})" for entry in op.entries) or "its end"

@@ -5,32 +5,36 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Container, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.coordinator.assembly import Assembly
+from perdure.coordinator.damage import check_sound
 from perdure.coordinator.inbox import Item
 from perdure.coordinator.lookup import Found
 from perdure.coordinator.memory import Memory
 from perdure.errors import (
+    AskedMeanwhile,
     DeadLetterNotFound,
     EngineBug,
     HandlersChanged,
     PerdureError,
+    RowDamaged,
     RunFinished,
     RunOwnedElsewhere,
 )
 from perdure.kernel import boxes
 from perdure.kernel.batch import Batch
 from perdure.kernel.boxes import EMPTY
-from perdure.kernel.cooperating import keeps_on
+from perdure.kernel.cooperating import ASK, keeps_on
 from perdure.kernel.decide import Decision, born_of, decide, goes_on
 from perdure.kernel.decision import NO_SCENE, Scene, Stored
 from perdure.kernel.effects import Proceed
-from perdure.kernel.invariants import check_decision, check_run
+from perdure.kernel.invariants import check_decision
 from perdure.kernel.ops import Advance, Answer, Cooperate, Emit, Expire, Forget, Op, Send, SetHold, Start, Tell, Wake
+from perdure.kernel.pieces import Pieces, at_once
 from perdure.kernel.records import Engine, Hold, Run
 from perdure.kernel.status import FINISHED, Status
 
@@ -38,16 +42,26 @@ log = logging.getLogger("perdure")
 
 WRITTEN: Final = Decision(reply=True)
 
+DECIDED_AT_ONCE_MAX: Final = 512  # ops, in one turn of the loop: more than a batch has
+
 _WAKING = (Wake, Expire)  # whoever owns the run wakes it by itself
+
+
+class Outlook:
+    """Which waiting runs can go on with what one batch tells them. Here nothing is known of runs: each may."""
+
+    def is_ready(self, tell: Tell) -> bool:
+        """Whether a waiting run can go on that is told this, after what this was asked about before."""
+        del tell
+        return True
 
 
 class Hearing(Protocol):
     """What runs of operations that are in memory have heard. These have none in memory."""
 
-    def is_ready(self, run_id: str, told: Sequence[Tell]) -> bool:
-        """Whether a waiting run can go on that is told this."""
-        del run_id, told
-        return True
+    def outlook(self) -> Outlook:
+        """For one batch."""
+        return Outlook()
 
     def heard(self, run_id: str) -> int:
         """How often a run has got word so far."""
@@ -57,6 +71,11 @@ class Hearing(Protocol):
     def is_undone(self, run_id: str) -> bool:
         """Whether a run knows that what it does is to be undone."""
         del run_id
+        return False
+
+    def is_asked(self, run_id: str, heard: int) -> bool:
+        """Whether a run was asked to give up after it had got word this often."""
+        del run_id, heard
         return False
 
 
@@ -81,105 +100,155 @@ class Deliberation(Struct):
     owed: list[Op]
 
 
-def deliberate(
-    items: Iterable[Item],
-    found: Found,
-    *,
-    memory: Memory,
-    workflows: Container[tuple[str, str]],
-    engine: Engine,
-    number: int,
-    now: int,
-    hearing: Hearing,
-    book: int | None = None,
-) -> Deliberation:
+class Knowledge(Struct, frozen=True, kw_only=True):
+    """What a batch is decided by, beside its ops and what was looked up for them.
+
+    `hearing` tells of runs of operations what they know. `book` is the version of the book of handlers, if it has been
+    found that some of the ops do not know it.
+    """
+
+    memory: Memory
+    workflows: Container[tuple[str, str, str]]
+    engine: Engine
+    number: int
+    now: int
+    hearing: Hearing
+    book: int | None = None
+
+
+def deliberate(items: Iterable[Item], found: Found, **knowledge: Any) -> Deliberation:
+    """As `in_pieces`, at once."""
+    return at_once(in_pieces(items, found, Knowledge(**knowledge)))
+
+
+def in_pieces(items: Iterable[Item], found: Found, knowledge: Knowledge) -> Pieces[Deliberation]:
     """Decide ops one after the other, each on what those before it came to. `found` is what was looked up for them.
 
-    `hearing` tells of runs of operations what they know. `book` is the version of the book of
-    handlers, if it has been found that some of the ops do not know it.
+    One op may bring ten thousand more, which are decided with it: a piece has at most DECIDED_AT_ONCE_MAX ops.
     """
-    assembly = Assembly(Batch(engine_id=engine.id, epoch=engine.epoch, number=number, at=now))
-    decided: list[Decided] = []
-    owed: list[Op] = []
-    runs = memory.runs
-    posts: deque[Item] = deque()
-    told: dict[str, list[Tell]] = {}
+    deciding = _Deciding(found, knowledge)
     waiting = iter(items)
+    posts = deciding.posts
     while (item := posts.popleft() if posts else next(waiting, None)) is not None:
-        op = item.op
+        if len(deciding.decided) % DECIDED_AT_ONCE_MAX == DECIDED_AT_ONCE_MAX - 1:
+            yield
+        deciding.decide(item)
+    return Deliberation(deciding.assembly, deciding.decided, deciding.owed)
+
+
+class _Deciding:
+    """One batch while it is decided."""
+
+    def __init__(self, found: Found, knowledge: Knowledge) -> None:
+        engine = knowledge.engine
+        batch = Batch(engine_id=engine.id, epoch=engine.epoch, number=knowledge.number, at=knowledge.now)
+        self.assembly = Assembly(batch)
+        self.decided: list[Decided] = []
+        self.owed: list[Op] = []
+        self.posts: deque[Item] = deque()  # ops that decisions brought, which come next
+        self._found = found
+        self._knowledge = knowledge
+        self._told: dict[str, list[Tell]] = {}
+        self._outlook = knowledge.hearing.outlook()
+
+    def decide(self, item: Item) -> None:
+        """Decide one op, and take in what it comes to."""
+        op, me = item.op, self._knowledge.engine.id
         # What is stored may have another owner than what an op before this one made of it: one that is dead.
-        before = runs.get(op.run_id)
-        run = assembly.runs.get(op.run_id) or before
+        before = self._knowledge.memory.runs.get(op.run_id)
+        run = self.assembly.runs.get(op.run_id) or before
         try:
-            if type(op) is Advance and run is not None and goes_on(run, op, engine.id):
-                assembly.add_entries(op.entries)
-                decided.append((item, Proceed(run.id)))
-                continue
-            if type(op) is Cooperate and run is not None and keeps_on(run, op, engine.id):
-                assembly.add_cooperation(op.added)
-                decided.append((item, WRITTEN))
-                continue
+            if type(op) is Advance and run is not None and goes_on(run, op, me):
+                self.assembly.add_entries(op.entries)
+                self.decided.append((item, Proceed(run.id)))
+                return
+            if type(op) is Cooperate and run is not None and keeps_on(run, op, me):
+                self.assembly.add_cooperation(op.added)
+                self.decided.append((item, WRITTEN))
+                return
             if isinstance(op, Start):
-                op = replace(op, admitted_at=now, admit=op.admit and (op.workflow, op.workflow_version) in workflows)
-                if op.parent_id is not None and item.reply is not None:
-                    op = _born(op, memory, assembly)
-            if before is None and op.run_id in found.runs:
-                before = found.runs[op.run_id].run
-                if run is None:
-                    check_run(before)
-                    run = before
-            if run is not None and run.owner is not None and run.owner in memory.dead:
-                run = replace(run, owner=None)
-            if isinstance(op, Advance):
-                box = assembly.boxes.get(op.run_id) or memory.boxes.get(op.run_id)
-                scene = NO_SCENE if box is None else Scene(box)
-                if op.onward is not None:
-                    onward = (op.onward.workflow, op.onward.workflow_version)
-                    scene = Scene(scene.box, onward in workflows)
-            elif isinstance(op, Start):
-                scene = NO_SCENE
-            else:
-                if book is not None and isinstance(op, (Cooperate, Emit)) and op.added.book not in (None, book):
-                    raise HandlersChanged("a handler was registered or taken out meanwhile", run_id=op.run_id)
-                scene = NO_SCENE
-                if type(op) is not Cooperate or op.run_id in found.runs:
-                    op, scene = _scene(op, run, found, assembly, memory, workflows, engine.id)
-                if isinstance(op, Cooperate):
-                    op, scene = _heard(op, scene, told.get(op.run_id, ()), hearing)
-                elif isinstance(op, Tell):
-                    told.setdefault(op.run_id, []).append(op)
-                    scene = replace(scene, is_ready=hearing.is_ready(op.run_id, told[op.run_id]))
-            decision = decide(run, op, engine.id, scene)
+                op = self._admitted(op, is_asked=item.reply is not None)
+            before, run = self._stored(op, before, run)
+            op, scene = self._scene(op, run)
+            decision = decide(run, op, me, scene)
             check_decision(decision)
-        except RunOwnedElsewhere as elsewhere:
+        except PerdureError as error:
+            self._refuse(item, op, error)
+        else:
+            self._take_in(item, before, decision, scene)
+
+    def _admitted(self, op: Start, *, is_asked: bool) -> Start:
+        """A start, with whether its run begins at once. `is_asked`: somebody waits for the answer."""
+        has_code = op.admit and (op.model, op.workflow, op.workflow_version) in self._knowledge.workflows
+        op = replace(op, admitted_at=self._knowledge.now, admit=has_code)
+        is_born = op.parent_id is not None and is_asked
+        return _born(op, self._knowledge.memory, self.assembly) if is_born else op
+
+    def _stored(self, op: Op, before: Run | None, run: Run | None) -> tuple[Run | None, Run | None]:
+        """A run as it was before the batch and as it is now, also if memory does not have it. Raises RowDamaged."""
+        if before is None and op.run_id in self._found.runs:
+            loaded = self._found.runs[op.run_id]
+            before = loaded.run
+            if run is None:
+                check_sound(loaded, op)
+                # Nobody writes any more in the name of an owner that is dead.
+                run = replace(before, owner=None) if loaded.forsaken else before
+        return before, run
+
+    def _scene(self, op: Op, run: Run | None) -> tuple[Op, Scene]:
+        """What an op is decided on beside its run, and the op with what is known by now. Raises what refuses it."""
+        known, assembly = self._knowledge, self.assembly
+        if isinstance(op, Advance):
+            box = assembly.boxes.get(op.run_id) or known.memory.boxes.get(op.run_id)
+            scene = NO_SCENE if box is None else Scene(box)
+            if op.onward is not None:
+                onward = ("", op.onward.workflow, op.onward.workflow_version)
+                scene = Scene(scene.box, onward in known.workflows)
+            return op, scene
+        if isinstance(op, Start):
+            return op, NO_SCENE
+        if known.book is not None and isinstance(op, (Cooperate, Emit)) and op.added.book not in (None, known.book):
+            raise HandlersChanged("a handler was registered or taken out meanwhile", run_id=op.run_id)
+        scene = NO_SCENE
+        if type(op) is not Cooperate or op.run_id in self._found.runs:
+            op, scene = _scene(op, run, self._found, assembly, known.memory, known.workflows, known.engine.id)
+        if isinstance(op, Cooperate):
+            return _heard(op, scene, self._told.get(op.run_id, ()), known.hearing)
+        if isinstance(op, Tell):
+            self._told.setdefault(op.run_id, []).append(op)
+            scene = replace(scene, is_ready=self._outlook.is_ready(op))
+        return op, scene
+
+    def _take_in(self, item: Item, before: Run | None, decision: Decision, scene: Scene) -> None:
+        run_id, assembly = item.op.run_id, self.assembly
+        assembly.add(before, decision)
+        self.decided.append((item, decision))
+        if item.mail:
+            assembly.answer(item.mail, decision.reply)
+        if run_id in self._found.runs and run_id not in assembly.boxes:
+            assembly.boxes[run_id] = scene.box  # It counts if the run is ours from now on.
+        if decision.posts:
+            self.posts.extendleft(Item(post, None, False) for post in reversed(decision.posts))
+
+    def _refuse(self, item: Item, op: Op, error: PerdureError) -> None:
+        """Nothing was decided: leave the op to the run's owner, or have the error be the answer."""
+        if isinstance(error, RunOwnedElsewhere):
             # It is for the run's owner to decide. What came by mail is there for it already.
             if item.mail or type(op) in _WAKING:
-                decided.append((item, elsewhere))
+                self.decided.append((item, error))
             else:
-                decided.append((item, Posted(assembly.post(op, is_awaited=item.reply is not None))))
-        except EngineBug as bug:
+                self.decided.append((item, Posted(self.assembly.post(op, is_awaited=item.reply is not None))))
+            return
+        is_bug = isinstance(error, EngineBug) and not isinstance(error, RowDamaged)
+        if is_bug:
             # A bug about one run must not stop all others: it is set aside, with what was found, if it is ours.
-            log.exception("an op for run %s could not be decided", op.run_id)
-            decided.append((item, bug))
-            if item.mail:
-                assembly.answer(item.mail, bug)
-            if runs.pop(op.run_id, None) is not None:
-                hold = Hold(kind="blocked", reason=f"engine bug: {bug}", at=op.at)
-                owed.append(SetHold(run_id=op.run_id, at=op.at, hold=hold))
-        except PerdureError as error:
-            decided.append((item, error))
-            if item.mail:
-                assembly.answer(item.mail, error)
-        else:
-            assembly.add(before, decision)
-            decided.append((item, decision))
-            if item.mail:
-                assembly.answer(item.mail, decision.reply)
-            if op.run_id in found.runs and op.run_id not in assembly.boxes:
-                assembly.boxes[op.run_id] = scene.box  # It counts if the run is ours from now on.
-            if decision.posts:
-                posts.extendleft(Item(post, None, False) for post in reversed(decision.posts))
-    return Deliberation(assembly, decided, owed)
+            log.error("an op for run %s could not be decided", op.run_id, exc_info=error)
+        self.decided.append((item, error))
+        if item.mail:
+            self.assembly.answer(item.mail, error)
+        if is_bug and self._knowledge.memory.runs.pop(op.run_id, None) is not None:
+            hold = Hold(kind="blocked", reason=f"engine bug: {error}", at=op.at)
+            self.owed.append(SetHold(run_id=op.run_id, at=op.at, hold=hold))
 
 
 def drafted(op: Start, engine: Engine) -> Batch:
@@ -192,13 +261,23 @@ def drafted(op: Start, engine: Engine) -> Batch:
     return assembly.batch
 
 
+def drafted_emission(op: Emit, engine: Engine) -> Batch:
+    """The same for a message and the runs of those who handle it."""
+    assembly = Assembly(Batch(engine_id=engine.id, epoch=engine.epoch, number=0, at=op.at))
+    for one in (op, *(replace(start, admit=False) for start in op.starts)):
+        decision = decide(None, one, engine.id)
+        check_decision(decision)
+        assembly.add(None, decision)
+    return assembly.batch
+
+
 def _scene(
     op: Op,
     run: Run | None,
     found: Found,
     assembly: Assembly,
     memory: Memory,
-    workflows: Container[tuple[str, str]],
+    workflows: Container[tuple[str, str, str]],
     me: str,
 ) -> tuple[Op, Scene]:
     box = assembly.boxes.get(op.run_id) or memory.boxes.get(op.run_id)
@@ -212,10 +291,13 @@ def _scene(
         known = assembly.batch.keys.get(op.event.key) or found.keys.get(op.event.key)
         if known is not None:
             op = replace(op, known=known)
-    has_code = run is None or (run.workflow, run.workflow_version) in workflows
+    has_code = run is None or (run.known_model, run.workflow, run.workflow_version) in workflows
     children = (*found.children.get(op.run_id, ()), *assembly.children.get(op.run_id, ()))
     stored: Stored | None = None
-    if isinstance(op, Wake) and run is not None and run.owner == me and op.run_id in found.runs:
+    # What was stored before this batch is of no matter to a run that has begun anew in it: its positions mean other
+    # things now, and the commit frees what had won them.
+    is_known = op.run_id in found.runs and op.run_id not in assembly.batch.hops
+    if isinstance(op, Wake) and run is not None and run.owner == me and is_known:
         stored = found.runs[op.run_id].waits, found.runs[op.run_id].events
     task = found.tasks.get(op.task_id) if isinstance(op, Answer) else None
     return op, Scene(box, has_code, children, stored, task)
@@ -227,6 +309,8 @@ def _heard(op: Cooperate, scene: Scene, told: Sequence[Tell], hearing: Hearing) 
     if op.status is Status.SUSPENDED and (told or hearing.heard(op.run_id) != op.heard):
         op = replace(op, status=Status.RUNNING)
     elif op.status is Status.SUCCEEDED:
+        if any(tell.kind == ASK for tell in told) or hearing.is_asked(op.run_id, op.heard):
+            raise AskedMeanwhile(f"run {op.run_id!r} was asked to give up", run_id=op.run_id)
         is_undone = hearing.is_undone(op.run_id) or any(tell.kind == "undo" for tell in told)
         scene = replace(scene, is_undone=is_undone)
     return op, scene

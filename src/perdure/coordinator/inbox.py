@@ -1,10 +1,15 @@
-"""The queue of ops. Bounded for callers from outside, who feel it as waiting; never for the engine itself."""
+"""The queue of ops. Bounded for callers from outside, who feel it as waiting; never for the engine itself.
+
+It has three lanes: for what callers ask, for what timers bring, and for all else, by which runs go on. Each batch has
+something of each, so that neither a hundred thousand overdue timers nor as many callers make the others wait.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec import Struct
@@ -36,12 +41,19 @@ class Callback:
 
 
 class Item(Struct, eq=False, gc=False):
-    """An op in the queue and whoever waits for its reply. `mail` is the id of the mail that brought it, if one did."""
+    """An op in the queue and whoever waits for its reply. `mail` is the id of the mail that brought it, if one did;
+    `is_due` says that a timer did. `number` counts the items of a queue, in the order in which they came.
+
+    A caller from outside waits since the loop's time was `since`, and may have given up: then it was told so."""
 
     op: Op
     reply: asyncio.Future[Any] | Callback | None
     outside: bool
     mail: int = 0
+    since: float = 0.0
+    given_up: bool = False
+    is_due: bool = False
+    number: int = 0
 
     def answer(self, value: Any) -> None:
         if self.reply is not None and not self.reply.done():
@@ -52,11 +64,50 @@ class Item(Struct, eq=False, gc=False):
             self.reply.set_exception(error)
 
 
+class Lane:
+    """Ops in the order of coming."""
+
+    __slots__ = ("items",)
+
+    def __init__(self) -> None:
+        self.items: deque[Item] = deque()
+
+    @property
+    def begins_a_batch(self) -> bool:
+        """Whether its first op is a retry. That rewrites a run's journal, so it starts a batch of its own instead of
+        joining writes that it undoes."""
+        return bool(self.items) and type(self.items[0].op) is Retry
+
+    def take(self, taken: list[Item], ops_max: int, bytes_max: int) -> int:
+        """Move up to so many ops to a batch, unless they have too many bytes; how many bytes they have."""
+        items = self.items
+        size = 0
+        for _ in range(min(ops_max, len(items))):
+            op = items[0].op
+            more = op.payload_bytes
+            if taken and (size + more > bytes_max or type(op) is Retry):
+                break
+            size += more
+            taken.append(items.popleft())
+        return size
+
+
+def _number(item: Item) -> int:
+    return item.number
+
+
 class Inbox:
-    """First in, first out. At most `outside_max` ops from outside are unanswered: others wait to `enter`."""
+    """First in, first out, in each of its lanes. Ops of a run are in one lane at a time, so they keep their order.
+
+    At most `outside_max` ops from outside are unanswered: others wait to `enter`.
+    """
 
     def __init__(self, *, outside_max: int, batch_ops_max: int, batch_bytes_max: int) -> None:
-        self._items: deque[Item] = deque()
+        self._own, self._outside, self._due = Lane(), Lane(), Lane()
+        self._lanes: dict[str, tuple[Lane, int]] = {}  # of each run: where its ops are, and how many
+        self.is_firing = False
+        self._had_others = False  # beside what timers had brought, in the last batch
+        self._count = 0
         self._room = outside_max
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._batch_ops_max = batch_ops_max
@@ -64,7 +115,21 @@ class Inbox:
         self._awaited: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._own.items) + len(self._outside.items) + len(self._due.items)
+
+    @property
+    def due(self) -> int:
+        """How many ops wait that timers have brought."""
+        return len(self._due.items)
+
+    @contextmanager
+    def firing(self) -> Generator[None]:
+        """Timers fire: what is owed meanwhile shares batches with all else, and does not stand before it."""
+        self.is_firing = True
+        try:
+            yield
+        finally:
+            self.is_firing = False
 
     def enter(self) -> Coroutine[Any, Any, None] | None:
         """Take room for an op from outside; if there is none, what to wait for, in the order of coming, to have it."""
@@ -93,7 +158,17 @@ class Inbox:
         self._room += 1
 
     def put(self, item: Item) -> None:
-        self._items.append(item)
+        run_id = item.op.run_id
+        lane, count = self._lanes.get(run_id) or (
+            self._due if item.is_due else self._outside if item.outside else self._own,
+            0,
+        )
+        if run_id:
+            self._lanes[run_id] = lane, count + 1
+        if not item.number:
+            self._count += 1
+            item.number = self._count
+        lane.items.append(item)
         if self._awaited is not None and not self._awaited.done():
             self._awaited.set_result(None)
 
@@ -103,29 +178,63 @@ class Inbox:
             self.put(item)
 
     def take(self) -> list[Item]:
-        """The ops of the next batch: all that wait, up to the bounds.
+        """The ops of the next batch: all that wait, up to the bounds. If there are more, each lane has a quarter at
+        least, and callers come last for the rest: what was begun is finished before more is begun.
 
-        A retry rewrites a run's journal, so it starts a batch of its own instead of joining writes that it undoes.
+        At most three quarters of a batch are what timers have brought, and three eighths where few others wait for the
+        batch, or were in the last one and may be about to go on: the longer it takes, the longer they wait.
+
+        Within a batch ops stand in the order in which they came, whatever their lane.
         """
         taken: list[Item] = []
-        size = 0
-        queue = self._items
-        while queue and len(taken) < self._batch_ops_max:
-            item = queue[0]
-            size += item.op.payload_bytes
-            if taken and (size > self._batch_bytes_max or type(item.op) is Retry):
-                break
-            taken.append(queue.popleft())
+        ops_max, bytes_left = self._batch_ops_max, self._batch_bytes_max
+        own, outside, due = self._own, self._outside, self._due
+        part = max(1, ops_max // 4)
+        first = [(lane, 1, 1) for lane in (own, outside, due) if lane.begins_a_batch][:1]
+        lanes_used = sum(bool(lane.items) for lane in (own, outside, due))
+        turns = [*first]
+        turns += [(own, part, 3), (outside, part, 2), (due, part, 1)]
+        others = len(own.items) + len(outside.items)
+        if others >= part:
+            turns.append((due, part, 1))
+        else:
+            turns.append((due, part // 2 if others or self._had_others else 2 * part, 1))
+        self._had_others = others > 0
+        turns += [(own, ops_max, 1), (outside, ops_max, 1)]
+        for lane, ops, lanes_left in turns:
+            if lane.items and len(taken) < ops_max:
+                bytes_left -= lane.take(taken, min(ops, ops_max - len(taken)), bytes_left // lanes_left)
+        if lanes_used > 1:
+            taken[len(first) :] = sorted(taken[len(first) :], key=_number)
+        lanes_of = self._lanes
+        for item in taken:
+            if run_id := item.op.run_id:
+                lane, count = lanes_of[run_id]
+                if count == 1:
+                    del lanes_of[run_id]
+                else:
+                    lanes_of[run_id] = lane, count - 1
         return taken
 
+    def remove(self, is_wanted: Callable[[Item], bool]) -> list[Item]:
+        """Take some out, wherever they stand."""
+        found: list[Item] = []
+        kept: list[Item] = []
+        for item in self.empty():
+            (found if is_wanted(item) else kept).append(item)
+        self.put_back(kept)
+        return found
+
     def empty(self) -> list[Item]:
-        items = list(self._items)
-        self._items.clear()
+        items = sorted((*self._own.items, *self._outside.items, *self._due.items), key=_number)
+        for lane in (self._own, self._outside, self._due):
+            lane.items.clear()
+        self._lanes.clear()
         return items
 
     async def arrival(self) -> None:
         """Wait until there is an op."""
-        if not self._items:
+        if not len(self):
             self._awaited = asyncio.get_running_loop().create_future()
             try:
                 await self._awaited

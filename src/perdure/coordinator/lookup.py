@@ -20,6 +20,7 @@ from perdure.kernel.ops import (
     Settle,
     Start,
     Tell,
+    TellMembers,
     UndoScope,
     Wake,
 )
@@ -33,7 +34,7 @@ class Found(Struct, kw_only=True):
     keys in use; those dead letters that are there; and tasks that are to be answered."""
 
     runs: dict[str, LoadedRun] = field(default_factory=dict)
-    children: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    children: dict[str, list[str]] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     letters: set[str] = field(default_factory=set)
     tasks: dict[str, Task] = field(default_factory=dict)
@@ -64,7 +65,7 @@ async def look_up(store: Store, loaded: Mapping[str, Run], items: Sequence[Item]
                 letters.append(op.letter)
             if isinstance(op, Send) and op.event.key is not None:
                 keys.append(op.event.key)
-        elif isinstance(op, (Cooperate, CancelScope, UndoScope)):
+        elif isinstance(op, (Cooperate, CancelScope, TellMembers, UndoScope)):
             for tell in op.tells:
                 _look_for(tell, loaded, missing, ending)
         elif isinstance(op, (Tell, Settle)):
@@ -94,7 +95,7 @@ async def look_up(store: Store, loaded: Mapping[str, Run], items: Sequence[Item]
         ending = []
         for child in below:
             parent = child.run.parent_id or ""
-            found.children[parent] = (*found.children.get(parent, ()), child.run.id)
+            found.children.setdefault(parent, []).append(child.run.id)
             if child.run.id not in loaded:
                 found.runs[child.run.id] = child
             ending.append(child.run.id)

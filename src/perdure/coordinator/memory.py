@@ -2,52 +2,57 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
 from perdure.coordinator.assembly import Assembly
-from perdure.errors import InvariantViolated
 from perdure.kernel import boxes
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.boxes import EMPTY, Box
 from perdure.kernel.effects import Deliver
-from perdure.kernel.invariants import check_run
 from perdure.kernel.records import Outcome, Run
 from perdure.ports import LoadedRun
 
-log = logging.getLogger("perdure")
-
 
 class Memory:
-    """Runs of this engine, their boxes, those that are not empty, and which engines are dead."""
+    """Runs of this engine, and those of their boxes that are not empty.
+
+    `untaken` has the runs that a recovery has claimed and is about to take up, with their claims. `changed` has the
+    runs of which something new was learnt since the store was asked for a claim; None if it is not being asked.
+    """
 
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
         self.boxes: dict[str, Box] = {}
-        self.dead: set[str] = set()
+        self.untaken: dict[str, int] = {}
+        self.changed: set[str] | None = None
+
+    def taken(self, run_id: str, claim: int) -> None:
+        """A `Take` was decided or refused. One that belongs to an earlier claim of the run changes nothing."""
+        if self.untaken.get(run_id) == claim:
+            del self.untaken[run_id]
 
     def box(self, run_id: str) -> Box:
         return self.boxes.get(run_id, EMPTY)
 
     def keep_box(self, run_id: str, box: Box) -> None:
-        if box.waits or box.events or box.won:
-            self.boxes[run_id] = box
-        else:
+        if box.is_empty:
             self.boxes.pop(run_id, None)
+        else:
+            self.boxes[run_id] = box
 
     def adopt(self, loaded: Iterable[LoadedRun]) -> None:
-        """Runs that this engine has just claimed."""
+        """Runs of this engine, as they are stored; none of them is damaged."""
         for one in loaded:
-            try:
-                check_run(one.run)
-            except InvariantViolated:
-                log.exception("run %s is left alone", one.run.id)
-            else:
-                self.runs[one.run.id] = one.run
-                self.keep_box(one.run.id, boxes.opened(one.waits, one.events))
+            if self.changed is not None:
+                self.changed.add(one.run.id)
+            self.runs[one.run.id] = one.run
+            self.keep_box(one.run.id, boxes.opened(one.waits, one.events))
 
     def forget(self, run_ids: Iterable[str]) -> list[str]:
         """Drop what is known of runs; those of which something was."""
+        if self.changed is not None:
+            run_ids = list(run_ids)
+            self.changed.update(run_ids)
         known = [run_id for run_id in run_ids if self.runs.pop(run_id, None) is not None]
         for run_id in known:
             self.boxes.pop(run_id, None)
@@ -56,6 +61,8 @@ class Memory:
     def follow(self, assembly: Assembly, committed: Committed) -> None:
         """A batch is committed."""
         runs, me = self.runs, assembly.batch.engine_id
+        if self.changed is not None:
+            self.changed.update(assembly.runs)
         if committed.awake:
             for run_id in committed.awake:
                 assembly.runs[run_id] = assembly.batch.runs[run_id].awake or assembly.runs[run_id]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.sweep import Sweeper
+from perdure.errors import StoreError
 from perdure.kernel.ops import Spread, Take
 from perdure.kernel.records import Run
 from perdure.kernel.status import Status
@@ -35,7 +38,10 @@ class RecoveryReport(Struct, frozen=True, kw_only=True):
 
 
 class Recovery:
-    """Claims runs and takes them up. One at a time per engine."""
+    """Claims runs and takes them up. One at a time per engine.
+
+    `waiting` tells which of some runs that roll back were waiting when their engine died: their status does not say it.
+    """
 
     def __init__(
         self,
@@ -47,6 +53,7 @@ class Recovery:
         recoveries_max: int,
         offers: Callable[[], Sequence[Offer]],
         adopted: Callable[[Run], None],
+        waiting: Callable[[Sequence[LoadedRun]], Awaitable[Container[str]]],
         background: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._store = store
@@ -56,24 +63,27 @@ class Recovery:
         self._recoveries_max = recoveries_max
         self._offers = offers
         self._adopted = adopted
+        self._waiting = waiting
         self._background = background
         self._lock = asyncio.Lock()
-        self.is_behind = False  # It broke off: what it claimed last may be known to nobody but the store.
+        # Claimed by a recovery that broke off before it submitted their `Take`. No other engine can claim these runs,
+        # so the next recovery goes on with them.
+        self._claimed: list[LoadedRun] = []
+        self._suspects: list[LoadedRun] = []
+        self.is_behind = False  # The last recovery broke off.
 
     async def run(self) -> RecoveryReport:
         """Bury dead engines, claim what they and others left, and go on with it."""
         async with self._lock:
             self.is_behind = True
             buried = await self._store.bury()
-            # Always: others bury engines too, and one that was buried here may not have been mourned then.
-            self._coordinator.mourn([engine.id for engine in await self._store.engines() if not engine.alive])
             resumed = held = 0
-            suspects: list[LoadedRun] = []
             async for claimed in self._claim():
-                suspects += [one for one in claimed if one.run.recoveries >= _SUSPECT_AFTER]
+                self._suspects += [one for one in claimed if one.run.recoveries >= _SUSPECT_AFTER]
                 others = [one for one in claimed if one.run.recoveries < _SUSPECT_AFTER]
                 replies = await self._coordinator.insist([self._take(one) for one in others])
                 resumed += sum(reply is True for reply in replies)
+            suspects, self._suspects = self._suspects, []
             poison = [one for one in suspects if one.orphaned and one.run.recoveries >= self._recoveries_max]
             if poison:
                 replies = await self._coordinator.insist([self._take(one) for one in poison])
@@ -91,15 +101,35 @@ class Recovery:
     async def _claim(self) -> AsyncIterator[list[LoadedRun]]:
         while True:
             engine = self._coordinator.engine
-            claimed = await self._store.claim(
-                engine_id=engine.id, epoch=engine.epoch, offers=self._offers(), limit=_CLAIMED_AT_ONCE
-            )
-            if not claimed:
-                return
-            self._coordinator.adopt(claimed)
+            claim = partial(self._store.claim, engine_id=engine.id, epoch=engine.epoch, limit=_CLAIMED_AT_ONCE)
+            claimed = await self._coordinator.claim(partial(claim, offers=self._offers()))
             for one in claimed:
                 self._adopted(one.run)
-            yield claimed
+            self._claimed += claimed
+            if not self._claimed:
+                return
+            judged = await self._without_blame(self._claimed)
+            self._claimed = []
+            yield judged
+
+    async def _without_blame(self, claimed: list[LoadedRun]) -> list[LoadedRun]:
+        """Of runs that only waited when their engine died, none has killed it. Raises StoreError."""
+        doubtful = [one for one in claimed if one.orphaned and one.run.status is Status.ROLLING_BACK]
+        if not doubtful:
+            return claimed
+        waited = await self._waited(doubtful)
+        return [replace(one, orphaned=False) if one.run.id in waited else one for one in claimed]
+
+    async def _waited(self, doubtful: list[LoadedRun]) -> set[str]:
+        """Those that only waited. What is wrong with the rows of one comes to light when it is taken up."""
+        try:
+            found = await self._waiting(doubtful)
+            return {one.run.id for one in doubtful if one.run.id in found}
+        except StoreError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever stands in damaged rows
+            alone = doubtful if len(doubtful) > 1 else []
+            return set[str]().union(*[await self._waited([one]) for one in alone])
 
     def _take(self, one: LoadedRun) -> Take:
         return Take(
@@ -116,14 +146,15 @@ class Recovery:
         for group in _groups(suspects):
             await self._coordinator.insist([self._take(one) for one in group])
             for _ in range(_SUSPECT_POLLS):
-                if not any(self._is_suspect(one.run.id) for one in group):
+                if not any(map(self._is_suspect, group)):
                     break
                 await asyncio.sleep(_SUSPECT_POLL_S)
 
-    def _is_suspect(self, run_id: str) -> bool:
-        """Whether a run has not got on since it was taken up."""
-        run = self._coordinator.loaded(run_id)
-        return run is not None and run.recoveries > 0 and run.status is not Status.SUSPENDED
+    def _is_suspect(self, taken: LoadedRun) -> bool:
+        """Whether a run has made no progress since it was taken up, and does not wait."""
+        run = self._coordinator.loaded(taken.run.id)
+        counted = taken.run.recoveries + taken.orphaned
+        return run is not None and run.recoveries >= counted and run.status is not Status.SUSPENDED
 
 
 def _groups(suspects: list[LoadedRun]) -> Iterator[list[LoadedRun]]:

@@ -5,24 +5,26 @@ The store tells which they are. What is armed here owns nothing: when it is due,
 
 from __future__ import annotations
 
-import logging
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from perdure.coordinator.notices import Outage
 from perdure.coordinator.timers import Timer, Timers
-from perdure.errors import StoreError
 from perdure.ports import Clock, Offer, Ripe, Store
-
-log = logging.getLogger("perdure")
 
 HORIZON_US = 10 * 60 * 1_000_000
 _AT_ONCE = 2_000
+_ARMED_PER_TURN = 100
 _FOREVER = 2**62
 _AGAIN_US = 1_000_000
 
+Answered = Callable[[Any, BaseException | None], object]
+
 
 class Sweeper:
-    """`wake` and `expire` are told of runs that are due; `offers` is the code that this engine has."""
+    """`wake` and `expire` are told of runs that are due, and call back when that is committed or refused: until then a
+    run that is found again is not told of again. `offers` is the code that this engine has."""
 
     def __init__(
         self,
@@ -31,8 +33,8 @@ class Sweeper:
         timers: Timers,
         *,
         offers: Callable[[], Sequence[Offer]],
-        wake: Callable[[str], None],
-        expire: Callable[[str], None],
+        wake: Callable[[str, Answered], None],
+        expire: Callable[[str, int, Answered], None],
         background: Callable[[Coroutine[Any, Any, None]], None],
         horizon_us: int = HORIZON_US,
     ) -> None:
@@ -45,8 +47,13 @@ class Sweeper:
         self._background = background
         self._horizon_us = horizon_us
         self._armed: dict[tuple[str, bool], Timer] = {}
+        self._going: set[tuple[str, bool]] = set()  # told, and not committed yet: the store still has them as due
+        self._gone: set[tuple[str, bool]] = set()  # committed since the store was asked: it may not have known that
+        self._overdue: set[tuple[str, bool]] = set()  # what the last look found, if that was all it could take
         self._next: Timer | None = None
         self._is_sweeping = False
+        self._is_put_off = False  # until enough of what is going is committed
+        self._outage = Outage("due runs")
 
     @property
     def busy(self) -> bool:
@@ -58,16 +65,25 @@ class Sweeper:
         self._is_sweeping = True
         try:
             now = self._clock.now()
+            self._gone.clear()
             found = await self._store.ripe(offers=self._offers(), before=_FOREVER, limit=_AT_ONCE)
             horizon = now + self._horizon_us
-            for ripe in found:
-                if ripe.due_at < horizon:
+            for number, ripe in enumerate(found, 1):
+                key = (ripe.run_id, ripe.deadline)
+                if ripe.due_at < horizon and key not in self._going and key not in self._gone:
                     self._arm(ripe)
+                if number % _ARMED_PER_TURN == 0:
+                    await asyncio.sleep(0)  # What is asked for meanwhile has its turn.
             later = [ripe.due_at for ripe in found if ripe.due_at >= horizon]
             if later:
                 self._look_again_at(max(now, min(later) - self._horizon_us // 2))
             elif len(found) == _AT_ONCE:
-                self._look_again_at(max(now, found[-1].due_at))
+                # Its timer comes after those of what was found. If they are found again nevertheless, nobody can take
+                # them up now, and asking for them at once would go on for ever.
+                found_now = {(ripe.run_id, ripe.deadline) for ripe in found}
+                is_any_new = not found_now <= self._overdue
+                self._overdue = found_now
+                self._look_again_at(max(now if is_any_new else now + _AGAIN_US, found[-1].due_at))
         finally:
             self._is_sweeping = False
         return len(self._armed)
@@ -91,8 +107,25 @@ class Sweeper:
         self._armed[key] = self._timers.arm(ripe.due_at, lambda: self._due(ripe))
 
     def _due(self, ripe: Ripe) -> None:
-        self._armed.pop((ripe.run_id, ripe.deadline), None)
-        (self._expire if ripe.deadline else self._wake)(ripe.run_id)
+        key = (ripe.run_id, ripe.deadline)
+        self._armed.pop(key, None)
+        self._going.add(key)
+        if ripe.deadline:
+            self._expire(ripe.run_id, ripe.due_at, lambda _reply, error: self._answered(key, error))
+        else:
+            self._wake(ripe.run_id, lambda _reply, error: self._answered(key, error))
+
+    def _answered(self, key: tuple[str, bool], error: BaseException | None) -> None:
+        self._going.discard(key)
+        if self._is_sweeping and error is None:
+            self._gone.add(key)
+        if self._is_put_off and not self._is_crowded:
+            self._look_again()
+
+    @property
+    def _is_crowded(self) -> bool:
+        """Whether a look would find again, for the most part, what is being committed."""
+        return len(self._going) * 2 > _AT_ONCE
 
     def _look_again_at(self, when: int) -> None:
         if self._next is not None:
@@ -102,13 +135,19 @@ class Sweeper:
         self._next = self._timers.arm(when, self._look_again)
 
     def _look_again(self) -> None:
-        self._next = None
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        self._is_put_off = self._is_crowded
+        if self._is_put_off:
+            return
         self._is_sweeping = True
         self._background(self._sweep_again())
 
     async def _sweep_again(self) -> None:
         try:
             await self.sweep()
-        except StoreError as error:
-            log.warning("looking for runs that are due is tried again: %s", error)
-            self._look_again_at(self._clock.now() + _AGAIN_US)
+            self._outage.worked()
+        except Exception as error:  # noqa: BLE001 - an engine that looks no more would leave runs asleep for ever
+            self._outage.failed("looking for runs that are due is tried again", error)
+            self._timers.after(_AGAIN_US, self._look_again)

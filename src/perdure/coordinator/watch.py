@@ -10,8 +10,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from perdure.coordinator.coordinator import Coordinator
+from perdure.coordinator.notices import Outage
 from perdure.coordinator.post import PostOffice
-from perdure.errors import Fenced, StoreError
+from perdure.errors import Fenced, StoreError, StoreReplaced
 from perdure.ports import Clock, Offer, Store
 
 log = logging.getLogger("perdure")
@@ -45,12 +46,13 @@ class Watch:
         self._poll_us = round(poll_s * 1_000_000)
         self._woken = asyncio.Event()
         self._is_hinted = False
-        self._recovered_at = clock.now()
+        self._recovered_at = clock.monotonic()
+        self._outage = Outage("look", coordinator.stats.outages)
 
     async def run(self) -> None:
         self._store.listen(self._hear)
         while True:
-            timer = self._clock.call_at(self._clock.now() + self._poll_us, self._woken.set)
+            timer = self._clock.call_after(self._poll_us, self._woken.set)
             try:
                 await self._woken.wait()
             finally:
@@ -58,13 +60,16 @@ class Watch:
             self._woken.clear()
             try:
                 await self._look()
-            except Fenced:
+            except (Fenced, StoreReplaced):
                 await self._coordinator.prove()
             except StoreError as error:
-                log.warning("looking for what others left is tried again: %s", error)
+                self._outage.failed("looking for what others left is tried again", error)
+                self._post.lose_patience(error, self._coordinator.limits.patience_s)
             except Exception:
                 # Whatever it is: an engine that looks no more is deaf, and nobody would know.
                 log.exception("looking for what others left failed and is tried again")
+            else:
+                self._outage.worked()
 
     def _hear(self) -> None:
         self._is_hinted = True
@@ -79,14 +84,16 @@ class Watch:
             await self._post.collect()
         # After a hint mail comes first, without asking whether there is any: somebody waits.
         is_read = not is_hinted or await self._post.read(self._coordinator)
-        now = self._clock.now()
-        news = await self._store.look(engine_id=self._coordinator.engine.id, offers=self._offers(), at=now)
+        engine_id = self._coordinator.engine.id
+        news = await self._store.look(engine_id=engine_id, offers=self._offers(), at=self._clock.now())
         if news.mail:
             is_read = await self._post.read(self._coordinator)
         # Who has died is learnt by recovering what they left.
         is_stray = news.stray or not is_read or self._is_behind()
-        if news.dead or (is_stray and now >= self._recovered_at + _RECOVERIES_APART_US):
+        now = self._clock.monotonic()
+        early = self._recovered_at + _RECOVERIES_APART_US - now
+        if news.dead or (is_stray and early <= 0):
             self._recovered_at = now
             await self._recover()
         elif is_stray:
-            self._clock.call_at(self._recovered_at + _RECOVERIES_APART_US, self._woken.set)
+            self._clock.call_after(early, self._woken.set)

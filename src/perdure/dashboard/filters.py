@@ -94,9 +94,9 @@ def _statuses(value: str) -> tuple[str, ...]:
 
 
 def _when(value: str, now: datetime) -> datetime:
-    if (span := _SPAN.fullmatch(value)) is not None:
-        return now - timedelta(**{_UNITS[span[2]]: int(span[1])})
     try:
+        if (span := _SPAN.fullmatch(value)) is not None:
+            return now - timedelta(**{_UNITS[span[2]]: int(span[1])})
         when = datetime.fromisoformat(value)
         return when.astimezone(UTC) if when.tzinfo is not None else when.replace(tzinfo=UTC)
     except (ValueError, OverflowError):

@@ -46,9 +46,7 @@ class Gate:
             check_origin(headers)
         if scope["path"].startswith(_OPEN):
             return None
-        if not needs_token:
-            return Caller(ACTOR, Scope.ADMIN, False)
-        caller = await find_session(access.client, session_of(headers))
+        caller = await _visitor(access, needs_token, session_of(headers))
         if caller is None:
             if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") == "navigate":
                 # A link from elsewhere: the cookie comes along when the page asks for itself.
@@ -70,6 +68,14 @@ class Gate:
         return self._renderer.told(status, refused.code.replace("_", " "), str(refused), refused.headers, caller)
 
 
+async def _visitor(access: Access, needs_token: bool, session: str) -> Caller | None:
+    if needs_token:
+        return await find_session(access.client, session)
+    if access.needs_startup_token and not access.is_startup_session(session):
+        return None
+    return Caller(ACTOR, Scope.ADMIN, False)
+
+
 _HTML: Final = {"content-type": "text/html; charset=utf-8"}
 
 
@@ -79,7 +85,7 @@ def check_origin(headers: Mapping[str, str]) -> None:
     if headers.get("sec-fetch-site") == "same-origin":
         return
     origin = headers.get("origin", "")
-    if "sec-fetch-site" in headers or not origin or urlsplit(origin).netloc != headers.get("host"):
+    if "sec-fetch-site" in headers or not origin or origin.partition("://")[2] != headers.get("host"):
         raise Refused("origin_refused", "only a page of this dashboard can change something here")
 
 
@@ -112,7 +118,10 @@ def _wanted(scope: MutableMapping[str, Any]) -> str:
 
 def safe_target(wanted: str) -> str:
     """Where to go after signing in: a page of ours, whatever a link said."""
-    parts = urlsplit(wanted)
+    try:
+        parts = urlsplit(wanted)
+    except ValueError:  # It looks like an address, and is none.
+        return PATH
     is_ours = not parts.scheme and not parts.netloc and (parts.path == PATH or parts.path.startswith(f"{PATH}/"))
     return wanted if is_ours and "\\" not in wanted and not wanted.startswith(_OPEN) else PATH
 

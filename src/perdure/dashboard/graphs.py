@@ -7,12 +7,25 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from markupsafe import Markup
+from msgspec import Struct
 
 from perdure.client import Client
 from perdure.errors import Misuse
+from perdure.graph import GraphToken
 from perdure.views import RunView
 
+_OVER: Final = frozenset({"completed", "failed", "timed_out", "cancelled"})
+_TOKENS_MAX: Final = 100
 _STYLE: Final = re.compile(r"<style>.*?</style>", re.DOTALL)
+
+
+class Drawn(Struct, frozen=True, kw_only=True):
+    """A picture of a run, and its tokens: those that live, then those that ended last."""
+
+    picture: Markup
+    tokens: list[GraphToken]
+    total: int
+    living: int
 
 
 class Graphs:
@@ -24,13 +37,20 @@ class Graphs:
     def knows(self, workflow: str, version: str) -> bool:
         return (workflow, version) in self._known
 
-    async def picture(self, client: Client, run: RunView) -> Markup | None:
-        """A run with its tokens; None if it is none of a graph, or of one whose code is not here, or has changed."""
-        try:
-            drawn = await client.drawing(run.id, graph=self._known.get((run.workflow, run.workflow_version)))
-        except Misuse:
-            return None
-        return for_page(drawn)
+    async def drawn(self, client: Client, run: RunView) -> Drawn | None:
+        """A run with its tokens; None if it is none of a graph, or of one whose definition is nowhere, or does not fit.
+        The definition that the run was started with counts."""
+        for graph in (None, self._known.get((run.workflow, run.workflow_version))):
+            try:
+                tokens = await client.tokens(run.id, graph=graph)
+                picture = await client.drawing(run.id, graph=graph, tokens=tokens)
+            except Misuse:
+                continue
+            living = [token for token in tokens.tokens if token.state not in _OVER]
+            ended = [token for token in tokens.tokens if token.state in _OVER]
+            rows = [*living, *ended[::-1]][:_TOKENS_MAX]
+            return Drawn(picture=for_page(picture), tokens=rows, total=tokens.tokens_total, living=len(living))
+        return None
 
     def plain(self, workflow: str, version: str) -> Markup | None:
         """A graph without a run."""
@@ -43,4 +63,4 @@ def for_page(drawn: str) -> Markup:
     return Markup(_STYLE.sub("", drawn))  # noqa: S704
 
 
-__all__ = ["Graphs", "for_page"]
+__all__ = ["Drawn", "Graphs", "for_page"]

@@ -72,6 +72,11 @@ class Visit:
         self._request = request
 
     @property
+    def asking(self) -> Request[Any, Any, Any]:
+        """The request itself."""
+        return self._request
+
+    @property
     def caller(self) -> Caller:
         return caller_of(self._request)
 
@@ -188,7 +193,7 @@ def _live(page: Page, renderer: Renderer, visit: Visit, streams: Streams, seen: 
             new[-1] = Said(event="region", data=new[-1].data, id=".".join(known))
         return new
 
-    return streams.response(looked(look, streams.poll_s))
+    return streams.response(looked(look, streams.poll_s), visit.asking)
 
 
 def marks(regions: Mapping[str, str]) -> dict[str, str]:

@@ -73,11 +73,19 @@ def _telling(renderer: Renderer, gate: Gate) -> Callable[[Asked, Exception], Res
         problem = msgspec.json.decode(answer.content, type=Problem)
         title = "something is wrong" if problem.status >= 500 else problem.title
         caller = request.scope["state"].get("caller")
-        came_from = urlsplit(request.headers.get("referer", ""))
-        back = safe_target(came_from.path + (f"?{came_from.query}" if came_from.query else ""))
+        back = _came_from(request.headers.get("referer", ""))
         return _response(renderer.told(problem.status, title, problem.detail, caller=caller, back=back))
 
     return told
+
+
+def _came_from(referer: str) -> str:
+    """The page of ours that somebody was on before, or the first one."""
+    try:
+        parts = urlsplit(referer)
+    except ValueError:  # It looks like an address, and is none.
+        return PATH
+    return safe_target(parts.path + (f"?{parts.query}" if parts.query else ""))
 
 
 def _response(answer: Answer) -> Response[Any]:

@@ -5,8 +5,23 @@ Needs the extra `http`: litestar and uvicorn. docs/http.md has its routes, its a
 
 from __future__ import annotations
 
+from perdure.http.access import new_startup_token
 from perdure.http.app import App, create_app
+from perdure.http.connections import ConnectionLimits
 from perdure.http.server import serve, serving
-from perdure.http.tokens import Scope, TokenView, make_token, revoke_token, tokens
+from perdure.http.tokens import Scope, TokenView, has_tokens, make_token, revoke_token, tokens
 
-__all__ = ["App", "Scope", "TokenView", "create_app", "make_token", "revoke_token", "serve", "serving", "tokens"]
+__all__ = [
+    "App",
+    "ConnectionLimits",
+    "Scope",
+    "TokenView",
+    "create_app",
+    "has_tokens",
+    "make_token",
+    "new_startup_token",
+    "revoke_token",
+    "serve",
+    "serving",
+    "tokens",
+]

@@ -1,12 +1,17 @@
 """Who asks, and whether they may: by token, or, as long as no token was ever made, from this machine only.
 
+Until then a server may have a start-up token, which is known only to whoever started it: a reverse proxy on this
+machine would otherwise make everybody's requests come from it.
+
 The dashboard's pages are guarded by the same functions: `Access.identify` tells who asks, `reads`, `operates` and
 `administers` are guards for handlers.
 """
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
+import secrets
 from typing import Any, Final
 
 from litestar.connection import ASGIConnection
@@ -29,12 +34,21 @@ class Caller(Struct, frozen=True):
     by_token: bool
 
 
+STARTUP: Final = "perdure_startup_"
+
+
+def new_startup_token() -> str:
+    """A token for one server, until it ends or the first token is made in its store."""
+    return STARTUP + secrets.token_urlsafe(32)
+
+
 class Access:
     """Tells who asks. Once there is a token, everybody needs one, in this process until it ends."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, startup_token: str | None = None) -> None:
         self.client = client
         self._needs_token = False
+        self._startup_token = startup_token
 
     async def needs_token(self) -> bool:
         if not self._needs_token:
@@ -45,17 +59,47 @@ class Access:
         """Who sent a request with these headers, from this address (None: over a socket that has none). Raises
         Refused. Cookies are not looked at, so no page of somebody else's can ask in a visitor's name."""
         if await self.needs_token():
-            return await self._by_token(headers.get("authorization", ""))
+            return await self._by_token(_bearer(headers))
         check_local(headers, peer)
+        if self._startup_token is not None and not self.is_startup_token(_bearer(headers)):
+            raise _unauthenticated("send the start-up token that the server has printed: Authorization: Bearer …")
         return Caller(NOBODY, Scope.ADMIN, False)
 
-    async def _by_token(self, authorization: str) -> Caller:
-        kind, _, token = authorization.partition(" ")
-        found = await find_token(self.client, token.strip()) if kind.lower() == "bearer" else None
+    @property
+    def needs_startup_token(self) -> bool:
+        """Whether somebody on this machine has to show the start-up token, where there is no other."""
+        return self._startup_token is not None
+
+    def is_startup_token(self, shown: str) -> bool:
+        return self._startup_token is not None and _is_same(self._startup_token, shown)
+
+    @property
+    def startup_session(self) -> str:
+        """What the browser of whoever has shown the start-up token keeps instead of it."""
+        key = (self._startup_token or secrets.token_urlsafe(32)).encode()
+        return hmac.digest(key, b"perdure dashboard session", "sha256").hex()
+
+    def is_startup_session(self, shown: str) -> bool:
+        return self._startup_token is not None and _is_same(self.startup_session, shown)
+
+    async def _by_token(self, token: str) -> Caller:
+        found = await find_token(self.client, token) if token else None
         if found is None:
-            detail = "send a valid token: Authorization: Bearer perdure_…"
-            raise Refused("unauthenticated", detail, {"www-authenticate": 'Bearer realm="perdure"'})
+            raise _unauthenticated("send a valid token: Authorization: Bearer perdure_…")
         return Caller(found.name, Scope(found.scope), True)
+
+
+def _bearer(headers: dict[str, str]) -> str:
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""
+
+
+def _is_same(known: str, shown: str) -> bool:
+    return hmac.compare_digest(known.encode(), shown.encode(errors="surrogateescape"))
+
+
+def _unauthenticated(detail: str) -> Refused:
+    return Refused("unauthenticated", detail, {"www-authenticate": 'Bearer realm="perdure"'})
 
 
 def check_local(headers: dict[str, str], peer: str | None) -> None:
@@ -113,11 +157,13 @@ def administers(connection: Asking, _handler: BaseRouteHandler) -> None:
 __all__ = [
     "NOBODY",
     "Access",
+    "Asking",
     "Caller",
     "administers",
     "caller_of",
     "check_local",
     "is_loopback",
+    "new_startup_token",
     "operates",
     "reads",
 ]

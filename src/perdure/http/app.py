@@ -15,6 +15,7 @@ from litestar.types import ASGIApp, Receive, Send
 
 from perdure.client import Client
 from perdure.http.access import Access, reads
+from perdure.http.bodies import checked
 from perdure.http.measures import Measures
 from perdure.http.pace import Pace
 from perdure.http.pages import Pages
@@ -65,21 +66,25 @@ def create_app(
     requests_per_s: float = 100,
     requests_burst: int = 500,
     streams_max: int = 100,
+    token_streams_max: int = 50,
     stream_s_max: float = 900,
     poll_s: float = 0.5,
+    startup_token: str | None = None,
 ) -> App:
     """The API as an ASGI application. A client, or an engine, that is given must be open while it serves; for a store,
     or its URL, it has a client of its own.
 
     `pages` are served beside the API: `dashboard()` of perdure.dashboard gives some. `origins` are those of pages
     elsewhere that may ask (CORS): none unless given. Each token, or address, may ask `requests_burst` times at once and
-    `requests_per_s` times a second. A stream ends after `stream_s_max`, and looks for changes every `poll_s`.
+    `requests_per_s` times a second. There may be `streams_max` streams, `token_streams_max` of them of one token. A
+    stream ends after `stream_s_max`, and looks for changes every `poll_s`. As long as no token was made in the store,
+    everybody on this machine may ask for everything, unless they have to show a `startup_token`.
     """
     is_given = isinstance(client_or_store, Client)
     client = client_or_store if isinstance(client_or_store, Client) else Client(client_or_store)
     measures = Measures()
-    streams = Streams(streams_max, stream_s_max, poll_s)
-    access = Access(client)
+    streams = Streams(streams_max, token_streams_max, stream_s_max, poll_s)
+    access = Access(client, startup_token)
 
     @asynccontextmanager
     async def lifespan(_app: Litestar) -> AsyncGenerator[None]:
@@ -92,14 +97,15 @@ def create_app(
     inner = Litestar(
         [Router(PATH, route_handlers=list(CAPABILITIES)), *WATCHED, *(pages.handlers if pages is not None else ())],
         dependencies={
+            "access": Provide(lambda: access, sync_to_thread=False),
             "client": Provide(lambda: client, sync_to_thread=False),
             "measures": Provide(lambda: measures, sync_to_thread=False),
             "streams": Provide(lambda: streams, sync_to_thread=False),
         },
-        signature_types=[Client, Measures, Streams],
+        signature_types=[Access, Client, Measures, Streams],
         exception_handlers=HANDLERS,
         lifespan=[lifespan],
-        middleware=[_Named(pages)],
+        middleware=[_Named(pages, body_bytes_max)],
         request_max_body_size=body_bytes_max,
         logging_config=None,
         openapi_config=_document(),
@@ -110,6 +116,7 @@ def create_app(
         measures=measures,
         pace=Pace(requests_per_s, requests_burst),
         strangers=Pace(_STRANGERS_PER_S, _STRANGERS_BURST),
+        streams=streams,
         origins=frozenset(origins),
         pages=pages,
     )
@@ -143,13 +150,15 @@ class _Named:
     form of another page cannot send that without asking first; pages of ours see themselves that it is not another's.
     """
 
-    def __init__(self, pages: Pages | None) -> None:
+    def __init__(self, pages: Pages | None, body_bytes_max: int) -> None:
         self._pages = pages
+        self._body_bytes_max = body_bytes_max
 
     def __call__(self, app: ASGIApp) -> ASGIApp:
         async def named(scope: Any, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
-                self._check(scope)
+                if self._is_json(scope):
+                    receive = await checked(receive, self._body_bytes_max)
                 scope["path"] = scope["path"].replace(SLASH, "%2F")
                 # A new mapping: the router keeps the old one for the next request to the same path.
                 scope["path_params"] = {
@@ -160,15 +169,18 @@ class _Named:
 
         return named
 
-    def _check(self, scope: Any) -> None:
+    def _is_json(self, scope: Any) -> bool:
+        """Whether a request brings JSON. Raises Refused for one that changes something and does not."""
         if scope["path_template"] in _PAGES_OF_LITESTAR:
             raise Refused("not_found", "there is nothing at this path; /api/v1/openapi.json has what there is")
         if scope["path_template"] == _DOCUMENT:
             _forbid_unknown(scope["litestar_app"])
-        if scope["method"] in _CHANGING and (self._pages is None or not self._pages.covers(scope["path"])):
-            given = dict(scope["headers"]).get(b"content-type", b"").partition(b";")[0].strip().lower()
-            if given != b"application/json":
-                raise Refused("unsupported_media_type", "send JSON, with Content-Type: application/json")
+        if scope["method"] not in _CHANGING or (self._pages is not None and self._pages.covers(scope["path"])):
+            return False
+        given = dict(scope["headers"]).get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if given != b"application/json":
+            raise Refused("unsupported_media_type", "send JSON, with Content-Type: application/json")
+        return True
 
 
 __all__ = ["BODY_BYTES_MAX", "PATH", "App", "create_app"]

@@ -8,12 +8,14 @@ from litestar import Request
 from litestar.di import NamedDependency
 
 from perdure.client import Client
+from perdure.http.access import Access
 from perdure.http.measures import Measures
 from perdure.http.streams import Streams
 
 Asked = Request[Any, Any, Any]
+TheAccess = NamedDependency[Access]
 TheClient = NamedDependency[Client]
 TheMeasures = NamedDependency[Measures]
 TheStreams = NamedDependency[Streams]
 
-__all__ = ["Asked", "TheClient", "TheMeasures", "TheStreams"]
+__all__ = ["Asked", "TheAccess", "TheClient", "TheMeasures", "TheStreams"]

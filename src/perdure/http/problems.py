@@ -36,6 +36,7 @@ _STATUS: Final[dict[type[PerdureError], int]] = {
     errors.RunExists: 409,
     errors.RunFinished: 409,
     errors.RunNotWaiting: 409,
+    errors.KeyReused: 409,
     errors.RunNotRetryable: 409,
     errors.RunOwnedElsewhere: 409,
     errors.InvalidTransition: 409,
@@ -47,6 +48,7 @@ _STATUS: Final[dict[type[PerdureError], int]] = {
     errors.Outcome: 409,
     errors.StoreError: 503,
     errors.EngineBug: 500,
+    errors.RowDamaged: 500,
 }
 
 # What HTTP itself can say no for.
@@ -78,8 +80,8 @@ _OWN_BY_STATUS: Final = {
 
 # Details that an error carries and that tell its caller something: ids, versions, paths.
 _TOLD: Final = (
-    "run_id", "key", "status", "event", "letter_id", "task_id", "worker", "path", "kind", "name", "pending", "stream",
-    "expected_version", "version",
+    "run_id", "key", "status", "event", "event_id", "letter_id", "task_id", "worker", "path", "kind", "name", "pending",
+    "stream", "expected_version", "version",
 )  # fmt: skip
 _DETAIL_MAX_CHARS: Final = 2_000
 
@@ -168,7 +170,7 @@ def _perdure(_request: Asked, error: PerdureError) -> Response[bytes]:
     status = status_of(type(error))
     if status >= 500:
         log.error("a request failed: %s", error, exc_info=error)
-    if isinstance(error, errors.EngineBug):
+    if isinstance(error, errors.EngineBug) and not isinstance(error, errors.RowDamaged):
         return _internal()
     about = {
         name: error.__dict__[name]

@@ -15,6 +15,7 @@ from perdure.client import Client
 from perdure.errors import Misuse
 from perdure.http.access import is_loopback
 from perdure.http.app import App, create_app
+from perdure.http.connections import ConnectionLimits, Connections, protocol, quieter_logs
 from perdure.http.tokens import has_tokens, has_valid_tokens
 from perdure.ports import Store
 
@@ -39,7 +40,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def check_bind(client: Client, host: str) -> str:
+async def check_bind(client: Client, host: str, startup_token: str | None = None) -> str:
     """Whether the API may be reached at this address, and what to tell whoever starts it. Raises Misuse: without a
     token, nobody but this machine itself may reach it."""
     if await has_valid_tokens(client):
@@ -51,23 +52,36 @@ async def check_bind(client: Client, host: str) -> str:
         )
     if await has_tokens(client):
         return "all tokens are revoked: nobody gets in before a new one is made"
+    if startup_token is not None:
+        return "there are no tokens: whoever has the start-up token may do everything, on this machine"
     return "there are no tokens: everybody on this machine may do everything, and nobody else can reach it"
 
 
 @contextlib.asynccontextmanager
 async def serving(
-    client_or_store: Client | str | Store, *, host: str = "127.0.0.1", port: int = 8080, **options: Any
+    client_or_store: Client | str | Store,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    limits: ConnectionLimits | None = None,
+    **options: Any,
 ) -> AsyncGenerator[str]:
-    """Serve the API while the block runs; its URL. Port 0 is any that is free. Options are those of `create_app`.
+    """Serve the API while the block runs; its URL. Port 0 is any that is free. `limits` bound the connections. Other
+    options are those of `create_app`.
     Raises Misuse (see `check_bind`), and OSError if the port is taken."""
     async with contextlib.AsyncExitStack() as stack:
         client = client_or_store if isinstance(client_or_store, Client) else Client(client_or_store)
         if client is not client_or_store:
             await stack.enter_async_context(client)
-        manner = await check_bind(client, host)
+        manner = await check_bind(client, host, options.get("startup_token"))
         app = create_app(client, **options)
+        connections = Connections(limits or ConnectionLimits())
+        stack.enter_context(quieter_logs())
         config = uvicorn.Config(
             app,
+            http=protocol(connections),
+            backlog=connections.limits.backlog_max,
+            timeout_keep_alive=connections.limits.idle_s,  # type: ignore[arg-type]  # any number will do
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -96,9 +110,14 @@ async def serving(
 async def serve(
     client_or_store: Client | str | Store, *, host: str = "127.0.0.1", port: int = 8080, **options: Any
 ) -> None:
-    """Serve the API until this is cancelled. As `serving`."""
-    async with serving(client_or_store, host=host, port=port, **options):
-        await asyncio.Event().wait()
+    """Serve the API until this is cancelled, or the client is shut down. As `serving`; raises EngineStopped if the
+    client stops by itself, since its store is broken."""
+    async with contextlib.AsyncExitStack() as stack:
+        client = client_or_store if isinstance(client_or_store, Client) else Client(client_or_store)
+        if client is not client_or_store:
+            await stack.enter_async_context(client)
+        await stack.enter_async_context(serving(client, host=host, port=port, **options))
+        await client.until_stopped()
 
 
 def _listening(host: str, port: int) -> socket.socket:

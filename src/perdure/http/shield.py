@@ -17,6 +17,7 @@ from perdure.http.measures import Measures
 from perdure.http.pace import Pace
 from perdure.http.pages import Answer, Pages
 from perdure.http.problems import MEDIA_TYPE, Problem, Refused, code_of, encoded, own, problem, status_of
+from perdure.http.streams import Streams
 
 log = logging.getLogger("perdure.http")
 
@@ -29,6 +30,7 @@ Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 SLASH: Final = "\ufdd0"  # a slash inside of a name: not a character, so nobody has it in one
 OPEN: Final = ("/health/live", "/health/ready")  # what answers without a token
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
+_ELSEWHERE: Final = ("cross-site", "same-site")
 _EXPOSED: Final = b"etag, location, retry-after, content-disposition"
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -49,6 +51,7 @@ class Shield:
         measures: Measures,
         pace: Pace,
         strangers: Pace,
+        streams: Streams,
         origins: frozenset[str],
         pages: Pages | None = None,
     ) -> None:
@@ -57,6 +60,7 @@ class Shield:
         self._measures = measures
         self._pace = pace
         self._strangers = strangers
+        self._streams = streams
         self._origins = origins
         self._pages = pages
 
@@ -102,6 +106,7 @@ class Shield:
                 raise
             await _answer(problem(code_of(type(error)), status_of(type(error)), str(error)), {}, sending)
         finally:
+            self._streams.ended(scope.get("state", {}))
             template = str(scope.get("path_template") or "none")
             took = perf_counter() - began
             status = statuses[0] if statuses else 499
@@ -115,16 +120,26 @@ class Shield:
         scope["path"] = _path(scope)
         caller: Caller | None = None
         if (pages := self._pages_at(scope["path"])) is not None:
-            caller = await pages.identify(self._access, scope, headers, peer)
+            caller = await self._identify_visitor(pages, scope, headers, peer)
         elif scope["path"] not in OPEN:
             caller = await self._identify(headers, peer)
-            self._check_origin(scope, headers, origin, caller)
+            self._check_origin(headers, origin, caller)
         scope.setdefault("state", {})["caller"] = caller
         who = f"token {caller.name}" if caller is not None and caller.by_token else f"address {peer}"
         _keep_pace(self._pace, who)
 
     def _pages_at(self, path: str) -> Pages | None:
         return self._pages if self._pages is not None and self._pages.covers(path) else None
+
+    async def _identify_visitor(
+        self, pages: Pages, scope: Scope, headers: dict[str, str], peer: str | None
+    ) -> Caller | None:
+        try:
+            return await pages.identify(self._access, scope, headers, peer)
+        except Refused as refused:
+            if refused.code == "unauthenticated" and "cookie" in headers:
+                _keep_pace(self._strangers, f"address {peer}")  # It may be a guess.
+            raise
 
     async def _identify(self, headers: dict[str, str], peer: str | None) -> Caller:
         try:
@@ -134,13 +149,15 @@ class Shield:
                 _keep_pace(self._strangers, f"address {peer}")
             raise
 
-    def _check_origin(self, scope: Scope, headers: dict[str, str], origin: str | None, caller: Caller) -> None:
-        """Where there are no tokens, a page that a visitor of this machine looks at elsewhere must not change anything.
+    def _check_origin(self, headers: dict[str, str], origin: str | None, caller: Caller) -> None:
+        """Where there are no tokens, a page elsewhere that somebody on this machine looks at must not ask for anything.
         With a token it cannot: a browser never adds one by itself."""
-        if caller.by_token or origin is None or scope["method"] in _SAFE or origin in self._origins:
+        if caller.by_token or origin in self._origins:
             return
-        if origin.partition("://")[2] != headers.get("host"):
-            raise Refused("origin_refused", f"a page of {origin:.200} may not change anything here")
+        if origin is not None and origin.partition("://")[2] != headers.get("host"):
+            raise Refused("origin_refused", f"a page of {origin:.200} may not ask for anything here")
+        if headers.get("sec-fetch-site") in _ELSEWHERE and headers.get("sec-fetch-mode") != "navigate":
+            raise Refused("origin_refused", "a page of another origin may not ask for anything here")
 
     def _cors(self, origin: str | None) -> list[tuple[bytes, bytes]]:
         if not self._origins:
@@ -171,6 +188,9 @@ def _path(scope: Scope) -> str:
         raise Refused("invalid_request", "the path or the query is not UTF-8, percent-encoded") from None
     if any("\0" in text or SLASH in text for text in (*parts, query)):
         raise Refused("invalid_request", "the path or the query has a character in it that no name has")
+    if "" in parts[1:-1]:
+        # The router would leave it out, and find a page that is not looked after as one.
+        raise Refused("not_found", "there is nothing at a path with an empty part in it")
     return "/".join(part.replace("/", SLASH) for part in parts)
 
 

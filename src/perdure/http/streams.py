@@ -7,6 +7,7 @@ while by itself: a browser then asks again with the id of the last event (Last-E
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
@@ -14,11 +15,13 @@ import msgspec
 from litestar.response import Stream
 from msgspec import Struct
 
+from perdure.http.access import Asking, caller_of
 from perdure.http.problems import Refused
 
 MEDIA_TYPE: Final = "text/event-stream"
 ALIVE_S: Final = 15.0
 _ALIVE: Final = b": still here\n\n"
+_PLACE: Final = "perdure_stream"
 _RETRY: Final = b"retry: 1000\n\n"
 
 
@@ -31,13 +34,15 @@ class Said(Struct, frozen=True, kw_only=True):
 
 
 class Streams:
-    """The streams of a server: at most `streams_max` at a time, each for at most `stream_s_max`."""
+    """The streams of a server: at most `streams_max` at a time, and `token_streams_max` of one token, each for at most
+    `stream_s_max`. A place is taken when a request is admitted, and given back when the request has ended."""
 
-    def __init__(self, streams_max: int, stream_s_max: float, poll_s: float) -> None:
+    def __init__(self, streams_max: int, token_streams_max: int, stream_s_max: float, poll_s: float) -> None:
         self.poll_s = poll_s
         self._streams_max = streams_max
+        self._token_streams_max = token_streams_max
         self._stream_s_max = stream_s_max
-        self._open = 0
+        self._open: Counter[str] = Counter()  # by token; those without one together
         self._ending = asyncio.Event()
 
     def end(self) -> None:
@@ -46,20 +51,31 @@ class Streams:
 
     @property
     def open(self) -> int:
-        return self._open
+        return self._open.total()
 
-    def response(self, said: AsyncIterator[Said]) -> Stream:
-        """Have what is said sent as it comes. Raises Refused if there are too many."""
-        if self._open >= self._streams_max:
-            raise Refused(
-                "too_many_streams", f"{self._open} streams are open, as many as there may be", {"retry-after": "5"}
-            )
+    def response(self, said: AsyncIterator[Said], asking: Asking) -> Stream:
+        """Have what is said sent as it comes to whoever asks. Raises Refused if there are too many."""
+        caller = caller_of(asking)
+        token = caller.name if caller.by_token else ""
+        if self.open >= self._streams_max:
+            raise _too_many(f"{self.open} streams are open, as many as there may be")
+        if token and self._open[token] >= self._token_streams_max:
+            raise _too_many(f"{self._open[token]} streams of the token {token!r} are open, as many as it may have")
+        self._open[token] += 1
+        asking.scope["state"][_PLACE] = token
         return Stream(self._written(said), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
+
+    def ended(self, state: dict[str, Any]) -> None:
+        """Give the place of a request back, if it has one: it has ended, whether or not anything was sent."""
+        token = state.pop(_PLACE, None)
+        if token is not None:
+            self._open[token] -= 1
+            if not self._open[token]:
+                del self._open[token]
 
     async def _written(self, said: AsyncIterator[Said]) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + self._stream_s_max
-        self._open += 1
         ending: asyncio.Future[Any] = asyncio.ensure_future(self._ending.wait())
         upcoming: asyncio.Future[Any] | None = None
         try:
@@ -77,7 +93,6 @@ class Streams:
                 elif not ending.done():
                     yield _ALIVE
         finally:
-            self._open -= 1
             ending.cancel()
             if upcoming is not None:
                 upcoming.cancel()
@@ -85,6 +100,10 @@ class Streams:
             close = getattr(said, "aclose", None)
             if close is not None:
                 await close()
+
+
+def _too_many(detail: str) -> Refused:
+    return Refused("too_many_streams", detail, {"retry-after": "5"})
 
 
 async def _next(said: AsyncIterator[Said]) -> Said:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perdure.kernel.cooperation import Cooperation
-from perdure.kernel.records import Audit, Entry, Event, Mail, Outcome, PublishedValue, Run, StreamItem, Wait
+from perdure.kernel.records import Audit, DeadLetter, Entry, Event, Mail, Outcome, PublishedValue, Run, StreamItem, Wait
 from perdure.kernel.stock import Stock
 
 
@@ -78,6 +80,7 @@ class Batch(Struct, kw_only=True):
     pending_max: dict[str, int] = field(default_factory=dict)  # new broadcast -> how many of its name may wait
     spread: list[str] = field(default_factory=list)  # retained events that are on their way
     keys: dict[str, str] = field(default_factory=dict)  # key -> id of the event sent with it
+    dead: list[DeadLetter] = field(default_factory=list)  # events that their readers could not take
     letters_gone: list[str] = field(default_factory=list)  # dead letters
     consumed: list[str] = field(default_factory=list)  # runs whose failure was handed over
     published: dict[tuple[str, str], PublishedValue] = field(default_factory=dict)  # run id, key -> the newest
@@ -148,3 +151,19 @@ def awakened(batch: Batch, awake: set[str]) -> tuple[dict[str, RunWrite], list[A
             runs[run_id] = replace(write, run=write.awake)
             fallen.add((run_id, write.dozing))
     return runs, [row for row in batch.audit if (row.run_id, row.seq) not in fallen]
+
+
+def outdated(batch: Batch, revisions: Mapping[str, int]) -> set[str]:
+    """Runs of the batch that were decided on an older state, though owner, version and claim are still the same: a
+    hold or a tag was audited since. `revisions` are those that are stored: how many audit rows each run has."""
+    first: dict[str, int] = {}
+    for row in batch.audit:
+        first.setdefault(row.run_id, row.seq)
+    return {
+        run_id
+        for run_id, write in batch.runs.items()
+        if write.expected_version is not None
+        and run_id not in batch.hops
+        and run_id in first
+        and revisions.get(run_id, 0) >= first[run_id]
+    }

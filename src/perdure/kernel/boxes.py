@@ -7,24 +7,43 @@ transaction (matching.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from perdure.errors import InvariantViolated
+from perdure.kernel import unread as queue
 from perdure.kernel.records import Event, Wait
+from perdure.kernel.unread import Placed, Unread
 
 
 class Box(Struct, frozen=True, kw_only=True, gc=False):
-    """A run's waits with an event among their options, by position, in the order of waiting; its events, in the order
-    of sending; and what has won at which position: the option, and the event's id (None: a timer, or the end of a run).
+    """A run's waits with an event among their options, by position, in the order of waiting; the events that have won
+    one, by position, and those that have not, by name, each with its place in the order of sending; and what has won at
+    which position: the option, and the event's id (None: a timer, or the end of a run).
 
     A position that has no event among its options is not in `waits`, since nothing here could win it: a parent may wait
     for a thousand children. It is in `won` once one of them has ended.
+
+    Nothing that is done to a box looks at all of its events: a run may have fifty thousand to read.
     """
 
     waits: dict[str, tuple[Wait, ...]] = field(default_factory=dict)
-    events: tuple[Event, ...] = ()
+    given: dict[str, Placed] = field(default_factory=dict)
+    unread: dict[str, Unread] = field(default_factory=dict)
     won: dict[str, tuple[int, str | None]] = field(default_factory=dict)
+    sent: int = 0  # how many events there have been: the place of the next
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.waits or self.unread or self.won)  # What was given has won.
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All of them, in the order of sending."""
+        placed = [*self.given.values(), *(one for unread in self.unread.values() for one in unread)]
+        return tuple(event for _, event in sorted(placed, key=lambda one: one[0]))
 
 
 EMPTY = Box()
@@ -43,15 +62,25 @@ def accepts(wait: Wait, event: Event) -> bool:
     )
 
 
-def opened(waits: Collection[Wait], events: Iterable[Event]) -> Box:
+def opened(waits: Collection[Wait], events: Collection[Event]) -> Box:
     """A run's box as it is stored."""
-    ordered = tuple(sorted(events, key=lambda event: event.number))
+    if not events and all(wait.kind == "timer" for wait in waits):
+        return EMPTY  # As of most runs that sleep.
+    ordered = sorted(events, key=lambda event: event.number)
     groups = _watched(sorted(waits, key=lambda wait: (wait.number, wait.position, wait.option)))
     won: dict[str, tuple[int, str | None]] = {
         wait.position: (wait.option, None) for wait in waits if wait.target is not None and wait.due_at == 0
     }
-    won |= {event.position: (event.option, event.id) for event in ordered if event.position is not None}
-    return Box(waits=groups, events=ordered, won=won)
+    given: dict[str, Placed] = {}
+    by_name: dict[str, list[Placed]] = {}
+    for place, event in enumerate(ordered):
+        if event.position is None:
+            by_name.setdefault(event.name, []).append((place, event))
+        else:
+            given[event.position] = place, event
+            won[event.position] = event.option, event.id
+    unread = {name: found for name, placed in by_name.items() if (found := queue.of(placed)) is not None}
+    return Box(waits=groups, given=given, unread=unread, won=won, sent=len(ordered))
 
 
 def put(box: Box, event: Event) -> tuple[Box, Event]:
@@ -61,16 +90,26 @@ def put(box: Box, event: Event) -> tuple[Box, Event]:
             for wait in group:
                 if accepts(wait, event):
                     given = replace(event, position=position, option=wait.option)
-                    won = {**box.won, position: (wait.option, event.id)}
-                    return replace(box, events=(*box.events, given), won=won), given
-    return replace(box, events=(*box.events, event)), event
+                    return _given(box, position, given), given
+    unread = box.unread.copy()
+    unread[event.name] = queue.added(unread.get(event.name), box.sent, event)
+    return replace(box, unread=unread, sent=box.sent + 1), event
 
 
 def give(box: Box, event: Event) -> Box:
     """Add an event that has won elsewhere, in the transaction."""
-    if event.position is None or any(known.id == event.id for known in box.events):
+    if event.position is None or any(known.id == event.id for _, known in box.given.values()):
         return box
-    return replace(box, events=(*box.events, event), won={**box.won, event.position: (event.option, event.id)})
+    if not event.shared and any(known.id == event.id for _, known in box.unread.get(event.name, ())):
+        return box  # What is shared was never sent to this run alone.
+    return _given(box, event.position, event)
+
+
+def _given(box: Box, position: str, event: Event) -> Box:
+    given, won = box.given.copy(), box.won.copy()
+    given[position] = box.sent, event
+    won[position] = event.option, event.id
+    return Box(waits=box.waits, given=given, unread=box.unread, won=won, sent=box.sent + 1)
 
 
 def add_waits(box: Box, waits: Collection[Wait]) -> Box:
@@ -88,24 +127,40 @@ def add_waits(box: Box, waits: Collection[Wait]) -> Box:
 
 def settle(box: Box, now: int) -> tuple[Box, list[Event]]:
     """Let open positions, in the order of opening, be won by the earliest sent of the events that wait; the winners."""
-    if not box.events or box.waits.keys() <= box.won.keys():
+    if not box.unread or box.waits.keys() <= box.won.keys():
         return box, []
-    won = dict(box.won)
-    events = list(box.events)
+    won, given, left = box.won.copy(), box.given.copy(), box.unread.copy()
     winners: list[Event] = []
     for position, group in box.waits.items():
-        if position in won:
+        if position in won or (earliest := _earliest(group, left, now)) is None:
             continue
-        for index, event in enumerate(events):
-            if event.position is not None or event.expires_at <= now:
-                continue
-            option = next((wait.option for wait in group if accepts(wait, event)), None)
-            if option is not None:
-                events[index] = given = replace(event, position=position, option=option)
-                won[position] = (option, event.id)
-                winners.append(given)
-                break
-    return replace(box, events=tuple(events), won=won), winners
+        place, event = earliest
+        option = next(wait.option for wait in group if accepts(wait, event))
+        won[position] = option, event.id
+        winners.append(replace(event, position=position, option=option))
+        given[position] = place, winners[-1]
+        _take_out(left, place, event.name)
+    return (replace(box, given=given, unread=left, won=won), winners) if winners else (box, winners)
+
+
+def _earliest(group: Collection[Wait], left: dict[str, Unread], now: int) -> Placed | None:
+    """Of the events that a position can have, the one that was sent first."""
+    earliest: Placed | None = None
+    for wait in group:
+        if wait.kind != "event" or wait.name not in left:
+            continue
+        found = queue.first(left[wait.name], partial(accepts, wait), now)
+        if found is not None and (earliest is None or found[0] < earliest[0]):
+            earliest = found
+    return earliest
+
+
+def _take_out(left: dict[str, Unread], place: int, name: str) -> None:
+    remaining = queue.without(left[name], place)
+    if remaining is None:
+        del left[name]
+    else:
+        left[name] = remaining
 
 
 def _watched(waits: Collection[Wait]) -> dict[str, tuple[Wait, ...]]:
@@ -128,18 +183,55 @@ def fire(box: Box, position: str, option: int) -> Box:
 def close(box: Box, positions: Collection[str], read: Collection[str]) -> Box:
     """Positions are done with, and these events are read. What had won there without being read waits on if it was sent
     to this run; if not, it goes back to where it came from."""
-    events = tuple(
-        replace(event, position=None) if event.position in positions else event
-        for event in box.events
-        if event.id not in read and not (event.shared and event.position in positions)
-    )
     # A method of dicts: dict(…) takes ten times as long for one that something was taken from, and hundreds of
     # children may have ended when their parent hears of the first.
-    waits, won = box.waits.copy(), box.won.copy()
+    waits, won, given = box.waits.copy(), box.won.copy(), box.given.copy()
+    unread = box.unread
+    unseen = set(read)
+    freed: list[Placed] = []
     for position in positions:
         waits.pop(position, None)
         won.pop(position, None)
-    return Box(waits=waits, events=events, won=won) if waits or events or won else EMPTY
+        if (placed := given.pop(position, None)) is not None:
+            if placed[1].id in unseen:
+                unseen.discard(placed[1].id)
+            elif not placed[1].shared:
+                freed.append(placed)
+    if unseen:  # They were given elsewhere, or to positions that are not done with.
+        given = {position: placed for position, placed in given.items() if placed[1].id not in unseen}
+        unread = _without(unread, unseen)
+    if freed:
+        unread = unread.copy()
+        for place, event in freed:
+            unread[event.name] = queue.restored(unread.get(event.name), place, replace(event, position=None))
+    return Box(waits=waits, given=given, unread=unread, won=won, sent=box.sent) if waits or unread or won else EMPTY
+
+
+def first_of(box: Box, waits: Collection[Wait], now: int) -> tuple[Box, Event, int] | None:
+    """What a position with these options would be given if it were opened now: the box without that event, the event,
+    and the option that it wins. None if nothing that was sent to the run fits."""
+    if not box.unread or (earliest := _earliest(waits, box.unread, now)) is None:
+        return None
+    place, event = earliest
+    option = next(wait.option for wait in waits if accepts(wait, event))
+    left = box.unread.copy()
+    _take_out(left, place, event.name)
+    return replace(box, unread=left), event, option
+
+
+def read_ahead(box: Box, event_ids: Collection[str]) -> Box:
+    """The run has read events that it did not wait for, since they were there. One that is not there any more has
+    expired meanwhile: it was read in time. Raises InvariantViolated if one of them has won a wait."""
+    ids = set(event_ids)
+    if any(event.id in ids for _, event in box.given.values()):
+        raise InvariantViolated(f"events that were read ahead have won a wait: {sorted(ids)[:5]}")
+    left = replace(box, unread=_without(box.unread, ids))
+    return EMPTY if left.is_empty else left
+
+
+def _without(unread: dict[str, Unread], ids: set[str]) -> dict[str, Unread]:
+    found = {name: queue.without_ids(some, ids) for name, some in unread.items()}
+    return {name: some for name, some in found.items() if some is not None}
 
 
 def learn(box: Box, waits: Iterable[Wait], events: Iterable[Event]) -> tuple[Box, list[tuple[Wait, Event | None]]]:
@@ -171,12 +263,14 @@ def hop(box: Box, read: Collection[str]) -> Box:
 
 def pending(box: Box, name: str, now: int) -> int:
     """How many events of this name wait to be read and have not expired."""
-    return sum(event.name == name and event.position is None and event.expires_at > now for event in box.events)
+    unread = box.unread.get(name)
+    left = None if unread is None else queue.without_expired(unread, now)
+    return 0 if left is None else left.count
 
 
 def without_expired(box: Box, now: int) -> Box:
     """Forget events that nobody can be given any more; the store forgets them in its own time."""
-    if all(event.position is not None or event.expires_at > now for event in box.events):
+    if all(unread.expires_at > now for unread in box.unread.values()):
         return box
-    kept = tuple(event for event in box.events if event.position is not None or event.expires_at > now)
-    return replace(box, events=kept)
+    left = {name: queue.without_expired(unread, now) for name, unread in box.unread.items()}
+    return replace(box, unread={name: unread for name, unread in left.items() if unread is not None})

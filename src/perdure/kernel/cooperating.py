@@ -7,32 +7,36 @@ on; one that nobody has is taken, or marked for whoever has its code; another en
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from msgspec.structs import replace
 
 from perdure.errors import IsOperation
 from perdure.kernel import ops
-from perdure.kernel.cooperation import Cooperation
-from perdure.kernel.decision import NOTHING, Decision, Scene, mine_or_free, move
-from perdure.kernel.effects import Begin, Effect, Finish, Look
-from perdure.kernel.records import Audit, Outcome, Run, Wait
+from perdure.kernel.cooperation import Cooperation, MessageEventRow, read_origin
+from perdure.kernel.decision import NOTHING, Decision, Scene, mine_or_free, move, note
+from perdure.kernel.effects import Begin, Drop, Effect, Examine, Finish, Look, Rearm
+from perdure.kernel.records import Audit, Failure, Hold, Outcome, Run, Wait
 from perdure.kernel.status import FINISHED, Status
 
 NEWS = "news"  # the position at which a run waits that was told something while nobody had it
 
+ASK = "ask"  # word that somebody wants a run, or one above it, to give up
 JOIN = "join"  # word that somebody may handle what a run waits for
 CALLED = "called"  # the bond of a run that an operation has called
 
 _BACK = (Status.ROLLING_BACK, Status.ROLLED_BACK, Status.ROLLBACK_FAILED)
 
 
-def check_no_operation(run: Run) -> None:
+def check_no_operation(run: Run, advice: str = "") -> None:
     """Raise IsOperation for a run that does not just end, but rolls back with all below it."""
     if run.model == "operation":
-        raise IsOperation(f"run {run.id!r} is one of an operation", run_id=run.id)
+        raise IsOperation(f"run {run.id!r} is one of an operation{advice}", run_id=run.id)
 
 
 def emit(_run: Run | None, op: ops.Emit, _me: str, _scene: Scene) -> Decision:
-    return Decision(cooperation=op.added, posts=op.starts, reply=True)
+    return Decision(cooperation=op.added, posts=op.starts, letters=op.members, reply=True)
 
 
 def keeps_on(run: Run, op: ops.Cooperate, me: str) -> bool:
@@ -44,7 +48,7 @@ def keeps_on(run: Run, op: ops.Cooperate, me: str) -> bool:
         and run.owner == me
         and run.hold is None
         and op.added.book is None
-        and not (run.recoveries or op.starts or op.tells or op.waits or op.waits_dropped)
+        and not (run.recoveries or op.starts or op.tells or op.waits or op.waits_dropped or op.workflow_version)
     )
 
 
@@ -54,6 +58,8 @@ def cooperate(run: Run | None, op: ops.Cooperate, me: str, scene: Scene) -> Deci
     before = run
     if run.recoveries and op.added.events:
         run = replace(run, recoveries=0)
+    if op.workflow_version:
+        run = replace(run, workflow_version=op.workflow_version)
     run, audit = _through(run, op.status, op, op.cause)
     is_over = run.status in FINISHED
     effects: tuple[Effect, ...] = (Finish(run, op.outcome or Outcome()),) if is_over else ()
@@ -73,6 +79,7 @@ def cooperate(run: Run | None, op: ops.Cooperate, me: str, scene: Scene) -> Deci
         audit=audit,
         effects=effects,
         posts=(*op.starts, *op.tells),
+        letters=op.members,
         reply=True,
     )
 
@@ -107,15 +114,21 @@ def tell(run: Run | None, op: ops.Tell, me: str, scene: Scene) -> Decision:
     run = mine_or_free(run, op, me)
     posts: tuple[ops.Op, ...] = ()
     if op.kind not in (NEWS, JOIN):
-        posts = tuple(ops.Tell(run_id=child, at=op.at, actor=op.actor, kind="ask") for child in scene.children)
+        about = op.about if op.kind == ASK else ""
+        posts = tuple(
+            ops.Tell(run_id=child, at=op.at, actor=op.actor, kind=ASK, about=about, undone_by=op.undone_by)
+            for child in scene.children
+        )
     if run.owner == me:
         audit: tuple[Audit, ...] = ()
         if run.status is Status.SUSPENDED and (op.kind != NEWS or scene.is_ready):
             run, audit = move(run, Status.RUNNING, op, f"told: {op.kind}")
         return Decision(run=run, row=bool(audit), audit=audit, effects=(Look(run.id, op),), posts=posts, reply=True)
-    if run.status is Status.CREATED and op.refusal is not None and run.hold is None:
+    if run.status is Status.CREATED and op.refusal is not None:
         return _settled(run, Status.ROLLED_BACK, op, op.refusal, Outcome(failure=op.failure), op.answer)
-    if run.status is Status.SUSPENDED and run.hold is None:
+    if run.hold is not None:
+        return _told_while_held(run, run.hold, op, scene)
+    if run.status is Status.SUSPENDED:
         if scene.has_code:
             run, audit = move(run, Status.RUNNING, op, f"told: {op.kind}", owner=me, claim=run.claim + 1)
             return Decision(run=run, row=True, audit=audit, effects=(Begin(run),), posts=posts, reply=True)
@@ -123,6 +136,144 @@ def tell(run: Run | None, op: ops.Tell, me: str, scene: Scene) -> Decision:
         return Decision(run=run, guard=True, box=scene.box, waits=(mark,), posts=posts, reply=True)
     # Whoever takes it reads its rows afterwards, and these are among them.
     return Decision(run=run, guard=True, box=scene.box, posts=posts, reply=True)
+
+
+def _told_while_held(run: Run, hold: Hold, op: ops.Tell, scene: Scene) -> Decision:
+    if op.kind not in (NEWS, JOIN):
+        times = [time for time in (hold.undone_by, op.undone_by) if time]
+        return _give_up(run, replace(hold, undone_by=min(times, default=0)), op, scene.children)
+    if op.kind == NEWS and _is_late(hold, op.at):
+        # A run below it has ended, maybe the last one: then it ends too.
+        run = replace(run, deadline=op.at)
+        return Decision(run=run, row=True, effects=(Rearm(run),), reply=True)
+    # Whoever takes it reads its rows afterwards, and these are among them.
+    return Decision(run=run, guard=True, box=scene.box, reply=True)
+
+
+# Held runs. A hold stops a run's code, not what is asked of it: cancellations, rollbacks and deadlines. What its hold
+# knows of its rows is enough to end a run without its code. While it is held, its row has the deadline that counts.
+
+
+def held(run: Run, hold: Hold, op: ops.SetHold, audit: tuple[Audit, ...]) -> Decision:
+    """Have a run held that may be asked to give up already."""
+    drop = Drop(run.id, hold.kind)
+    if not hold.next_seq:
+        return Decision(run=run, row=True, audit=audit, effects=(drop, Examine(run)), reply=True)
+    if hold.asked:
+        return _give_up(run, hold, op, (), audit)
+    run = replace(run, deadline=_due(hold))
+    return Decision(run=run, row=True, audit=audit, effects=(drop, Rearm(run)), reply=True)
+
+
+def examined(run: Run, op: ops.SetHold) -> Decision:
+    """Complete a hold that was made without a look at the run's rows. Nobody has written any since."""
+    hold = run.hold
+    if hold is None or hold.next_seq or hold.at != op.hold.at or run.owner is not None:
+        return NOTHING
+    if hold.asked or op.hold.asked:
+        return _give_up(run, replace(op.hold, asked=hold.asked, details=hold.details), op, ())
+    run = replace(run, hold=op.hold, deadline=_due(op.hold))
+    return Decision(run=run, row=True, effects=(Rearm(run),), reply=True)
+
+
+def lifted(run: Run) -> dict[str, Any]:
+    """What changes when a run is held no more: a run of an operation that goes on sees its deadlines for itself."""
+    return {"hold": None, "deadline": None} if run.model == "operation" else {"hold": None}
+
+
+def expire(run: Run, op: ops.Expire, me: str, scene: Scene) -> Decision:
+    """A deadline of a held run has passed. One that is not held has its own timers."""
+    if run.deadline is None or run.deadline > op.at or run.status in FINISHED or run.owner not in (None, me):
+        return NOTHING
+    if run.hold is None:
+        return Decision(run=replace(run, deadline=None), row=True)
+    return _give_up(run, run.hold, op, scene.children, passed="Its deadline has passed")
+
+
+def _due(hold: Hold) -> int | None:
+    """The deadline that counts for a held run."""
+    return (hold.undone_by if hold.asked or hold.is_undoing else hold.give_up_by) or None
+
+
+def _is_late(hold: Hold, now: int) -> bool:
+    """Whether what a run did was to be undone by now."""
+    return (hold.asked or hold.is_undoing) and 0 < hold.undone_by <= now
+
+
+def _give_up(
+    run: Run,
+    hold: Hold,
+    op: ops.Op,
+    children: tuple[str, ...],
+    audit: tuple[Audit, ...] = (),
+    passed: str = "It is to give up",
+) -> Decision:
+    """Have a held run give up. One that has nothing to undo ends; so does one that was to be undone by now, as one that
+    could not be. Else it says what is in the way: the hold must be lifted first."""
+    if hold.idle_seq:
+        types = ["SEEN", "ROLLING_BACK", "ROLLED_BACK"][hold.idle_seq > 1 :]
+        return _ended(run, hold, Status.ROLLED_BACK, types, op, audit)
+    was = run.hold
+    hold = replace(hold, asked=True)
+    details = f"{passed}, and it has something to undo: deploy code that fits, or resume it."
+    if _is_late(hold, op.at):
+        if hold.next_seq and not children:
+            types = ["ROLLING_BACK", "ROLLBACK_FAILED"][hold.is_undoing :]
+            return _ended(run, hold, Status.ROLLBACK_FAILED, types, op, audit)
+        details = "It was to be undone by now, and ends once the runs below it have ended."
+    due = _due(hold)
+    due = None if due is None or due <= op.at else due
+    about = op.about if isinstance(op, ops.Tell) and op.kind == ASK else ""
+    posts = tuple(
+        ops.Tell(run_id=child, at=op.at, actor=op.actor, kind=ASK, about=about, undone_by=hold.undone_by)
+        for child in children
+    )
+    if was is not None and was.details == details and (was.undone_by, run.deadline) == (hold.undone_by, due):
+        return Decision(run=run, guard=True, posts=posts, reply=True)
+    hold = replace(hold, details=details)
+    run, more = note(run, op, "asked", "it is to give up, and is held", hold.reason, hold=hold, deadline=due)
+    return Decision(
+        run=run, row=True, audit=audit + more, effects=(Drop(run.id, hold.kind), Rearm(run)), posts=posts, reply=True
+    )
+
+
+def _ended(run: Run, hold: Hold, status: Status, types: list[str], op: ops.Op, audit: tuple[Audit, ...]) -> Decision:
+    """End a held run, with the rows that it would have written itself."""
+    message_id, lineage = read_origin(run.origin)
+    exceptions = {"ROLLING_BACK": hold.failure, "ROLLBACK_FAILED": hold.missed}
+    rows = [
+        MessageEventRow(
+            scope=run.id,
+            seq=seq,
+            id=f"{run.id}/{seq}",
+            message_id=message_id,
+            type=type,
+            key=f"{'ENDED' if type in ('ROLLED_BACK', 'ROLLBACK_FAILED') else type}/{run.workflow}",
+            coroutine_name=run.workflow,
+            coroutine_identifier=run.id,
+            cooperation_lineage="/".join(lineage),
+            created_at=op.at,
+            exception=exceptions.get(type),
+        )
+        for seq, type in enumerate(types, hold.idle_seq or hold.next_seq)
+    ]
+    failure = Failure(type="GaveUp", message=f"it was to give up while it was held: {hold.reason}")
+    if status is Status.ROLLBACK_FAILED:
+        message = f"it was held, and was not undone by the deadline of its rollback: {hold.reason}"
+        failure = Failure(type="RollbackFailed", message=message)
+    outcome = Outcome(failure=msgspec.json.encode(failure).decode())
+    run, more = _through(replace(run, hold=None, deadline=None), status, op, "ended without its code")
+    return Decision(
+        run=run,
+        row=True,
+        outcome=outcome,
+        waits_cleared=True,
+        cooperation=Cooperation(events=rows),
+        audit=audit + more,
+        effects=(Finish(run, outcome),),
+        posts=(ops.Tell(run_id=lineage[-2], at=op.at, actor=op.actor, kind=NEWS),) if len(lineage) > 2 else (),
+        reply=True,
+    )
 
 
 def _undone(run: Run, op: ops.Op, me: str, scene: Scene, added: Cooperation | None = None) -> Decision:
@@ -176,7 +327,8 @@ def heard_of(run: Run) -> tuple[str, ...]:
 def settle(run: Run | None, op: ops.Settle, _me: str, _scene: Scene) -> Decision:
     if run is None or run.status in FINISHED:
         return NOTHING
-    if run.status is op.was and run.owner is None and run.hold is None:
+    is_idle = run.hold is not None and run.hold.idle_seq == 1 and op.was is Status.CREATED
+    if run.owner is None and (is_idle or (run.status is op.was and run.hold is None)):
         return _settled(run, op.status, op, op.added, op.outcome, op.answer)
     return Decision(posts=_to_parent(op, op.otherwise), reply=False)
 
@@ -184,6 +336,8 @@ def settle(run: Run | None, op: ops.Settle, _me: str, _scene: Scene) -> Decision
 def _settled(
     run: Run, status: Status, op: ops.Tell | ops.Settle, added: Cooperation, outcome: Outcome, answer: str
 ) -> Decision:
+    if run.hold is not None:
+        run = replace(run, hold=None)
     run, audit = _through(run, status, op, "ended without its code")
     return Decision(
         run=run,
@@ -206,7 +360,12 @@ def _to_parent(op: ops.Tell | ops.Settle, about: str) -> tuple[ops.Op, ...]:
 def cancel_scope(run: Run | None, op: ops.CancelScope, _me: str, _scene: Scene) -> Decision:
     if run is not None and run.status in FINISHED:
         return NOTHING
-    return Decision(cooperation=op.added, posts=op.tells, reply=True)
+    return Decision(cooperation=op.added, posts=op.tells, letters=op.members, reply=True)
+
+
+def tell_members(_run: Run | None, op: ops.TellMembers, _me: str, _scene: Scene) -> Decision:
+    letters = () if op.rest is None else (replace(op, after=op.rest, rest=None, tells=()),)
+    return Decision(posts=op.tells, letters=letters, reply=True)
 
 
 def undo_scope(run: Run | None, op: ops.UndoScope, me: str, scene: Scene) -> Decision:

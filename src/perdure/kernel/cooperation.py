@@ -6,7 +6,44 @@ are text that went through the codec, and opaque here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Final
+
 from msgspec import Struct, field
+
+from perdure.kernel.lives import without_life
+
+Lineage = tuple[str, ...]
+
+VERSION_SEPARATOR: Final = "\x1f"  # between an operation's topic and its version; no topic contains it
+
+TOKEN_TAG: Final = "perdure.token:"  # noqa: S105 - begins the tags of runs that were given cancellation tokens
+
+LINEAGE_WHOLE_MAX: Final = 64  # ids: a longer one is shortened
+LINEAGE_END: Final = 8  # ids at the end of one that is shortened
+
+
+def stored_version(topic: str, version: str) -> str:
+    """What a run of an operation has as its version: its topic, and the version of the code that has begun it."""
+    return f"{topic}{VERSION_SEPARATOR}{version}" if version else topic
+
+
+def read_version(stored: str) -> tuple[str, str]:
+    """The reverse: the topic, and the version; "" if no code has begun it, or code without a version."""
+    topic, _, version = stored.partition(VERSION_SEPARATOR)
+    return topic, version
+
+
+def without_token_tags(tags: Mapping[str, str]) -> Mapping[str, str]:
+    """The tags that users have given."""
+    if not any(key.startswith(TOKEN_TAG) for key in tags):
+        return tags
+    return {key: value for key, value in tags.items() if not key.startswith(TOKEN_TAG)}
+
+
+def token_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """The tags that say which cancellation tokens a run was given. Nobody changes them."""
+    return {key: value for key, value in tags.items() if key.startswith(TOKEN_TAG)}
 
 
 class MessageRow(Struct, frozen=True, kw_only=True, gc=False):
@@ -123,12 +160,60 @@ class Cooperation(Struct, kw_only=True, gc=False):
         return size
 
 
-def origin_of(message_id: str, lineage: tuple[str, ...]) -> str:
+def origin_of(message_id: str, lineage: Lineage) -> str:
     """What a run of an operation was started for, as its row has it."""
     return f"{'/'.join(lineage)} {message_id}"
 
 
-def read_origin(origin: str) -> tuple[str, tuple[str, ...]]:
+def read_origin(origin: str) -> tuple[str, Lineage]:
     """A run's message and its lineage."""
-    lineage, _, message_id = origin.partition(" ")
-    return message_id, tuple(lineage.split("/"))
+    lineage, _, message_id = without_life(origin).partition(" ")
+    return message_id, read_lineage(lineage)
+
+
+# Every row has its lineage: if all ids of it were in each, what a hierarchy takes would grow with the square of its
+# depth. So a long one has its root, how many ids are left out, and its end; the runs' parents have the rest.
+
+
+def read_lineage(text: str) -> Lineage:
+    """A lineage as it is stored, also one of a row from before lineages were shortened."""
+    return shortened(tuple(text.split("/")))
+
+
+def shortened(lineage: Lineage) -> Lineage:
+    """The lineage: root, "+n" for n ids that are left out, and the last ids, if it is a long one."""
+    if len(lineage) <= LINEAGE_WHOLE_MAX or is_shortened(lineage):
+        return lineage
+    return (lineage[0], f"+{len(lineage) - 1 - LINEAGE_END}", *lineage[-LINEAGE_END:])
+
+
+def is_shortened(lineage: Lineage) -> bool:
+    return len(lineage) > LINEAGE_END and lineage[1].startswith("+")
+
+
+def extended(lineage: Lineage, id: str) -> Lineage:
+    """The lineage of a child. Equal ones stay equal, whether they were read or made."""
+    if not is_shortened(lineage):
+        return shortened((*lineage, id))
+    return (lineage[0], f"+{int(lineage[1]) + 1}", *lineage[3:], id)
+
+
+def depth_of(lineage: Lineage) -> int:
+    """How many ids a lineage has, with those that are left out."""
+    return len(lineage) - 1 + int(lineage[1]) if is_shortened(lineage) else len(lineage)
+
+
+def asked_from_above(runs: Iterable[OperationRow], events: Iterable[MessageEventRow]) -> tuple[set[str], list[str]]:
+    """Whose cancellations and rollbacks count for these runs: ids of runs above them; and those of these runs whose
+    lineage does not have all above it. `events` are the runs' own. A run that has committed, or rolls back, is asked by
+    its own parent alone."""
+    settled = {event.scope for event in events if event.type in ("COMMITTED", "ROLLING_BACK")}
+    near: set[str] = set()
+    far: list[str] = []
+    for run in runs:
+        if run.id not in settled:
+            lineage = read_origin(run.origin)[1]
+            near.update(lineage)
+            if is_shortened(lineage):
+                far.append(run.id)
+    return near, far

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from perdure.errors import ConcurrentModification, Misuse, RunFinished, RunNotRetryable
 from perdure.kernel import boxes, cooperating, delivery, ops, publishing, stocking
 from perdure.kernel.boxes import EMPTY, Box
+from perdure.kernel.cooperation import token_tags, without_token_tags
 from perdure.kernel.decision import (
     NO_SCENE,
     NOTHING,
@@ -26,7 +27,8 @@ from perdure.kernel.decision import (
     move,
     note,
 )
-from perdure.kernel.effects import Begin, Drop, Effect, Finish, Proceed, Rearm
+from perdure.kernel.effects import Begin, Drop, Effect, Examine, Finish, Proceed, Rearm
+from perdure.kernel.lives import next_life
 from perdure.kernel.records import Audit, Event, Hold, Outcome, Run
 from perdure.kernel.status import FINISHED, Status, check_transition
 
@@ -52,12 +54,12 @@ def _start(run: Run | None, op: ops.Start, me: str, _scene: Scene) -> Decision:
         id=op.run_id,
         workflow=op.workflow,
         workflow_version=op.workflow_version,
-        model=op.model,
+        model=op.model or "function",
         status=status,
         version=1,
         revision=1,
         owner=me if op.admit else None,
-        claim=1 if op.admit else 0,
+        claim=1 if op.admit or op.model == "function" else 0,  # See Run.known_model.
         parent_id=op.parent_id,
         bond=op.bond,
         origin=op.origin,
@@ -126,7 +128,8 @@ def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decisio
         waits=op.waits,
         waits_dropped=op.waits_dropped,
         events_given=given,
-        events_read=op.events_read,
+        events_read=op.events_read + op.read_ahead,
+        dead=op.rejected,
         consumed=op.consumed,
         audit=audit_rows,
         effects=_proceed(run.id, given),
@@ -163,7 +166,7 @@ def _ended(
         outcome=end.outcome,
         entries=op.entries,
         waits_cleared=undoes or end.has_waited or scene.box is not EMPTY,
-        events_read=op.events_read,
+        events_read=op.events_read + op.read_ahead,
         consumed=(*op.consumed, *cooperating.heard_of(run)),
         audit=audit_rows + more,
         effects=effects,
@@ -174,7 +177,7 @@ def _ended(
 
 def _rolling_back(run: Run, op: ops.Op, cause: str, owner: str | None) -> tuple[Run, tuple[Audit, ...]]:
     """Begin to undo: nothing that the run did before counts any more, but for its journal."""
-    return move(run, Status.ROLLING_BACK, op, cause, owner=owner, claim=run.claim + 1, hold=None)
+    return move(run, Status.ROLLING_BACK, op, cause, owner=owner, claim=run.claim + 1, hold=None, recoveries=0)
 
 
 def _continue(run: Run, op: ops.Advance, me: str, scene: Scene) -> Decision:
@@ -195,15 +198,16 @@ def _continue(run: Run, op: ops.Advance, me: str, scene: Scene) -> Decision:
         claim=run.claim + 1,
         recoveries=0,
         started_at=op.at,
-        origin=run.origin or onward.origin,
+        origin=next_life(run.origin or onward.origin),
     )
+    box = boxes.read_ahead(scene.box, op.read_ahead) if op.read_ahead else scene.box
     return Decision(
         run=run,
         row=True,
-        box=boxes.hop(scene.box, op.events_read),
+        box=boxes.hop(box, op.events_read),
         hops=True,
         input=onward.input,
-        events_read=op.events_read,
+        events_read=op.events_read + op.read_ahead,
         consumed=op.consumed,
         audit=more,
         effects=(Begin(run, onward.input),) if scene.has_code else (Drop(run.id, "continued elsewhere"),),
@@ -231,7 +235,7 @@ def _heard(run: Run, op: ops.Advance, scene: Scene) -> tuple[Run, tuple[Audit, .
     get them; what is sent to a run is in its trail from then on."""
     rows: tuple[Audit, ...] = ()
     read = set(op.events_read)
-    for event in scene.box.events:
+    for _, event in scene.box.given.values():
         if event.shared and event.id in read and event.actor and event.actor not in delivery.UNNAMED:
             run, more = note(run, replace(op, actor=event.actor), "received", f"received {event.name}")
             rows += more
@@ -241,6 +245,8 @@ def _heard(run: Run, op: ops.Advance, scene: Scene) -> tuple[Run, tuple[Audit, .
 def _meet(box: Box, op: ops.Advance) -> tuple[Box | None, tuple[Event, ...]]:
     """Suspend and check in one: what the run no longer waits for, what it waits for now, and what is there for it."""
     before = box
+    if op.read_ahead:
+        box = boxes.read_ahead(box, op.read_ahead)
     if box is not EMPTY and (op.waits_dropped or op.events_read):
         box = boxes.close(box, op.waits_dropped, op.events_read)
     box = boxes.add_waits(box, op.waits)
@@ -275,7 +281,8 @@ def _take(run: Run | None, op: ops.Take, me: str, _scene: Scene) -> Decision:
         return NOTHING
     audit_rows: tuple[Audit, ...] = ()
     if run.hold is not None:
-        run, audit_rows = note(run, op, "resumed", "other code is there now", run.hold.reason, hold=None, recoveries=0)
+        lifted = cooperating.lifted(run)
+        run, audit_rows = note(run, op, "resumed", "other code is there now", run.hold.reason, recoveries=0, **lifted)
         if run.status is Status.CREATED:
             run, more = move(run, Status.RUNNING, op, "claimed")
             audit_rows += more
@@ -291,10 +298,17 @@ def _take(run: Run | None, op: ops.Take, me: str, _scene: Scene) -> Decision:
         )
         hold = Hold(kind="poison", reason=reason, at=op.at)
         run, audit_rows = note(run, op, "poison", reason, hold=hold, owner=None)
-        return Decision(run=run, row=True, audit=audit_rows, reply=False)
+        examine = (Examine(run),) if run.model == "operation" else ()
+        return Decision(run=run, row=True, audit=audit_rows, effects=examine, reply=False)
     elif op.orphaned:
         run = replace(run, recoveries=run.recoveries + 1, updated_at=op.at)
     return Decision(run=run, row=bool(audit_rows) or op.orphaned, audit=audit_rows, effects=(Begin(run),), reply=True)
+
+
+def _count(run: Run | None, op: ops.Count, me: str, _scene: Scene) -> Decision:
+    if run is None or run.claim != op.claim or run.owner != me or run.hold is not None or run.status not in _ADVANCING:
+        return NOTHING
+    return Decision(run=replace(run, recoveries=max(0, run.recoveries + op.change)), row=True, reply=True)
 
 
 def _release(run: Run | None, op: ops.Release, me: str, scene: Scene) -> Decision:
@@ -314,6 +328,8 @@ def _cancel(run: Run | None, op: ops.Cancel, me: str, scene: Scene) -> Decision:
 
 
 def _expire(run: Run | None, op: ops.Expire, me: str, scene: Scene) -> Decision:
+    if run is not None and run.model == "operation":
+        return cooperating.expire(run, op, me, scene)
     if run is None or run.status in FINISHED or run.status in _UNDOING:
         return NOTHING
     if run.deadline is None or run.deadline > op.at:
@@ -381,31 +397,39 @@ def _retry(run: Run | None, op: ops.Retry, me: str, scene: Scene) -> Decision:
         raise RunNotRetryable(
             f"run {run.id!r} is {run.status}: only a failed run can be retried", run_id=run.id, status=run.status
         )
-    if run.consumed:
+    if run.consumed and run.parent_id is not None and not op.with_parent:
         raise RunNotRetryable(
-            f"run {run.id!r} failed, and the run that waited for it has gone on with that; retry that one instead",
+            f"run {run.id!r} failed, and its parent {run.parent_id!r} has gone on with that; retry that one instead",
             run_id=run.id,
             status=run.status,
         )
     _check_version(run, op.expected_version)
-    is_late = run.deadline is not None and run.deadline <= op.at  # It would end the run again at once.
+    deadline, is_late = run.deadline, False
+    if deadline is not None and deadline <= op.at:
+        # It would end the run again at once: the run has as long as it had in the beginning.
+        deadline, is_late = op.at + max(0, deadline - run.created_at), True
     run, audit_rows = move(
         run,
         Status.RUNNING,
         op,
         "retried",
-        "without its deadline, which has passed" if is_late else "",
+        "its deadline had passed, and begins anew" if is_late else "",
         completed_at=None,
         owner=me if scene.has_code else None,  # Then whoever has the code takes it.
         claim=run.claim + 1,
         attempt=run.attempt + 1,
         recoveries=0,
-        deadline=None if is_late else run.deadline,
+        deadline=deadline,
     )
+    box = scene.box
+    for event in op.events:
+        box, _ = boxes.put(box, event)
     decision = Decision(
         run=run,
         row=True,
+        box=box,
         outcome=Outcome(),
+        events=op.events,
         archive_from=op.from_entry,
         audit=audit_rows,
         effects=(Begin(run),) if scene.has_code else (),
@@ -419,12 +443,13 @@ def _update(run: Run | None, op: ops.Update, me: str, _scene: Scene) -> Decision
     _check_version(run, op.expected_version)
     changes: dict[str, Any] = {}
     if op.tags is not UNSET:
-        changes["tags"] = op.tags
+        changes["tags"] = {**without_token_tags(op.tags), **token_tags(run.tags)}
     if op.deadline is not UNSET:
         if run.status in FINISHED:
             raise RunFinished(
                 f"run {run.id!r} is {run.status}: its deadline no longer matters", run_id=run.id, status=run.status
             )
+        cooperating.check_no_operation(run, ": give the deadline to `emit`, or set it in a step with `scope.deadline`")
         changes["deadline"] = op.deadline
     if not changes:
         raise Misuse(f"nothing to update for run {run.id!r}: give tags or deadline")
@@ -451,10 +476,12 @@ def _set_hold(run: Run | None, op: ops.SetHold, me: str, _scene: Scene) -> Decis
         if op.claim is not None:
             return NOTHING
         raise RunFinished(f"run {run.id!r} is {run.status}: it cannot be held", run_id=run.id, status=run.status)
-    if run.hold is not None:
-        return NOTHING
+    if run.hold is not None or op.examined:
+        return cooperating.examined(run, op) if op.examined else NOTHING
     hold = op.hold
     run, audit_rows = note(run, op, hold.kind, hold.reason, hold.details, hold=hold, owner=None)
+    if run.model == "operation":
+        return cooperating.held(run, hold, op, audit_rows)
     return Decision(run=run, row=True, audit=audit_rows, effects=(Drop(run.id, hold.kind),), reply=True)
 
 
@@ -464,8 +491,10 @@ def _resume(run: Run | None, op: ops.Resume, me: str, scene: Scene) -> Decision:
     if run.hold is None:
         return NOTHING
     is_taken = op.take and scene.has_code
-    taken: dict[str, Any] = {"owner": me, "claim": run.claim + 1} if is_taken else {}
-    run, audit_rows = note(run, op, "resumed", "resumed by hand", run.hold.reason, hold=None, recoveries=0, **taken)
+    changes = cooperating.lifted(run)
+    if is_taken:
+        changes |= {"owner": me, "claim": run.claim + 1}
+    run, audit_rows = note(run, op, "resumed", "resumed by hand", run.hold.reason, recoveries=0, **changes)
     if is_taken and run.status is Status.CREATED:
         run, more = move(run, Status.RUNNING, op, "resumed by hand")
         audit_rows += more
@@ -483,6 +512,7 @@ _RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
     ops.Deposit: stocking.deposit,
     ops.Answer: stocking.answer,
     ops.Take: _take,
+    ops.Count: _count,
     ops.Release: _release,
     ops.Cancel: _cancel,
     ops.Expire: _expire,
@@ -501,6 +531,7 @@ _RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
     ops.Tell: _tell,
     ops.Settle: cooperating.settle,
     ops.CancelScope: cooperating.cancel_scope,
+    ops.TellMembers: cooperating.tell_members,
     ops.UndoScope: cooperating.undo_scope,
 }
 

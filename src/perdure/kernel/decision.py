@@ -14,7 +14,18 @@ from perdure.kernel import ops
 from perdure.kernel.boxes import EMPTY, Box
 from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.effects import Deliver, Effect
-from perdure.kernel.records import Audit, Entry, Event, Failure, Outcome, PublishedValue, Run, StreamItem, Wait
+from perdure.kernel.records import (
+    Audit,
+    DeadLetter,
+    Entry,
+    Event,
+    Failure,
+    Outcome,
+    PublishedValue,
+    Run,
+    StreamItem,
+    Wait,
+)
 from perdure.kernel.status import FINISHED, Status, check_transition
 from perdure.kernel.stock import Stock, Task
 
@@ -44,7 +55,8 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     """What an op comes to. `run` is the run's new state (None: unchanged); `row` says that its row must be written,
     `guard` that it must not have changed; `awake` is the state to write instead if what it waits for is there.
 
-    `box` is the run's new box (None: unchanged). `posts` are ops that follow from this one, in the same commit.
+    `box` is the run's new box (None: unchanged). `posts` are ops that follow from this one, in the same commit;
+    `letters` are ops that the commit leaves as mail.
     """
 
     run: Run | None = None
@@ -61,6 +73,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     events: tuple[Event, ...] = ()
     events_given: tuple[Event, ...] = ()
     events_read: tuple[str, ...] = ()
+    dead: tuple[DeadLetter, ...] = ()
     consumed: tuple[str, ...] = ()
     published: tuple[PublishedValue, ...] = ()
     stream_items: tuple[StreamItem, ...] = ()
@@ -71,6 +84,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     audit: tuple[Audit, ...] = ()
     effects: tuple[Effect, ...] = ()
     posts: tuple[ops.Op, ...] = ()
+    letters: tuple[ops.Op, ...] = ()
     spread: str | None = None
     letter: str | None = None  # a dead letter that is one no more
     proof: bool = False  # a commit is wanted, whatever is in it

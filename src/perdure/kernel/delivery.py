@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.errors import EngineBug, QueueFull, RunNotWaiting
+from perdure.errors import EngineBug, KeyReused, QueueFull, RunNotWaiting
 from perdure.kernel import boxes, ops
 from perdure.kernel.boxes import Box
 from perdure.kernel.decision import NOTHING, Decision, Scene, deliveries, mine_or_free, note
@@ -57,15 +57,36 @@ class FromCommit(Struct, frozen=True):
     event_id: str
     strict: bool
     pending_max: int
+    name: str = ""
+
+
+def keyed(event_id: str, content: str) -> str:
+    """The id of an event that is sent with a key: it tells what was sent, for whoever sends with that key again."""
+    return f"{event_id}~{content}"
+
+
+def content_of(event_id: str) -> str:
+    """A digest of what was sent under a key; empty if the event had none, or was sent before there were digests."""
+    return event_id.partition("~")[2]
 
 
 def send(run: Run | None, op: ops.Send, me: str, scene: Scene) -> Decision:
     event = op.event
     letter = op.letter or None
     if op.known:
+        if content_of(op.known) != content_of(event.id) and content_of(op.known):
+            raise KeyReused(
+                f"another event was sent with the key {event.key!r}, as {op.known!r}: this one ({event.name!r}) was "
+                "not sent. Give each event a key of its own; the same event under the same key is sent once",
+                event=event.name,
+                key=event.key,
+                event_id=op.known,
+            )
         return Decision(reply=Queued(op.known))
     if not op.run_id:
-        return Decision(events=(event,), letter=letter, reply=FromCommit(event.id, op.strict, op.pending_max))
+        return Decision(
+            events=(event,), letter=letter, reply=FromCommit(event.id, op.strict, op.pending_max, event.name)
+        )
     if run is None:
         return Decision(reply=TargetNotFound(op.run_id))
     if run.status in FINISHED:

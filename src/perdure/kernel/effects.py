@@ -52,6 +52,12 @@ class Rearm(Struct, frozen=True, gc=False):
     run: Run
 
 
+class Examine(Struct, frozen=True, gc=False):
+    """This run of an operation is held: find out from its rows what can be done with it meanwhile."""
+
+    run: Run
+
+
 class Published(Struct, frozen=True, gc=False):
     """This run has published something, or a stream of its has grown: tell whoever reads."""
 
@@ -65,4 +71,4 @@ class Look(Struct, frozen=True, gc=False):
     tell: Tell
 
 
-Effect = Begin | Proceed | Deliver | Drop | Finish | Rearm | Published | Look
+Effect = Begin | Proceed | Deliver | Drop | Finish | Rearm | Examine | Published | Look

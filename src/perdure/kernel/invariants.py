@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from perdure.errors import InvariantViolated
+from perdure.errors import InvariantViolated, RowDamaged
 from perdure.kernel.decide import Decision
-from perdure.kernel.records import Entry, Run
+from perdure.kernel.records import DEFINITION, Damage, Entry, Run, Wait
 from perdure.kernel.status import FINISHED
+
+TIME_MIN, TIME_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999, in microseconds
+_TIMES = ("created_at", "started_at", "updated_at", "completed_at", "deadline")
 
 
 def check_run(run: Run) -> None:
@@ -24,8 +27,38 @@ def check_run(run: Run) -> None:
 
 def check_entry(entry: Entry) -> None:
     """Raise InvariantViolated unless the entry has a number, a position and exactly one of value and failure."""
-    if entry.seq < 1 or not entry.position or (entry.value is None) == (entry.failure is None):
+    has_number = entry.seq >= 1 or entry.kind == DEFINITION
+    if not has_number or not entry.position or (entry.value is None) == (entry.failure is None):
         _broken(entry.run_id, f"has an impossible journal entry: {entry}")
+
+
+def damage_to_run(run: Run) -> Damage | None:
+    """Why nothing can be decided about a run as it is stored: its row cannot be read, or its fields are impossible."""
+    if isinstance(run.hold, Damage):
+        return run.hold
+    for name in _TIMES:
+        at: int | None = getattr(run, name)
+        if at is not None and not TIME_MIN <= at <= TIME_MAX:
+            return damaged("runs", run.id, name, at, "a time between the years 1 and 9999")
+    try:
+        check_run(run)
+    except InvariantViolated as violated:
+        return Damage(kind="blocked", reason=f"the store is damaged: in table runs, {violated}")
+    return None
+
+
+def damage_to_wait(wait: Wait) -> Damage | None:
+    """Why a run cannot wait like this."""
+    if wait.kind == "timer" and wait.due_at is None:
+        return damaged("waits", wait.run_id, "due_at", None, "the time of a timer")
+    for name, at in (("due_at", wait.due_at), ("since", wait.since)):
+        if at is not None and not TIME_MIN <= at <= TIME_MAX:
+            return damaged("waits", wait.run_id, name, at, "a time between the years 1 and 9999")
+    return None
+
+
+def damaged(table: str, key: str, column: str, value: object, expected: str) -> Damage:
+    return Damage(kind="blocked", reason=str(RowDamaged.at(table, key, column, value, f"expected {expected}")))
 
 
 def check_decision(decision: Decision) -> None:

@@ -26,6 +26,7 @@ _Deliverable = (
     | ops.SetHold
     | ops.Resume
     | ops.Tell
+    | ops.TellMembers
 )
 _REPLIES: Final[dict[str, type]] = {
     kind.__name__: kind for kind in (bool, int, str, Run, Delivered, Queued, TargetFinished, TargetNotFound)

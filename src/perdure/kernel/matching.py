@@ -23,10 +23,12 @@ _QUEUE_PAGE: Final = 100
 
 
 class Freed(Struct, frozen=True):
-    """Events that had won one of these positions, and all that these runs still have."""
+    """Events that had won one of these positions, all that the runs `over` still have, and what has won any position of
+    the runs `on`, which go on: the rest of what these have stays where it is, and there may be much of it."""
 
     positions: list[tuple[str, str]]
-    runs: list[str]
+    over: list[str]
+    on: list[str]
 
 
 class Queue(Struct, frozen=True):
@@ -139,7 +141,7 @@ class _Matching:
     def __init__(self, batch: Batch, base: int) -> None:
         self.batch = batch
         self.base = base
-        self.out = Settlement()
+        self.out = Settlement(dead=list(batch.dead))
         self.returning: list[Event] = []
         self._won = {(run_id, position) for run_id, _, position, _ in batch.events_given}
         self._won |= {(event.run_id or "", event.position) for event in batch.events if event.position is not None}
@@ -157,7 +159,8 @@ class _Matching:
         again = {(run_id, event_id) for run_id, event_id, _, _ in batch.events_given}
         freed: list[Event] = []
         if batch.waits_dropped or batch.waits_cleared or batch.hops:
-            freed = yield Freed(batch.waits_dropped, [*batch.waits_cleared, *batch.hops])
+            on = [run_id for run_id in batch.waits_cleared if run_id not in over]
+            freed = yield Freed(batch.waits_dropped, sorted(over), [*on, *batch.hops])
         # One that is dropped by its position and cleared with its run is found twice.
         for event in {(event.run_id, event.id): event for event in freed}.values():
             if event.shared and not event.consumed:
@@ -221,8 +224,9 @@ class _Matching:
         back = (event for event in self.out.back if event.consumed and accepts(wait, event))
         returned = min(back, key=lambda event: event.number, default=None)
         after = 0
+        limit = 1  # Mostly the first one fits, and a queue may have thousands.
         while True:
-            page: list[Event] = yield Queue(wait.name, after, _QUEUE_PAGE)
+            page: list[Event] = yield Queue(wait.name, after, limit)
             fitting = [event for event in page if event.id not in self._taken and accepts(wait, event)]
             retained = [(event.id, event.number) for event in fitting if not event.consumed]
             seen: set[str] = {event_id for event_id, _ in retained if (wait.run_id, event_id) in self._copied}
@@ -231,9 +235,9 @@ class _Matching:
             for event in fitting:
                 if event.consumed or (wait.mode != "after_wait" and event.id not in seen):
                     return event if returned is None or event.number < returned.number else returned
-            if len(page) < _QUEUE_PAGE:
+            if len(page) < limit:
                 return returned
-            after = page[-1].number
+            after, limit = page[-1].number, _QUEUE_PAGE
 
     def _give(self, event: Event, wait: Wait) -> None:
         """Let an event of the queue, or one on its way there, win a wait."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import UNSET, Struct, UnsetType, field
 
 from perdure.kernel.cooperation import Cooperation
-from perdure.kernel.records import Entry, Event, Hold, Outcome, PublishedValue, StreamItem, Wait
+from perdure.kernel.records import DeadLetter, Entry, Event, Hold, Outcome, PublishedValue, StreamItem, Wait
 from perdure.kernel.status import Status
 from perdure.kernel.stock import Chunk, Stock
 
@@ -34,7 +34,7 @@ class Start(Op, frozen=True, kw_only=True, gc=False):
 
     workflow: str
     workflow_version: str = ""
-    model: str = "function"
+    model: str = "function"  # "": not known
     input: str
     tags: Mapping[str, str] = field(default_factory=dict)
     deadline: int | None = None
@@ -77,9 +77,11 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
     """A live run went on: these entries happened, these waits came and went, and perhaps it ended.
 
     `idle` means that nothing of it is running now: it waits only for what is durable. `events_read` are the ids of
-    events that it was handed, `consumed` the runs whose failure it was. `starts` are its new children, `cancels` those
-    it no longer waits for; `undo` is how many compensations it has registered; `published` and `stream_items` what its
-    code says meanwhile; `stock` its artifacts and tasks. It is dropped unless `claim` is still the run's.
+    events that it was handed, `rejected` those of them that it could not take; `read_ahead` are those that it has read
+    without waiting for them, since they had been sent to it before; `consumed` are the runs whose failure it was
+    handed. `starts` are its new children, `cancels` those it no longer waits for; `undo` is how many compensations it
+    has registered; `published` and `stream_items` what its code says meanwhile; `stock` its artifacts and tasks. It is
+    dropped unless `claim` is still the run's.
     """
 
     claim: int
@@ -88,6 +90,8 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
     waits: tuple[Wait, ...] = ()
     waits_dropped: tuple[str, ...] = ()
     events_read: tuple[str, ...] = ()
+    read_ahead: tuple[str, ...] = ()
+    rejected: tuple[DeadLetter, ...] = ()
     consumed: tuple[str, ...] = ()
     starts: tuple[Start, ...] = ()
     cancels: tuple[str, ...] = ()
@@ -217,6 +221,14 @@ class Take(Op, frozen=True, kw_only=True, gc=False):
     recoveries_max: int
 
 
+class Count(Op, frozen=True, kw_only=True, gc=False):
+    """Correct how often a run of this engine was recovered in a row: by -1 while it only waits, so that the death of
+    its process is not counted against it, and by +1 before it executes something again. See models/blame.py."""
+
+    claim: int
+    change: int
+
+
 class Release(Op, frozen=True, kw_only=True, gc=False):
     """Give a waiting run up, so that any engine may claim it when it can go on. Nothing happens if it can now."""
 
@@ -238,10 +250,18 @@ class Expire(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Retry(Op, frozen=True, kw_only=True, gc=False):
-    """Run a failed run again: the entries from `from_entry` on (None: none) are archived and happen anew."""
+    """Run a failed run again: the entries from `from_entry` on (None: none) are archived and happen anew. `events` are
+    those that they have read, in order: the run can read them again. `with_parent`: its parent, which was handed its
+    failure, is retried too."""
 
     expected_version: int
     from_entry: int | None = None
+    events: tuple[Event, ...] = ()
+    with_parent: bool = False
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(len(event.value) for event in self.events)
 
 
 class Update(Op, frozen=True, kw_only=True, gc=False):
@@ -253,11 +273,13 @@ class Update(Op, frozen=True, kw_only=True, gc=False):
 
 
 class SetHold(Op, frozen=True, kw_only=True, gc=False):
-    """Set an active run aside. With a `claim`, only if that is still the run's."""
+    """Set an active run aside. With a `claim`, only if that is still the run's. With `examined`, complete the hold that
+    an operation's run has, from its rows."""
 
     hold: Hold
     claim: int | None = None
     expected_version: int | None = None
+    examined: bool = False
 
 
 class Resume(Op, frozen=True, kw_only=True, gc=False):
@@ -265,17 +287,6 @@ class Resume(Op, frozen=True, kw_only=True, gc=False):
 
     take: bool = True
     expected_version: int | None = None
-
-
-class Emit(Op, frozen=True, kw_only=True, gc=False):
-    """Emit a message from outside, with a run for every handler that is expected. It concerns no run that is there."""
-
-    added: Cooperation
-    starts: tuple[Start, ...] = ()
-
-    @property
-    def payload_bytes(self) -> int:
-        return self.added.payload_bytes
 
 
 class Tell(Op, frozen=True, kw_only=True, gc=False):
@@ -290,7 +301,8 @@ class Tell(Op, frozen=True, kw_only=True, gc=False):
     A run that was called gets no news, and does not give up because it is asked to: its caller says so, with "stop".
 
     Where the run was never taken, an "ask" or an "undo" may bring `refusal`, the rows of one that never begins, with
-    the `failure` it ends with and the `answer` that its parent (`parent_id`) is told then.
+    the `failure` it ends with and the `answer` that its parent (`parent_id`) is told then. `undone_by` is the deadline
+    by which what the run did is to be undone, 0 if there is none: a held run does not know its parent's.
     """
 
     kind: str  # news | ask | undo | join | stop
@@ -299,10 +311,40 @@ class Tell(Op, frozen=True, kw_only=True, gc=False):
     failure: str = ""
     answer: str = ""
     parent_id: str = ""
+    undone_by: int = 0
 
     @property
     def payload_bytes(self) -> int:
         return len(self.about) + len(self.answer) + (0 if self.refusal is None else self.refusal.payload_bytes)
+
+
+class TellMembers(Op, frozen=True, kw_only=True, gc=False):
+    """Ask runs that were given a token to give up, if the token is cancelled. `run_id` is the id under which its
+    cancellation is stored.
+
+    This op is left as mail: in the commit that stores the cancellation, and in a commit that creates runs with a token
+    which no engine takes at once. The engine that reads the mail looks for a page of runs, from `after` on, and puts
+    `tells` for them into the op. The commit that tells them consumes the mail, and leaves mail for the next page if
+    there is one, from `rest` on. So every run is told, whichever engine dies.
+    """
+
+    token: str
+    after: tuple[int, str] | None = None
+    tells: tuple[Tell, ...] = ()
+    rest: tuple[int, str] | None = None
+
+
+class Emit(Op, frozen=True, kw_only=True, gc=False):
+    """Emit a message from outside, with a run for every handler that is expected. It concerns no run that is there.
+    `members` are left as mail."""
+
+    added: Cooperation
+    starts: tuple[Start, ...] = ()
+    members: tuple[TellMembers, ...] = ()
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.added.payload_bytes
 
 
 class Settle(Op, frozen=True, kw_only=True, gc=False):
@@ -325,10 +367,13 @@ class Settle(Op, frozen=True, kw_only=True, gc=False):
 
 class CancelScope(Op, frozen=True, kw_only=True, gc=False):
     """Ask all runs of a lineage to give up: `run_id` is its last id, a run's or a root emission's. `tells` are for the
-    root runs. Replies False, changing nothing, if the run has ended."""
+    root runs. Replies False, changing nothing, if the run has ended.
+
+    For a token, `run_id` is the id under which its cancellation is stored, and `members` is left as mail."""
 
     added: Cooperation
     tells: tuple[Tell, ...] = ()
+    members: tuple[TellMembers, ...] = ()
 
 
 class UndoScope(Op, frozen=True, kw_only=True, gc=False):
@@ -340,8 +385,8 @@ class UndoScope(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Cooperate(Op, frozen=True, kw_only=True, gc=False):
-    """A live run of an operation went on: these rows are added, these runs begin, these others are told, and the run
-    has this status now. It is dropped unless `claim` is still the run's.
+    """A live run of an operation went on: these rows are added, these runs begin, these others are told, `members` are
+    left as mail, and the run has this status now. It is dropped unless `claim` is still the run's.
 
     `heard` is how often it had got word when this was decided. If that is more by now, it does not rest, whatever it
     wanted: a crash would leave nobody to wake it."""
@@ -353,10 +398,12 @@ class Cooperate(Op, frozen=True, kw_only=True, gc=False):
     heard: int = 0
     starts: tuple[Start, ...] = ()
     tells: tuple[Tell | Settle, ...] = ()
+    members: tuple[TellMembers, ...] = ()
     waits: tuple[Wait, ...] = ()
     waits_dropped: tuple[str, ...] = ()
     outcome: Outcome | None = None
     has_waited: bool = False  # in its life: then there may be waits to clear at its end
+    workflow_version: str = ""  # that it has from now on; "": it stays as it is
 
     @property
     def payload_bytes(self) -> int:

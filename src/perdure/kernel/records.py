@@ -25,31 +25,61 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
 
 class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An exception as data. `type` is `module:qualname`; `args` is None if the exception's arguments have no JSON form;
-    `state` has those of its attributes that do, `partial` says that there were others.
+    `state` has those of its attributes that do, `native` what Python's own exceptions keep elsewhere (errno, filename),
+    `partial` says that there was more. `members` are those of an exception group.
 
-    `entry` is the journal entry (its completion number) whose failure this is, so that a retry knows where to go on.
+    `entry` is the journal entry (its completion number) whose failure this is, so that a retry knows where to go on;
+    `where` says, for people, in which branch of a graph it happened.
     """
 
     type: str
     message: str
     args: list[Any] | None = None
     state: dict[str, Any] = field(default_factory=dict)
+    native: dict[str, Any] = field(default_factory=dict)
     partial: bool = False
+    members: list[Failure] = field(default_factory=list)
     stack: str = ""
     entry: int | None = None
     history: list[Attempt] = field(default_factory=list)
     cause: Failure | None = None
+    where: str = ""
+
+    @property
+    def text(self) -> str:
+        """What happened, and where."""
+        return f"{self.message} ({self.where})" if self.where else self.message
 
 
 class Hold(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a run is set aside beside its status. `fingerprint` is that of the code that did not fit; without
-    one, only a person can lift it."""
+    one, only a person can lift it.
+
+    The rest is about runs of operations, whose rows were examined if `next_seq`, the number of the next one, is not 0.
+    `idle_seq` is the same number for a run that has nothing to undo, and 0 otherwise; `is_undoing` tells that its
+    rollback has begun. `failure` is what a run gives up with, `missed` what it ends with if it could not be rolled back
+    by `undone_by`; `give_up_by` is the deadline of the happy path. With these anybody can end the run, without its
+    code. `asked` tells that it is to give up.
+    """
 
     kind: str  # blocked | paused | poison
     reason: str
     details: str = ""
     fingerprint: str = ""
     at: int = 0
+    idle_seq: int = 0
+    failure: str = ""
+    next_seq: int = 0
+    is_undoing: bool = False
+    missed: str = ""
+    give_up_by: int = 0
+    undone_by: int = 0
+    asked: bool = False
+
+
+class Damage(Hold, frozen=True, kw_only=True, omit_defaults=True):
+    """The hold of a run whose own row is damaged. It is made when the row is read, and is never stored: once the row
+    is corrected, it is gone. Nothing can be decided about the run until then."""
 
 
 class Run(Struct, frozen=True, kw_only=True, gc=False):
@@ -58,7 +88,7 @@ class Run(Struct, frozen=True, kw_only=True, gc=False):
     id: str
     workflow: str
     workflow_version: str = ""
-    model: str = "function"
+    model: str = "function"  # "operation" too: then its version is its topic, with that of its code
     status: Status
     version: int
     revision: int = 0  # audit rows written so far
@@ -68,10 +98,10 @@ class Run(Struct, frozen=True, kw_only=True, gc=False):
     bond: str = ""  # to its parent: awaited | started | detached | called
     consumed: bool = False  # its failure was handed to a run that waited for it
     undo: int = 0  # compensations that it has registered
-    origin: str = ""  # what it was started as, if it continues as something else
+    origin: str = ""  # what it was started as, if it continues as something else, and how often it has (lives.py)
     tags: Mapping[str, str] = field(default_factory=dict)
     hold: Hold | None = None
-    deadline: int | None = None
+    deadline: int | None = None  # of an operation's run: only while it is held, see kernel/cooperating.py
     attempt: int = 1  # grows with every operator's retry
     recoveries: int = 0  # in a row, without progress between them
     created_at: int
@@ -79,20 +109,39 @@ class Run(Struct, frozen=True, kw_only=True, gc=False):
     updated_at: int
     completed_at: int | None = None
 
+    @property
+    def known_model(self) -> str:
+        """The run's model, "" if only code of its name can tell.
+
+        A run that was started by a name alone is stored as a function, and was never claimed: runs that are known to be
+        functions begin with claim 1. A run that has continued as something else may be of another model than it began.
+        The SQL stores have this condition in their queries.
+        """
+        if self.model == "operation":
+            return self.model
+        has_continued = self.origin and (self.bond != "called" or " #" in self.origin)
+        return "" if has_continued or (self.model == "function" and not self.claim) else self.model
+
+
+DEFINITION = "definition"  # The kind of entries that tell which definition a run of a graph began with.
+
 
 class Entry(Struct, frozen=True, kw_only=True, gc=False):
-    """A journal entry: what happened at one position. Exactly one of value and failure is set."""
+    """A journal entry: what happened at one position. Exactly one of value and failure is set.
+
+    Those of kind DEFINITION happened to nobody: their numbers are below 1."""
 
     run_id: str
     seq: int  # the completion number: 1, 2, 3, … in the order handed to the workflow
     position: str
-    kind: str  # step | timer | wait | child | start | compensate | task
+    kind: str  # step | timer | wait | child | start | compensate | task | definition
     name: str
     value: str | None = None
     failure: str | None = None
     attempts: int = 1
     started_at: int
     at: int
+    digest: str = ""  # of what it was called with (digests.py); empty: not known
 
 
 class Staged(Struct, frozen=True, kw_only=True, gc=False):
@@ -157,18 +206,31 @@ class Event(Struct, frozen=True, kw_only=True, gc=False):
     at: int
 
 
+_MISFIT = "misfit: "
+
+
 class DeadLetter(Struct, frozen=True, kw_only=True):
-    """An event whose target ended before it was read."""
+    """An event whose target ended before it was read, or could not take it."""
 
     id: str
     name: str
     value: str
     fields: Mapping[str, str] = field(default_factory=dict)
     run_id: str
-    status: str  # how the target ended
-    ended_at: int
+    status: str  # how the target ended, or (see misfit) why it could not take the event
+    ended_at: int  # or when it refused it
     consumed: bool = True
     at: int  # when it was sent
+
+    @property
+    def reason(self) -> str:
+        """Why its reader could not take it; empty if its target ended first."""
+        return self.status.removeprefix(_MISFIT) if self.status.startswith(_MISFIT) else ""
+
+
+def misfit(reason: str) -> str:
+    """The status of a dead letter that its reader could not take."""
+    return f"{_MISFIT}{reason}"
 
 
 class PublishedValue(Struct, frozen=True, kw_only=True, gc=False):

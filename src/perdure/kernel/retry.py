@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Literal
 
 from perdure.errors import InvalidDefinition, MaxRetriesExceeded, Misuse, NonRetryable
 
@@ -20,29 +21,36 @@ HOPELESS: tuple[type[BaseException], ...] = (
     Misuse,
 )
 RETRY_AFTER_MAX_S = 24 * 3600
+Backoff = Literal["none", "linear", "exponential"]
+BACKOFFS: tuple[Backoff, ...] = ("none", "linear", "exponential")
+_MAXIMUM = timedelta(seconds=300)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """How often and when a failed step is tried again.
 
-    `attempts` counts the first try. The n-th retry comes after min(initial × multiplier^(n-1), maximum), give or take
-    half of `jitter` of it. `retry_on` limits retries to these exceptions, `give_up_on` excludes some; `recoverable` and
-    `delay` take over entirely. A backoff longer than a second survives a crash, with the number of attempts made.
+    `attempts` counts the first try. `backoff` says how the pause before the n-th retry grows: with "exponential" it is
+    initial × multiplier^(n-1), with "linear" initial × n, with "none" always `initial`. It is `maximum` at most, give
+    or take half of `jitter` of it. Durations are timedeltas or seconds; `maximum` is five minutes unless given, or
+    `initial` if that is longer. `retry_on` limits retries to these exceptions, `give_up_on` excludes some;
+    `recoverable` and `delay` take over entirely. A pause longer than a second survives a crash, with the number of
+    attempts made.
 
     An exception with an attribute `retry_after_s` is not followed by another attempt before so many seconds, a day at
     most: servers say so when they are asked too often.
     """
 
     attempts: int = 3
-    initial: timedelta = timedelta(milliseconds=100)
-    maximum: timedelta = timedelta(seconds=300)
+    initial: timedelta | float = timedelta(milliseconds=100)
+    maximum: timedelta | float | None = None
     multiplier: float = 2.0
     jitter: float = 0.1
     retry_on: tuple[type[BaseException], ...] = (Exception,)
     give_up_on: tuple[type[BaseException], ...] = ()
     recoverable: Callable[[BaseException], bool] | None = None
-    delay: Callable[[int], timedelta] | None = None
+    delay: Callable[[int], timedelta | float] | None = None
+    backoff: Backoff = "exponential"
 
     def __post_init__(self) -> None:
         # What is wrong with a policy must not come to light when a step fails, months later.
@@ -50,15 +58,22 @@ class Retry:
             raise InvalidDefinition(
                 f"Retry(attempts={self.attempts!r}): attempts counts the first try, so a whole number, at least 1"
             )
-        durations: tuple[tuple[str, object], ...] = (("initial", self.initial), ("maximum", self.maximum))
-        for name, duration in durations:
-            if not isinstance(duration, timedelta) or duration < timedelta(0):
-                raise InvalidDefinition(f"Retry({name}={duration!r}): {name} is a timedelta, not a negative one")
+        initial = _duration("initial", self.initial)
+        maximum = max(_MAXIMUM, initial) if self.maximum is None else _duration("maximum", self.maximum)
+        if maximum < initial:
+            raise InvalidDefinition(
+                f"Retry(initial={self.initial!r}, maximum={self.maximum!r}): initial is longer than maximum, so that "
+                "no pause would ever be that long; leave out maximum, or make it longer"
+            )
+        object.__setattr__(self, "initial", initial)
+        object.__setattr__(self, "maximum", maximum)
         if not 1 <= self.multiplier < math.inf or not 0 <= self.jitter <= 1:
             raise InvalidDefinition(
                 f"Retry(multiplier={self.multiplier}, jitter={self.jitter}): multiplier is at least 1, "
                 "jitter between 0 and 1"
             )
+        if self.backoff not in BACKOFFS:
+            raise InvalidDefinition(f"Retry(backoff={self.backoff!r}): backoff is one of {', '.join(BACKOFFS)}")
         lists: tuple[tuple[str, object], ...] = (("retry_on", self.retry_on), ("give_up_on", self.give_up_on))
         for name, classes in lists:
             if not isinstance(classes, tuple) or not all(isinstance(one, type) for one in classes):
@@ -69,6 +84,14 @@ class Retry:
         """One attempt and no more."""
         return cls(attempts=1)
 
+    @property
+    def initial_s(self) -> float:
+        return _seconds(self.initial)
+
+    @property
+    def maximum_s(self) -> float:
+        return _seconds(_MAXIMUM if self.maximum is None else self.maximum)
+
     def again(self, attempt: int, error: BaseException) -> bool:
         """Whether another attempt follows the one, numbered from 1, that ended with this error."""
         if attempt >= self.attempts or isinstance(error, HOPELESS):
@@ -77,21 +100,42 @@ class Retry:
             return self.recoverable(error)
         return isinstance(error, self.retry_on) and not isinstance(error, self.give_up_on)
 
-    def backoff(self, attempt: int, random: float, error: BaseException | None = None) -> int:
+    def pause_us(self, attempt: int, random: float, error: BaseException | None = None) -> int:
         """Microseconds between attempt number `attempt`, which ended with `error`, and the next; `random` is in
         [0, 1)."""
-        return max(self._own_backoff(attempt, random), _asked_for(error))
+        return max(self._own_pause_us(attempt, random), _asked_for(error))
 
-    def _own_backoff(self, attempt: int, random: float) -> int:
+    def _own_pause_us(self, attempt: int, random: float) -> int:
         if self.delay is not None:
-            return max(0, round(self.delay(attempt).total_seconds() * 1_000_000))
-        initial = self.initial.total_seconds() * 1_000_000
-        maximum = self.maximum.total_seconds() * 1_000_000
+            return max(0, round(_seconds(self.delay(attempt)) * 1_000_000))
+        initial = self.initial_s * 1_000_000
+        maximum = self.maximum_s * 1_000_000
         try:
-            plain = min(initial * self.multiplier ** (attempt - 1), maximum)
+            plain = min(initial * self._factor(attempt), maximum)
         except OverflowError:
             plain = maximum if initial else 0.0
         return max(0, round(plain + plain * self.jitter * (random - 0.5)))
+
+    def _factor(self, attempt: int) -> float:
+        if self.backoff == "exponential":
+            return self.multiplier ** (attempt - 1)
+        return attempt if self.backoff == "linear" else 1
+
+
+def _duration(name: str, given: object) -> timedelta:
+    duration = given
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        try:
+            duration = timedelta(seconds=given)
+        except (OverflowError, ValueError):  # It is longer than any timedelta, or no number.
+            duration = None
+    if not isinstance(duration, timedelta) or duration < timedelta(0):
+        raise InvalidDefinition(f"Retry({name}={given!r}): {name} is a timedelta or a number of seconds, not negative")
+    return duration
+
+
+def _seconds(duration: timedelta | float) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
 
 
 def _asked_for(error: BaseException | None) -> int:

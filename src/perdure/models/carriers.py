@@ -8,11 +8,16 @@ always a task, which nobody shares while a step is suspended, and a hundred step
 from __future__ import annotations
 
 import asyncio
+import logging
 import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any, Final, Protocol
+
+from perdure.models.proof import Proof
+
+log = logging.getLogger("perdure")
 
 _DELIVERED_AT_ONCE_MAX: Final = 250  # Others have their turn in between.
 
@@ -37,20 +42,14 @@ class Cargo(Protocol):
 class Carriers:
     """Runs cargo; `ended` gets each one's value or error, in a plain callback.
 
-    Before one begins, `is_surely_alive` says whether its run is surely this engine's; if not, `prove` finds out, and
-    what is not has been dropped by then.
+    Before one begins, the proof says whether its run is surely this engine's; if not, it is made, and what is not has
+    been dropped by then.
     """
 
-    def __init__(
-        self,
-        ended: Callable[[Any, Any, BaseException | None], None],
-        is_surely_alive: Callable[[], bool],
-        prove: Callable[[], Awaitable[object]],
-    ) -> None:
+    def __init__(self, ended: Callable[[Any, Any, BaseException | None], None], proof: Proof) -> None:
         self._loop = asyncio.get_running_loop()
         self._ended = ended
-        self._is_surely_alive = is_surely_alive
-        self._prove = prove
+        self._proof = proof
         self._waiting: deque[Cargo] = deque()
         self._outcomes: deque[tuple[Cargo, Any, BaseException | None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -77,8 +76,8 @@ class Carriers:
         self._is_due = False
         waiting = self._waiting
         while waiting:
-            if not self._is_surely_alive():
-                await self._prove()
+            if not self._proof.is_surely_alive():
+                await self._proof.make(lambda: not waiting)
                 if not waiting:
                     return
             cargo = waiting.popleft()
@@ -125,21 +124,31 @@ class Carriers:
     def _put_down(self, cargo: Cargo, value: Any, error: BaseException | None) -> None:
         # The context refers back to the cargo: without the cycle both are freed now.
         cargo.coroutine = cargo.context = None
-        if error is not None and error.__traceback__ is not None:
-            error.__traceback__ = error.__traceback__.tb_next  # So that it begins with the step's own code.
+        if error is not None and error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+            # So that it begins with the step's own code; also of an exception that refuses to be changed.
+            BaseException.with_traceback(error, error.__traceback__.tb_next)
         if not self._outcomes:
             self._loop.call_soon(self._deliver)
         self._outcomes.append((cargo, value, error))
 
     def _deliver(self) -> None:
         outcomes, self._outcomes = self._outcomes, deque()
-        for _ in range(min(len(outcomes), _DELIVERED_AT_ONCE_MAX)):
-            self._ended(*outcomes.popleft())
-        if outcomes:
-            if not self._outcomes:
-                self._loop.call_soon(self._deliver)
-            outcomes.extend(self._outcomes)
-            self._outcomes = outcomes
+        try:
+            for _ in range(min(len(outcomes), _DELIVERED_AT_ONCE_MAX)):
+                self._end(*outcomes.popleft())
+        finally:  # One that was interrupted from outside raises, and the others have ended all the same.
+            if outcomes:
+                if not self._outcomes:
+                    self._loop.call_soon(self._deliver)
+                outcomes.extend(self._outcomes)
+                self._outcomes = outcomes
+
+    def _end(self, cargo: Cargo, value: Any, error: BaseException | None) -> None:
+        try:
+            self._ended(cargo, value, error)
+        except Exception:
+            # One that cannot be dealt with must not take the others of this turn with it.
+            log.exception("what %s came to could not be dealt with", cargo.label)
 
     @staticmethod
     def _discard(cargo: Cargo) -> None:

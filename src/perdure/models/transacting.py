@@ -1,8 +1,9 @@
 """Transactions in which users' code writes to tables of its own, together with what it came to: what functions' steps
 and operations' steps share.
 
-What the store itself could not do (it is busy, a connection broke) is done again and is no attempt: a transaction that
-may have been committed is found out about by that. What the code raises is a failure like any other.
+A failure of the store (it is busy, its connection broke under the code) is no attempt: the code runs again, in a new
+transaction. If a transaction may have been committed, the store looks that up first. What the code raises while its
+connection works is a failure like any other.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from perdure.ports import Codec, PlainCodec, StepPlace, Store, Transacts
 log = logging.getLogger("perdure")
 
 _AGAIN_FIRST_S: Final = 0.01
-_AGAIN_MAX_S: Final = 1.0
+_AGAIN_MAX_S: Final = 1.0  # between two requests to a store that did not get as far as to call the code,
+_AGAIN_CALLED_MAX_S: Final = 30.0  # and between two calls: the code itself may be what breaks the database
 _LOOK_S: Final = 1.0  # how often a thread that waits for the loop sees whether there still is one
 
 # In all that a step sets off which holds the store's only writer: its name, until it has ended.
@@ -140,33 +142,65 @@ async def transacted(
     prove: Callable[[], Awaitable[object]],
     is_dropped: Callable[[], bool],
     ended: Callable[[], None],
+    again: Callable[[], None],
 ) -> Concluded:
-    """Call a body in a transaction until it is known how it ended. Never raises, since whatever a body raises is only
-    its outcome. `ended` is called whenever the connection is of no use any more."""
+    """Call a body in a transaction until its outcome is known. Never raises: whatever a body raises is its outcome.
+
+    `ended` is called whenever the connection can no longer be used. `again` is called when the store has failed: the
+    body may be called again, and what it did outside of the transaction must not count twice.
+    """
     pause_s = _AGAIN_FIRST_S
-    is_unknown = False  # Then nobody can give the attempt up until the store has told.
+    failures = 0
+    is_unknown = False  # If so, nobody can give the attempt up until the store has answered.
     while True:
         attempt = body()
         try:
-            return Concluded(staged=await _once(store, me(), spot, attempt))
+            staged = await _once(store, me(), spot, attempt)
         except BaseException as error:  # noqa: BLE001 - see above
-            if attempt.error is not None or not isinstance(error, StoreError) or isinstance(error, CommitRefused):
+            if not _is_of_the_store(error, attempt):
+                failure = attempt.error if attempt.error is not None and isinstance(error, StoreError) else error
                 is_final = attempt.is_final or (attempt.error is None and isinstance(error, Misuse))
-                return Concluded(error=error, is_final=is_final)
-            log.warning("the transaction of step %r of run %s is begun again: %s", spot.name, spot.run_id, error)
+                return Concluded(error=failure, is_final=is_final)
+            failures += 1
+            # One line for an outage, however often the store is asked meanwhile.
+            log.log(
+                logging.WARNING if failures == 1 else logging.DEBUG,
+                "step %r of run %s: the store failed during its transaction, which is begun again until it succeeds;"
+                " this is no attempt of the step. Check the database: %s",
+                spot.name, spot.run_id, error,
+            )  # fmt: skip
             is_fenced = isinstance(error, Fenced)
             is_unknown = isinstance(error, OutcomeUnknown) or (is_unknown and not attempt.is_called)
+        else:
+            if failures:
+                log.info(
+                    "step %r of run %s: its transaction is committed, after %d failures of the store",
+                    spot.name, spot.run_id, failures,
+                )  # fmt: skip
+            return Concluded(staged=staged)
         finally:
             ended()
         if not is_unknown:
             fate.reopen()
+        again()
         if is_fenced:
             await prove()
         if not is_dropped():
             await asyncio.sleep(pause_s)
         if is_dropped():
             return Concluded(error=GivenUp())
-        pause_s = min(pause_s * 2, _AGAIN_MAX_S)
+        pause_s = min(pause_s * 2, _AGAIN_CALLED_MAX_S if attempt.is_called else max(pause_s, _AGAIN_MAX_S))
+
+
+def _is_of_the_store(error: BaseException, attempt: Body) -> bool:
+    """Whether the store failed, and not the body: then the body is called again."""
+    if error is attempt.error or not isinstance(error, StoreError) or isinstance(error, CommitRefused):
+        return False
+    if attempt.error is None:
+        return True
+    # The body failed on a connection that broke. Whether the connection is the reason shows when the body runs again,
+    # unless it was stopped, or its result cannot be stored.
+    return isinstance(attempt.error, Exception) and not isinstance(attempt.error, GivenUp) and not attempt.is_final
 
 
 async def _once(store: Store, me: Engine, spot: Spot, body: Body) -> Staged:

@@ -56,6 +56,21 @@ async def schema_of(url: str) -> tuple[int | None, int]:
     return None, 0
 
 
+async def lacking(url: str) -> list[str]:
+    """What a store of the newest schema needs and lacks, in words: tables, and rights on them. Makes and changes
+    nothing. Raises as `schema_of`."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "sqlite":
+        from perdure.storage.sqlite.connection import lacking_tables
+
+        return lacking_tables(Path(_sqlite_path(url, rest)))
+    if scheme in ("postgresql", "postgres"):
+        from perdure.storage.postgres.rights import lacking as lacking_rights
+
+        return await lacking_rights(url)
+    return []
+
+
 def _sqlite_path(url: str, rest: str) -> str:
     path = rest.removeprefix("/")
     if path in ("", ":memory:"):

@@ -14,12 +14,14 @@ from msgspec.structs import astuple, replace
 from perdure.errors import CommitRefused, Misuse, StoreBroken
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import HandlerBook, MessageEventRow, OperationRow, ScopeRows
+from perdure.kernel.pieces import PIECE_ITEMS_MAX
 from perdure.kernel.records import (
     Audit,
     DeadLetter,
     Engine,
     Entry,
     Event,
+    Hold,
     Mail,
     PublishedValue,
     Run,
@@ -28,7 +30,9 @@ from perdure.kernel.records import (
 from perdure.kernel.status import FINISHED, Status
 from perdure.kernel.stock import Artifact, Record, Task
 from perdure.ports import (
+    ENGINES_KEPT_US,
     ArtifactFilter,
+    Clock,
     Insertion,
     Journal,
     LoadedRun,
@@ -42,8 +46,16 @@ from perdure.ports import (
     TaskFilter,
     Transacts,
 )
-from perdure.storage.claims import better_models
-from perdure.storage.memory_commit import check_fence, check_rows, check_runs, check_storable, has_landed, write_batch
+from perdure.storage.claims import better_models, fits
+from perdure.storage.memory_commit import (
+    check_fence,
+    check_rows,
+    check_runs,
+    check_storable,
+    check_values,
+    has_landed,
+    write_batch,
+)
 from perdure.storage.memory_database import MemoryDatabase
 
 T = TypeVar("T")
@@ -52,6 +64,7 @@ T = TypeVar("T")
 class MemoryStore:
     """A store on a MemoryDatabase, a new one unless given."""
 
+    clock: Clock | None = None
     poll_s = 1.0
     transacts: Transacts = "no"
 
@@ -76,7 +89,12 @@ class MemoryStore:
                 self.database.living -= self._enrolled
 
     def is_surely_alive(self) -> bool:
-        return True
+        return bool(self._enrolled)
+
+    def withdraw(self, engine_id: str) -> None:
+        with self.database.lock:
+            self._enrolled.discard(engine_id)
+            self.database.living.discard(engine_id)
 
     def listen(self, heard: Callable[[], object]) -> None:
         self.database.listeners[self] = heard
@@ -127,6 +145,8 @@ class MemoryStore:
                 stored = database.runs[run_id]
                 if stored.run.owner == engine_id:
                     database.runs[run_id] = replace(stored, run=replace(stored.run, owner=None))
+            if engine is not None and _is_needless(database, database.engines[engine_id]):
+                del database.engines[engine_id]
         self._tell_others()
 
     async def bury(self) -> builtins.list[str]:
@@ -136,27 +156,33 @@ class MemoryStore:
             database.engines.update({engine.id: replace(engine, alive=False) for engine in dead})
         return [engine.id for engine in dead]
 
-    async def engines(self) -> builtins.list[Engine]:
-        return sorted(self._database().engines.values(), key=lambda engine: engine.epoch)
+    async def engines(self, *, living: bool = False) -> builtins.list[Engine]:
+        found = [engine for engine in self._database().engines.values() if engine.alive or not living]
+        return sorted(found, key=lambda engine: engine.epoch)
 
     async def commit(self, batch: Batch) -> Committed:
         self._database()
         await asyncio.sleep(0)  # As with a real store, others get their turn while a commit is in flight.
+        refusal = await _refusal(batch)
         database = self._database()
         with database.lock:
             if has_landed(database, batch):
                 return Committed(landed=True)
             check_runs(database, batch)
+            if refusal is not None:
+                raise refusal
             check_rows(database, batch)
             statuses = {one: stored.run.status for one, stored in database.runs.items()} if batch.waits else {}
             committed = write_batch(database, batch, database.tables.apply(batch, statuses))
         self._tell_others()
+        if len(batch.runs) > PIECE_ITEMS_MAX:
+            await asyncio.sleep(0)
         return committed
 
     def insertion(self, batch: Batch) -> Insertion:
+        what = f"run {min(batch.runs)!r} cannot be started" if batch.cooperation is None else "nothing can be emitted"
         raise Misuse(
-            f"run {min(batch.runs)!r} cannot be started on a connection: memory:// has none; leave connection= out, or"
-            " use an SQLite file or Postgres"
+            f"{what} on a connection: memory:// has none; leave connection= out, or use an SQLite file or Postgres"
         )
 
     async def transact(self, _place: StepPlace, _body: Callable[[Any], Any], /) -> Staged:
@@ -176,6 +202,26 @@ class MemoryStore:
                 claimed.append(replace(_loaded(database, run), orphaned=was.owner is not None))
             return claimed
 
+    async def set_aside(self, run_id: str, hold: Hold, *, engine_id: str, at: int) -> bool:
+        database = self._database()
+        with database.lock:
+            run = database.runs[run_id].run
+            if run.hold is not None or (run.owner != engine_id and database.is_alive(run.owner)):
+                return False
+            held = replace(run, owner=None, hold=hold, revision=run.revision + 1)
+            database.runs[run_id] = replace(database.runs[run_id], run=held)
+            database.audit.setdefault(run_id, {})[held.revision] = Audit(
+                run_id=run_id,
+                seq=held.revision,
+                version=held.version,
+                was=held.status,
+                became=hold.kind,
+                cause=hold.reason,
+                actor="",
+                at=at,
+            )
+            return True
+
     async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
         database = self._database()
         with database.lock:
@@ -184,8 +230,9 @@ class MemoryStore:
     async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
         database = self._database()
         with database.lock:
-            active = (database.runs[run_id].run for run_id in sorted(database.active))
-            return [_loaded(database, run) for run in active if run.parent_id in ids and run.bond != "detached"]
+            found = {child for run_id in ids for child in database.children.get(run_id, ())}
+            active = (database.runs[run_id].run for run_id in sorted(found & database.active))
+            return [_loaded(database, run) for run in active if run.bond != "detached"]
 
     async def ripe(self, *, offers: Sequence[Offer], before: int, limit: int) -> builtins.list[Ripe]:
         database = self._database()
@@ -222,7 +269,7 @@ class MemoryStore:
             old = [slot for slot, (_, given) in database.replies.items() if given < keys_before][:limit]
             for slot in old:
                 del database.replies[slot]
-            return len(old) + database.tables.purge(at, keys_before, limit)
+            return len(old) + _purge_engines(database, at, limit) + database.tables.purge(at, keys_before, limit)
 
     async def journal(self, run_id: str) -> tuple[str, builtins.list[Entry]]:
         with self._database().holding(run_id) as database:
@@ -371,6 +418,11 @@ class MemoryStore:
         with database.lock:
             return database.cooperation.scopes(ids, partial(_operation, database))
 
+    async def events_at(self, places: Sequence[tuple[str, int]]) -> builtins.list[MessageEventRow]:
+        database = self._database()
+        with database.lock:
+            return database.cooperation.events_at(places)
+
     async def hierarchy(self, id: str) -> ScopeRows:
         database = self._database()
         with database.lock:
@@ -407,12 +459,50 @@ class MemoryStore:
 # Reading
 
 
+async def _refusal(batch: Batch) -> CommitRefused | None:
+    """Why a batch is refused whatever is stored. A large one is looked at in pieces."""
+    try:
+        for _ in check_values(batch):
+            await asyncio.sleep(0)
+    except CommitRefused as refusal:
+        return refusal
+    return None
+
+
 def _in_order(rows: Mapping[int, T]) -> list[T]:
     return [rows[seq] for seq in sorted(rows)]
 
 
+def _is_needless(database: MemoryDatabase, engine: Engine) -> bool:
+    """Whether nobody needs to know of a dead engine: it owns nothing, it is not the last one to come, and what code it
+    had a later one has too."""
+    later = [one for one in database.engines.values() if one.epoch > engine.epoch]
+    return (
+        not engine.alive
+        and bool(later)
+        and (not engine.workflows or any(one.workflows == engine.workflows for one in later))
+        and all(database.runs[run_id].run.owner != engine.id for run_id in database.active)
+    )
+
+
+def _purge_engines(database: MemoryDatabase, at: int, limit: int) -> int:
+    ended = database.ended
+    dead = [engine for engine in database.engines.values() if not engine.alive]
+    for engine in dead:
+        ended.setdefault(engine.id, at)
+    old = [one for one in dead if ended[one.id] < at - ENGINES_KEPT_US and _is_needless(database, one)][:limit]
+    for engine in old:
+        del database.engines[engine.id], ended[engine.id]
+    return len(old)
+
+
 def _loaded(database: MemoryDatabase, run: Run) -> LoadedRun:
-    return LoadedRun(run=run, waits=database.tables.waits_of(run.id), events=database.tables.of(run.id))
+    return LoadedRun(
+        run=run,
+        waits=database.tables.waits_of(run.id),
+        events=database.tables.of(run.id),
+        forsaken=run.owner is not None and not database.is_alive(run.owner),
+    )
 
 
 def _operation(database: MemoryDatabase, run_id: str) -> OperationRow | None:
@@ -441,12 +531,24 @@ def _is_for(database: MemoryDatabase, mail: Mail, engine_id: str) -> bool:
 
 def _free(database: MemoryDatabase, offers: Iterable[Offer]) -> list[tuple[Run, Offer]]:
     """The active runs without a living owner that fit an offer."""
-    known = {(offer.workflow, offer.version): offer for offer in offers}
+    known: dict[str, builtins.list[Offer]] = {}
+    for offer in offers:
+        known.setdefault(offer.workflow, []).append(offer)
+    messages = database.cooperation.messages
+
+    def topic_of(message_id: str) -> str:
+        return messages[message_id].topic if message_id in messages else ""
+
+    def is_begun(run_id: str) -> bool:
+        return 1 in database.cooperation.events.get(run_id, ())
+
     active = (database.runs[run_id].run for run_id in database.active)
     return [
-        (run, known[run.workflow, run.workflow_version])
+        (run, offer)
         for run in active
-        if (run.workflow, run.workflow_version) in known and not database.is_alive(run.owner)
+        if run.workflow in known and not database.is_alive(run.owner)
+        for offer in known[run.workflow]
+        if fits(run, offer, topic_of, is_begun)
     ]
 
 
@@ -462,17 +564,24 @@ def _is_claimable(run: Run, fingerprint: str) -> bool:
 
 
 def _ripe(database: MemoryDatabase, offers: Iterable[Offer], before: int) -> list[Ripe]:
-    found: list[Ripe] = []
-    for run, _ in _free(database, offers):
-        if run.hold is not None:
-            continue
-        if run.deadline is not None and run.deadline < before:
-            found.append(Ripe(run_id=run.id, due_at=run.deadline, deadline=True))
+    free = [run for run, _ in _free(database, offers) if run.hold is None]
+    held = (database.runs[run_id].run for run_id in database.active if database.runs[run_id].run.hold is not None)
+    found = [
+        Ripe(run_id=run.id, due_at=run.deadline, deadline=True)
+        for run in (*free, *(run for run in held if _is_held_alive(run) and not database.is_alive(run.owner)))
+        if run.deadline is not None and run.deadline < before
+    ]
+    for run in free:
         waits = database.tables.waits_of(run.id) if run.status is Status.SUSPENDED else ()
         due = [wait.due_at for wait in waits if wait.due_at is not None and wait.due_at < before]
         if due:
             found.append(Ripe(run_id=run.id, due_at=min(due), deadline=False))
     return sorted(found, key=lambda ripe: (ripe.due_at, ripe.run_id))
+
+
+def _is_held_alive(run: Run) -> bool:
+    """Whether its deadline ends a held run: nobody's code is needed for that."""
+    return run.model == "operation" or run.status in (Status.CREATED, Status.RUNNING, Status.SUSPENDED)
 
 
 def _matches(run: Run, wanted: RunFilter) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced
-from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
+from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, outdated, taken_in, winners_elsewhere
 from perdure.kernel.mail import knock
 from perdure.kernel.matching import Settlement
+from perdure.kernel.pieces import Pieces, parts
 from perdure.kernel.records import Engine, Hold, Outcome
 from perdure.kernel.status import ACTIVE
 from perdure.ports import StoredRun
@@ -61,20 +63,33 @@ def _is_as_expected(database: MemoryDatabase, write: RunWrite) -> bool:
     return (stored.run.owner, stored.run.version, stored.run.claim) == expected
 
 
-def check_rows(database: MemoryDatabase, batch: Batch) -> None:
-    for write in batch.runs.values():
-        check_storable(*astuple(write.run), write.input, *astuple(write.outcome or Outcome()))
-        if write.expected_version is None and write.input is None:
-            raise CommitRefused(f"run {write.run.id!r} has no input", run_id=write.run.id)
-    said = (*batch.published.values(), *batch.stream_items)
-    for record in (*batch.journal, *batch.waits.values(), *batch.events, *batch.audit, *said):
-        check_storable(*astuple(record))
+def check_values(batch: Batch) -> Pieces[None]:
+    """Raise CommitRefused if a value of the batch cannot be stored, whatever is stored already."""
+    for start, writes in parts([*batch.runs.values()]):
+        if start:
+            yield
+        for write in writes:
+            check_storable(*astuple(write.run), write.input, *astuple(write.outcome or Outcome()))
+            if write.expected_version is None and write.input is None:
+                raise CommitRefused(f"run {write.run.id!r} has no input", run_id=write.run.id)
+    records: list[Struct] = [*batch.journal, *batch.waits.values(), *batch.events, *batch.audit]
+    records += [*batch.published.values(), *batch.stream_items]
     if batch.stock is not None:
-        for brought in (*batch.stock.artifacts, *batch.stock.tasks, *batch.stock.answers):
-            check_storable(*astuple(brought))
+        records += [*batch.stock.artifacts, *batch.stock.tasks, *batch.stock.answers]
     if batch.cooperation is not None:
-        check_storable(*database.cooperation.check(batch.cooperation))
+        records += [*batch.cooperation.messages, *batch.cooperation.events, *batch.cooperation.values]
+    for start, some in parts(records):
+        if start:
+            yield
+        for record in some:
+            check_storable(*astuple(record))
     check_storable(*batch.mail_done.values())
+
+
+def check_rows(database: MemoryDatabase, batch: Batch) -> None:
+    """Raise CommitRefused or CommitConflict if the batch does not fit what is stored."""
+    if batch.cooperation is not None:
+        database.cooperation.check(batch.cooperation)
     aside = {(run_id, first) for run_id, first, _ in batch.archive}
     # What is asked of each new row, not of all that is there: a run may have many thousands.
     taken = {
@@ -86,6 +101,9 @@ def check_rows(database: MemoryDatabase, batch: Batch) -> None:
     }
     _check_unique("entry", taken, ((entry.run_id, entry.seq) for entry in batch.journal))
     taken = {(row.run_id, row.seq) for row in batch.audit if row.seq in database.audit.get(row.run_id, {})}
+    revisions = {run_id: database.runs[run_id].run.revision for run_id, _ in taken if run_id in database.runs}
+    if changed := outdated(batch, revisions):
+        raise CommitConflict(frozenset(changed))
     _check_unique("audit row", taken, ((row.run_id, row.seq) for row in batch.audit))
     for run_id, first, attempt in batch.archive:
         if any((attempt, seq) in database.archive.get(run_id, {}) for seq in database.entries_from(run_id, first)):
@@ -103,6 +121,8 @@ def check_storable(*values: object) -> None:
     """What no database can hold is refused here too: lone surrogates, and integers beyond 64 bits."""
     for value in values:
         if isinstance(value, str):
+            if value.isascii():
+                continue
             try:
                 value.encode()
             except UnicodeEncodeError as error:
@@ -122,12 +142,13 @@ def write_batch(
     database.engines[batch.engine_id] = replace(database.engines[batch.engine_id], batch=batch.number)
     runs, audit = awakened(batch, settlement.found.awake)
     for run_id, write in runs.items():
-        database.runs[run_id] = _written(database.runs.get(run_id), write)
-        (database.active.add if write.run.status in ACTIVE else database.active.discard)(run_id)
         run = write.run
-        takes_part = run.model == "operation" or run.bond == "called"
-        if write.expected_version is None and run.parent_id is not None and takes_part:
-            database.cooperation.children.setdefault(run.parent_id, []).append(run_id)
+        database.runs[run_id] = _written(database.runs.get(run_id), write)
+        (database.active.add if run.status in ACTIVE else database.active.discard)(run_id)
+        if write.expected_version is None and run.parent_id is not None:
+            database.children.setdefault(run.parent_id, []).append(run_id)
+            if run.model == "operation" or run.bond == "called":
+                database.cooperation.children.setdefault(run.parent_id, []).append(run_id)
     for run_id, first, attempt in batch.archive:
         for seq in database.entries_from(run_id, first):
             database.archive.setdefault(run_id, {})[attempt, seq] = database.journal[run_id].pop(seq)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct, field
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from perdure.errors import CommitConflict, CommitRefused
 from perdure.kernel.cooperation import (
@@ -17,6 +17,7 @@ from perdure.kernel.cooperation import (
     OperationRow,
     ReturnValueRow,
     ScopeRows,
+    asked_from_above,
     read_origin,
 )
 
@@ -32,28 +33,27 @@ class CooperationTables(Struct, eq=False):
     version: int = 0
     children: dict[str, list[str]] = field(default_factory=dict)  # by parent
 
-    def check(self, added: Cooperation) -> list[object]:
-        """All values that are to be stored. Raises CommitConflict, CommitRefused."""
+    def check(self, added: Cooperation) -> None:
+        """Whether these rows fit those that are here. Raises CommitConflict, CommitRefused."""
         if added.book is not None and added.book != self.version:
             raise CommitConflict(frozenset(), book=self.version)
         places: set[tuple[str, int]] = set()
         keys: set[tuple[str, str]] = set()
         for event in added.events:
-            if (event.scope, event.seq) in places or event.seq in self.events.get(event.scope, {}):
-                raise CommitRefused(f"scope {event.scope!r} has an event {event.seq} already", run_id=event.scope)
-            places.add((event.scope, event.seq))
+            place = scope, seq = event.scope, event.seq
+            if place in places or ((known := self.events.get(scope)) is not None and seq in known):
+                raise CommitRefused(f"scope {scope!r} has an event {seq} already", run_id=scope)
+            places.add(place)
             if event.key is not None:
                 key = (event.message_id, event.key)
-                if key in keys or event.key in self.keys.get(event.message_id, {}):
-                    raise CommitRefused(f"message {key[0]!r} has an event {key[1]!r} already", run_id=event.scope)
+                if key in keys or ((has := self.keys.get(event.message_id)) is not None and event.key in has):
+                    raise CommitRefused(f"message {key[0]!r} has an event {key[1]!r} already", run_id=scope)
                 keys.add(key)
-        if any(message.id in self.messages for message in added.messages):
+        if not self.messages.keys().isdisjoint(message.id for message in added.messages):
             raise CommitRefused("a message with this id was emitted before")
         for value in added.values:
             if value.variable in self.values.get(value.scope, {}):
                 raise CommitRefused(f"run {value.scope!r} has returned {value.variable!r} before", run_id=value.scope)
-        rows = (*added.messages, *added.events, *added.values)
-        return [value for row in rows for value in astuple(row)]
 
     def apply(self, added: Cooperation, at: int) -> None:
         self.messages |= {message.id: message for message in added.messages}
@@ -92,17 +92,31 @@ class CooperationTables(Struct, eq=False):
 
     def scopes(self, ids: Sequence[str], find: Callable[[str], OperationRow | None]) -> ScopeRows:
         own = _found(ids, find)
-        everybody = dict(own)
-        for run in own.values():
-            everybody |= _found(read_origin(run.origin)[1], find)
-            everybody |= _found(self.children.get(run.id, ()), find)
-        events = {(scope, seq): event for scope in own for seq, event in self.events.get(scope, {}).items()}
+        events = {(scope, seq): event for scope in ids for seq, event in self.events.get(scope, {}).items()}
+        above, far = asked_from_above(own.values(), events.values())
+        everybody = own | _found(above, find)
+        for one in ids:
+            everybody |= _found(self.children.get(one, ()), find)
+        rest: dict[str, OperationRow] = {}
+        for one in far:
+            parent = own[one].parent_id
+            while parent is not None and parent not in rest and (run := find(parent)) is not None:
+                rest[parent] = run
+                parent = run.parent_id
         emitted = [event.message_id for event in events.values() if event.type == "EMITTED"]
         handled = {read_origin(run.origin)[0] for run in everybody.values()}
         for message_id in handled:
             events |= {(event.scope, event.seq): event for event in self.keys.get(message_id, {}).values()}
+        for run in rest.values():
+            for key, event in self.keys.get(read_origin(run.origin)[0], {}).items():
+                if key == "ROLLBACK_EMITTED" or key.startswith("CANCELLATION_REQUESTED/"):
+                    events[event.scope, event.seq] = event
         messages = [*emitted, *(read_origin(run.origin)[0] for run in own.values())]
-        return self._rows(everybody, events, messages)
+        return self._rows(rest | everybody, events, messages)
+
+    def events_at(self, places: Sequence[tuple[str, int]]) -> list[MessageEventRow]:
+        found = (self.events.get(scope, {}).get(seq) for scope, seq in places)
+        return [event for event in found if event is not None]
 
     def hierarchy(self, id: str, find: Callable[[str], OperationRow | None]) -> ScopeRows:
         runs = _found([id], find)

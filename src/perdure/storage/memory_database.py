@@ -23,8 +23,10 @@ class MemoryDatabase(Struct, eq=False):
 
     engines: dict[str, Engine] = field(default_factory=dict)
     living: set[str] = field(default_factory=set)
+    ended: dict[str, int] = field(default_factory=dict)  # when engines were first found to be dead
     runs: dict[str, StoredRun] = field(default_factory=dict)
     active: set[str] = field(default_factory=set)
+    children: dict[str, list[str]] = field(default_factory=dict)  # by parent
     journal: dict[str, dict[int, Entry]] = field(default_factory=dict)
     archive: dict[str, dict[tuple[int, int], Entry]] = field(default_factory=dict)  # (attempt, seq)
     tables: EventTables = field(default_factory=EventTables)

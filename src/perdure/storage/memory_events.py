@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -30,10 +32,38 @@ from perdure.storage.matching import settled
 Key = tuple[str, str]  # whose (the run's id, or "" for the queue of a name), the event's id
 
 
-class EventTables(Struct, eq=False):
-    """The tables. Waits are in all of them that they can be looked up by."""
+class NameQueue(Struct, eq=False):
+    """What waits for anybody, of one name: by number, the numbers in order, and how many of them are to be consumed."""
 
-    waits: dict[str, dict[tuple[str, int], Wait]] = field(default_factory=dict)
+    events: dict[int, Event] = field(default_factory=dict)
+    numbers: list[int] = field(default_factory=list)
+    consumed: int = 0
+
+    def put(self, event: Event) -> None:
+        if (known := self.events.get(event.number)) is not None:
+            self.consumed -= known.consumed
+        else:
+            insort(self.numbers, event.number)
+        self.events[event.number] = event
+        self.consumed += event.consumed
+
+    def remove(self, number: int) -> None:
+        if (event := self.events.pop(number, None)) is not None:
+            self.consumed -= event.consumed
+            del self.numbers[bisect_left(self.numbers, number)]
+
+    def after(self, number: int) -> Iterator[Event]:
+        for index in range(bisect_right(self.numbers, number), len(self.numbers)):
+            yield self.events[self.numbers[index]]
+
+    def copied(self) -> NameQueue:
+        return NameQueue(dict(self.events), list(self.numbers), self.consumed)
+
+
+class EventTables(Struct, eq=False):
+    """The tables. Waits and events are in all of them that they can be looked up by."""
+
+    waits: dict[str, dict[str, dict[int, Wait]]] = field(default_factory=dict)  # by run, position and option
     events: dict[str, dict[str, Event]] = field(default_factory=dict)  # by whose they are, then by id
     cursors: dict[str, int] = field(default_factory=dict)  # retained events on their way -> the last wait reached
     reads: set[tuple[str, str]] = field(default_factory=set)  # run id, retained event
@@ -43,6 +73,8 @@ class EventTables(Struct, eq=False):
     sequence: int = 0
     open_waits: dict[str, dict[Key, dict[int, Wait]]] = field(default_factory=dict)  # name -> (run, position) -> option
     awaiting: dict[str, set[Key]] = field(default_factory=dict)  # target -> (run, position)
+    queues: dict[str, NameQueue] = field(default_factory=dict)  # by name: what is nobody's
+    winners: dict[str, dict[str, str]] = field(default_factory=dict)  # by run: ids of events -> positions they have won
 
     def apply(self, batch: Batch, statuses: dict[str, Status]) -> Settlement:
         """Write the batch's waits and events; what matching came to. `statuses` are those of all runs not in it."""
@@ -69,7 +101,7 @@ class EventTables(Struct, eq=False):
         for run_id, position in batch.waits_dropped:
             self.drop(run_id, position)
         for run_id, event_id in batch.events_read:
-            event = self.events.get(run_id, {}).pop(event_id, None)
+            event = self._remove(run_id, event_id)
             if event is not None and not event.consumed:
                 self.reads.add((run_id, event_id))
         for wait in batch.waits.values():
@@ -96,7 +128,10 @@ class EventTables(Struct, eq=False):
     def copied(self) -> EventTables:
         """These tables as they are now, to be changed apart from them."""
         return EventTables(
-            waits={run_id: dict(waits) for run_id, waits in self.waits.items()},
+            waits={
+                run_id: {position: dict(options) for position, options in waits.items()}
+                for run_id, waits in self.waits.items()
+            },
             events={run_id: dict(events) for run_id, events in self.events.items()},
             cursors=dict(self.cursors),
             reads=set(self.reads),
@@ -109,18 +144,20 @@ class EventTables(Struct, eq=False):
                 for name, groups in self.open_waits.items()
             },
             awaiting={target: set(keys) for target, keys in self.awaiting.items()},
+            queues={name: queue.copied() for name, queue in self.queues.items()},
+            winners={run_id: dict(won) for run_id, won in self.winners.items()},
         )
 
     def _write(self, settlement: Settlement) -> None:
         for event in settlement.gone:
-            self.events.get(event.run_id or "", {}).pop(event.id, None)
+            self._remove(event.run_id or "", event.id)
         for event in settlement.freed:
             self._put(replace(event, position=None))
         for event in settlement.back:
-            self.events.get(event.run_id or "", {}).pop(event.id, None)
+            self._remove(event.run_id or "", event.id)
             self._put(replace(event, run_id=None, shared=False, position=None))
         for event in settlement.moved:
-            self.events[""].pop(event.id, None)
+            self._remove("", event.id)
             self._put(event)
         for event in (*settlement.queued, *settlement.given):
             self._put(event)
@@ -132,10 +169,10 @@ class EventTables(Struct, eq=False):
             else:
                 self.cursors[event_id] = cursor
         for run_id, position in settlement.marks:
-            for (at, option), wait in list(self.waits.get(run_id, {}).items()):
-                if at == position:
-                    self._forget_wait(wait)
-                    self.waits[run_id][at, option] = replace(wait, due_at=0)
+            options = self.waits.get(run_id, {}).get(position, {})
+            for option, wait in list(options.items()):
+                self._forget_wait(wait)
+                options[option] = replace(wait, due_at=0)
 
     def of(self, run_id: str) -> tuple[Event, ...]:
         """A run's events, in the order of sending."""
@@ -143,7 +180,7 @@ class EventTables(Struct, eq=False):
 
     def waits_of(self, run_id: str) -> tuple[Wait, ...]:
         waits = self.waits.get(run_id, {})
-        return tuple(waits[key] for key in sorted(waits))
+        return tuple(waits[position][option] for position in sorted(waits) for option in sorted(waits[position]))
 
     def has_read(self, run_id: str, event_id: str) -> bool:
         """Whether a run has read a retained event, or was given it."""
@@ -158,7 +195,7 @@ class EventTables(Struct, eq=False):
             if event.expires_at <= at and event.position is None and event.id not in self.cursors
         ][:limit]
         for event in expired:
-            self.events[event.run_id or ""].pop(event.id, None)
+            self._remove(event.run_id or "", event.id)
         gone = {event.id for event in expired if event.run_id is None and not event.consumed}
         self.reads = {read for read in self.reads if read[1] not in gone}
         old = [key for key, (_, sent) in self.keys.items() if sent < keys_before][:limit]
@@ -166,11 +203,28 @@ class EventTables(Struct, eq=False):
             del self.keys[key]
         return len(expired) + len(old)
 
+    def won_by(self, run_id: str) -> list[Event]:
+        """A run's events that have won a position."""
+        return [self.events[run_id][event_id] for event_id in self.winners.get(run_id, ())]
+
     def _put(self, event: Event) -> None:
+        self._remove(event.run_id or "", event.id)
         self.events.setdefault(event.run_id or "", {})[event.id] = event
+        if event.run_id is None:
+            self.queues.setdefault(event.name, NameQueue()).put(event)
+        elif event.position is not None:
+            self.winners.setdefault(event.run_id, {})[event.id] = event.position
+
+    def _remove(self, whose: str, event_id: str) -> Event | None:
+        event = self.events.get(whose, {}).pop(event_id, None)
+        if event is not None and event.run_id is None:
+            self.queues[event.name].remove(event.number)
+        elif event is not None:
+            self.winners.get(whose, {}).pop(event_id, None)
+        return event
 
     def _put_wait(self, wait: Wait) -> None:
-        self.waits.setdefault(wait.run_id, {})[wait.position, wait.option] = wait
+        self.waits.setdefault(wait.run_id, {}).setdefault(wait.position, {})[wait.option] = wait
         key = (wait.run_id, wait.position)
         if wait.kind == "event":
             self.open_waits.setdefault(wait.name, {}).setdefault(key, {})[wait.option] = wait
@@ -180,8 +234,9 @@ class EventTables(Struct, eq=False):
     def drop(self, run_id: str, position: str | None) -> None:
         """Take the waits of a run at a position (None: at all) out of the tables."""
         waits = self.waits.get(run_id, {})
-        for key in [key for key in waits if position in (None, key[0])]:
-            self._forget_wait(waits.pop(key))
+        for one in [*waits] if position is None else [position]:
+            for wait in waits.pop(one, {}).values():
+                self._forget_wait(wait)
 
     def _forget_wait(self, wait: Wait) -> None:
         """It is no longer open."""
@@ -190,6 +245,9 @@ class EventTables(Struct, eq=False):
             self.open_waits.get(wait.name, {}).pop(key, None)
         elif wait.target is not None:
             self.awaiting.get(wait.target, set()).discard(key)
+
+
+_NO_QUEUE: Final = NameQueue()
 
 
 class Answers:
@@ -203,14 +261,15 @@ class Answers:
     def answer(self, question: Question) -> Any:
         tables = self._tables
         match question:
-            case Freed(positions, runs):
+            case Freed(positions, over, on):
                 return [
-                    *(e for run, at in positions for e in tables.events.get(run, {}).values() if e.position == at),
-                    *(event for run in runs for event in tables.events.get(run, {}).values()),
+                    *(e for run, at in positions for e in tables.won_by(run) if e.position == at),
+                    *(event for run in over for event in tables.events.get(run, {}).values()),
+                    *(event for run in on for event in tables.won_by(run)),
                 ]
             case Queue(name, after, limit):
-                fitting = (e for e in tables.events.get("", {}).values() if e.name == name and e.number > after)
-                return _ordered((e for e in fitting if e.expires_at > self._batch.at), limit)
+                queue = tables.queues.get(name, _NO_QUEUE)
+                return list(islice((e for e in queue.after(after) if e.expires_at > self._batch.at), limit))
             case Shapes(name):
                 waits = tables.open_waits.get(name, {}).values()
                 return sorted({tuple(field for field, _ in w.where) for group in waits for w in group.values()})
@@ -218,9 +277,11 @@ class Answers:
                 waits = tables.open_waits.get(name, {}).values()
                 fits = [w for group in waits for w in group.values() if w.where == where and w.number > after]
                 return _ordered((w for w in fits if before is None or w.number < before), limit)
-            case Pending(name):
-                queue = (e for e in tables.events.get("", {}).values() if e.expires_at > self._batch.at)
-                return sum(e.name == name and e.consumed for e in queue)
+            case Pending(name, limit):
+                queue = tables.queues.get(name, _NO_QUEUE)
+                if queue.consumed < limit:
+                    return queue.consumed
+                return sum(e.consumed and e.expires_at > self._batch.at for e in queue.events.values())
             case HasRead(run_id, events, mode):
                 born = tables.born.get(run_id, 0) if mode == "after_create" else 0
                 return {one for one, number in events if tables.has_read(run_id, one) or number <= born}
@@ -230,7 +291,7 @@ class Answers:
                 return {one for one in run_ids if one not in self._statuses or self._statuses[one] in FINISHED}
             case Awaiting(run_ids):
                 keys = [key for run_id in run_ids for key in sorted(tables.awaiting.get(run_id, ()))]
-                found = [w for run_id, at in keys for (p, _), w in tables.waits[run_id].items() if p == at]
+                found = [wait for run_id, at in keys for wait in tables.waits[run_id].get(at, {}).values()]
                 return [w for w in found if w.target in run_ids]
             case Kept(event_id):
                 if event_id not in tables.cursors:

@@ -45,18 +45,15 @@ class StockTables(Struct, eq=False):
         for artifact_id in stock.chunks_gone:
             if artifact_id not in self.artifacts:
                 self.chunks.pop(artifact_id, None)
+        known = {_mark(one) for one in self.artifacts.values()} if stock.artifacts else set()
         for artifact in stock.artifacts:
-            if self._is_there(artifact):
-                self.chunks.pop(artifact.id, None)
+            if (mark := _mark(artifact)) is not None and mark in known:
+                if artifact.id not in self.artifacts:
+                    self.chunks.pop(artifact.id, None)
             else:
                 self.artifacts[artifact.id] = artifact
+                known.add(mark)
         self.tasks |= {task.id: task for task in stock.tasks}
-
-    def _is_there(self, artifact: Artifact) -> bool:
-        if artifact.position or artifact.number is None:
-            return False
-        mark = (artifact.run_id, artifact.seq, artifact.number, "")
-        return any((one.run_id, one.seq, one.number, one.position) == mark for one in self.artifacts.values())
 
     def _unpublished(self, run_id: str) -> list[Artifact]:
         return [one for one in self.artifacts.values() if one.run_id == run_id and one.state != "published"]
@@ -71,8 +68,12 @@ class StockTables(Struct, eq=False):
         if fate == "gone":
             self._remove(mine)
         elif fate == "published":
+            newest = {one.name: 0 for one in mine}
+            for one in self.artifacts.values() if mine else ():
+                if one.name in newest:
+                    newest[one.name] = max(newest[one.name], one.version or 0)
             for one in sorted(mine, key=lambda one: (one.seq, not one.position, one.number or 0, one.id)):
-                version = 1 + max(known.version or 0 for known in self.artifacts.values() if known.name == one.name)
+                newest[one.name] = version = newest[one.name] + 1
                 published = replace(one, state="published", version=version, published_at=at)
                 self.artifacts[one.id] = published
         else:
@@ -186,3 +187,10 @@ def _matches(task: Task, wanted: TaskFilter) -> bool:
         and wanted.run_id in (None, task.run_id)
         and wanted.status in (None, status)
     )
+
+
+def _mark(artifact: Artifact) -> tuple[str, int, int] | None:
+    """What names an artifact that workflow code stages: the same if it is staged again. Those of steps have none."""
+    if artifact.position or artifact.number is None:
+        return None
+    return (artifact.run_id, artifact.seq, artifact.number)

@@ -50,13 +50,16 @@ class VirtualTimer:
 class VirtualClock:
     """The engine's clock in tests. It starts at the first second of 2030 unless told otherwise.
 
-    `changed` is called whenever a timer comes or goes.
+    `set_ahead` and `set_back` set the time of day, while no time passes: a time server does that, and so does a machine
+    that was suspended. `changed` is called whenever a timer comes or goes.
     """
 
     def __init__(self, start: datetime = EPOCH, changed: Callable[[], object] = lambda: None) -> None:
         self.changed = changed
         self._now = from_datetime(start)
-        self._timers: list[tuple[int, int, VirtualTimer]] = []
+        self._passed = 0
+        self._timers: list[tuple[int, int, VirtualTimer]] = []  # by the time of day
+        self._lapses: list[tuple[int, int, VirtualTimer]] = []  # by the time that has passed
         self._numbers = count()
         self._sleeping_steps = 0
 
@@ -68,12 +71,23 @@ class VirtualClock:
         """Now, for people."""
         return to_datetime(self._now)
 
+    def monotonic(self) -> int:
+        return self._passed
+
     def call_at(self, when: int, callback: Callable[[], object]) -> VirtualTimer:
+        return self._add(self._timers, when, self._now, callback)
+
+    def call_after(self, delay: int, callback: Callable[[], object]) -> VirtualTimer:
+        return self._add(self._lapses, self._passed + delay, self._passed, callback)
+
+    def _add(
+        self, timers: list[tuple[int, int, VirtualTimer]], when: int, now: int, callback: Callable[[], object]
+    ) -> VirtualTimer:
         timer = VirtualTimer(when, callback, self._tell)
-        if when <= self._now:
+        if when <= now:
             asyncio.get_running_loop().call_soon(timer.fire)
         else:
-            heapq.heappush(self._timers, (when, next(self._numbers), timer))
+            heapq.heappush(timers, (when, next(self._numbers), timer))
         self.changed()
         return timer
 
@@ -82,19 +96,21 @@ class VirtualClock:
 
         A step that sleeps like this does not keep the clock from jumping; one that does anything else does.
         """
-        seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
-        await self.sleep_until(self._now + round(seconds * 1_000_000))
+        if (delay := _microseconds(duration)) > 0:
+            await self._sleep(self.call_after, delay)
 
     async def sleep_until(self, when: int | datetime) -> None:
         """Like sleep, until a point in time; numbers are microseconds since the epoch. What is past takes no time."""
         due = from_datetime(when) if isinstance(when, datetime) else when
-        if due <= self._now:
-            return
+        if due > self._now:
+            await self._sleep(self.call_at, due)
+
+    async def _sleep(self, call: Callable[[int, Callable[[], object]], VirtualTimer], when: int) -> None:
         is_step = False
         with suppress(NotInStep):
             is_step = bool(current_step())
         reached = asyncio.Event()
-        timer = self.call_at(due, reached.set)
+        timer = call(when, reached.set)
         self._sleeping_steps += is_step
         try:
             await reached.wait()
@@ -109,24 +125,55 @@ class VirtualClock:
 
     @property
     def next_at(self) -> int | None:
-        """When the next timer is due; None if there is none."""
-        timers = self._timers
-        while timers and timers[0][2].cancelled:
-            heapq.heappop(timers)
-        return timers[0][0] if timers else None
+        """The time of day at which the next timer is due; None if there is none."""
+        found = self._first()
+        return None if found is None else found[0]
+
+    def _first(self) -> tuple[int, int, list[tuple[int, int, VirtualTimer]]] | None:
+        """When the next timer is due by the time of day, its number, and where it stands."""
+        found: list[tuple[int, int, list[tuple[int, int, VirtualTimer]]]] = []
+        for timers, ahead in ((self._timers, 0), (self._lapses, self._now - self._passed)):
+            while timers and timers[0][2].cancelled:
+                heapq.heappop(timers)
+            if timers:
+                found.append((timers[0][0] + ahead, timers[0][1], timers))
+        return min(found, key=lambda one: one[:2], default=None)
 
     def move_to(self, when: int) -> None:
-        """Let it be `when`, and everything due by then fire, the earliest first. Time never goes back."""
+        """Let time pass until it is `when`, and everything due by then fire, the earliest first."""
         if when < self._now:
-            raise Misuse(f"virtual time is {self.time} and cannot go back to {to_datetime(when)}")
+            raise Misuse(
+                f"virtual time is {self.time} and does not pass back to {to_datetime(when)}; to set the clock back, "
+                "call set_back"
+            )
+        self._passed += when - self._now
         self._now = when
+        self._fire()
+
+    def set_ahead(self, duration: timedelta | float) -> None:
+        """Set the time of day ahead, while no time passes. Numbers are seconds. What is due by then fires."""
+        self._now += _microseconds(duration)
+        self._fire()
+        self.changed()
+
+    def set_back(self, duration: timedelta | float) -> None:
+        """Set the time of day back, while no time passes. Numbers are seconds."""
+        self._now -= _microseconds(duration)
+        self.changed()
+
+    def _fire(self) -> None:
         loop = asyncio.get_running_loop()
-        while (due := self.next_at) is not None and due <= when:
+        while (found := self._first()) is not None and found[0] <= self._now:
             # Each in a callback of its own, so that one that raises takes no other with it.
-            loop.call_soon(heapq.heappop(self._timers)[2].fire)
+            loop.call_soon(heapq.heappop(found[2])[2].fire)
 
     def _tell(self) -> None:
         self.changed()
+
+
+def _microseconds(duration: timedelta | float) -> int:
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    return round(seconds * 1_000_000)
 
 
 class Pilot:
@@ -196,7 +243,7 @@ class Pilot:
         """Let this much time pass, stopping at every timer on the way until all that it set off is done."""
         if self._target is not None:
             raise Misuse("the clock is being advanced already")
-        self._target = self._clock.now() + microseconds
+        self._target = self._clock.monotonic() + microseconds
         try:
             await self._wait_in(self._until_target)
         finally:
@@ -234,8 +281,9 @@ class Pilot:
     def _go_on(self, is_quiet: bool) -> None:
         due = self._clock.next_at
         if self._target is not None:
-            if due is None or due > self._target:
-                self._clock.move_to(self._target)
+            target = self._clock.now() + self._target - self._clock.monotonic()
+            if due is None or due > target:
+                self._clock.move_to(target)
                 release(self._until_target)
             else:
                 self._jump(due)

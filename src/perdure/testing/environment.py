@@ -67,8 +67,8 @@ class Environment:
     step's body runs, the clock jumps only after `autojump_s` of real time without any progress, so that a step that
     hangs runs into its timeout; a body that does `await resource(VirtualClock).sleep(…)` takes virtual time at once.
 
-    `restart` kills the engine as a crash of its process would, and opens another on the same data. With a `fault` the
-    engine dies by itself; `survive` then restarts it. Other options are the Engine's.
+    `restart` kills the engine as a crash of its process would, and opens another on the same data, with other code if
+    given some. With a `fault` the engine dies by itself; `survive` then restarts it. Other options are the Engine's.
     """
 
     def __init__(
@@ -104,7 +104,11 @@ class Environment:
             is_quiet=self._is_quiet,
             in_flight=lambda: self._store.in_flight if self._store is not None else 0,
         )
-        await self._open()
+        try:
+            await self._open()
+        except BaseException:
+            self._pilot.close()
+            raise
         return self
 
     async def __aexit__(
@@ -129,9 +133,14 @@ class Environment:
         """Wait until the fault kills the engine."""
         await self._death.wait()
 
-    async def restart(self) -> None:
-        """Kill the engine, unless it is dead already, and open another on the same data. No virtual time passes."""
+    async def restart(self, workflows: Iterable[Workflow[Any, Any] | Operation[Any]] | None = None) -> None:
+        """Kill the engine, unless it is dead already, and open another on the same data. No virtual time passes.
+
+        With `workflows` the next engine has other code, as after a deploy.
+        """
         self.kill()
+        if workflows is not None:
+            self._workflows = list(workflows)
         self.restarts += 1
         await self._open()
 
@@ -154,13 +163,21 @@ class Environment:
         await self._pilot.advance(round(seconds * 1_000_000))
 
     async def check(self) -> int:
-        """Check all that is stored, as `check_store` does; how many runs there are. A dead engine's data will do."""
+        """Check all that is stored, as `check_store` does; how many runs there are. A dead engine's data will do.
+
+        No virtual time passes meanwhile: a timer that fires would change what is looked at.
+        """
+        self._pilot.paused = True
         store = self._make()
-        await store.open()
         try:
-            return await check_store(store, now=self.clock.now())
+            await store.open()
+            try:
+                return await check_store(store, now=self.clock.now())
+            finally:
+                await store.close()
         finally:
-            await store.close()
+            self._pilot.paused = False
+            self._pilot.touch()
 
     async def survive(self, scenario: Callable[[Environment], Awaitable[T]]) -> T:
         """Run a scenario to its end, however often the engine dies: it is restarted, and the scenario begins anew.

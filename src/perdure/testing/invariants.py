@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from perdure.errors import InvalidTransition, InvariantViolated
 from perdure.kernel import boxes
 from perdure.kernel.invariants import check_entry, check_run
-from perdure.kernel.records import Audit, Entry, Run, Staged, Wait
+from perdure.kernel.records import DEFINITION, Audit, Entry, Run, Staged, Wait
 from perdure.kernel.status import FINISHED, Status, check_transition
 from perdure.kernel.stock import TASK_EVENT, task_event
 from perdure.ports import ArtifactFilter, LoadedRun, RunFilter, Store, TaskFilter
@@ -74,9 +74,12 @@ def _problems_of_row(run: Run) -> Iterator[str]:
 
 
 def _problems_of_journal(entries: list[Entry]) -> Iterator[str]:
-    numbers = [entry.seq for entry in entries]
-    if numbers != list(range(1, len(entries) + 1)):
-        yield f"has the journal entries {numbers}, which are not 1 to {len(entries)} in order"
+    outlines = [entry.seq for entry in entries if entry.kind == DEFINITION]
+    if outlines != sorted(number for number in outlines if number < 1):
+        yield f"has the definitions {outlines}, whose numbers are not below 1"
+    numbers = [entry.seq for entry in entries[len(outlines) :]]
+    if numbers != list(range(1, len(numbers) + 1)):
+        yield f"has the journal entries {numbers}, which are not 1 to {len(numbers)} in order"
     positions = [entry.position for entry in entries]
     if len(set(positions)) != len(positions):
         yield f"has several entries for one position: {sorted(p for p in positions if positions.count(p) > 1)}"

@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import HandlerBook, MessageEventRow, ScopeRows
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, PublishedValue, Run, Staged
 from perdure.kernel.stock import Artifact, Record, Task
 from perdure.ports import (
     ArtifactFilter,
+    Clock,
     Insertion,
     Journal,
     LoadedRun,
@@ -49,6 +50,10 @@ class StoreProxy:
         self.inner.abandon()
 
     @property
+    def clock(self) -> Clock | None:
+        return self.inner.clock
+
+    @property
     def poll_s(self) -> float:
         return self.inner.poll_s
 
@@ -71,11 +76,14 @@ class StoreProxy:
     async def retire(self, engine_id: str) -> None:
         await self._through(self.inner.retire(engine_id))
 
+    def withdraw(self, engine_id: str) -> None:
+        self.inner.withdraw(engine_id)
+
     async def bury(self) -> builtins.list[str]:
         return await self._through(self.inner.bury())
 
-    async def engines(self) -> builtins.list[Engine]:
-        return await self._through(self.inner.engines())
+    async def engines(self, *, living: bool = False) -> builtins.list[Engine]:
+        return await self._through(self.inner.engines(living=living))
 
     async def commit(self, batch: Batch) -> Committed:
         return await self._through(self.inner.commit(batch))
@@ -94,6 +102,9 @@ class StoreProxy:
         self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int
     ) -> builtins.list[LoadedRun]:
         return await self._through(self.inner.claim(engine_id=engine_id, epoch=epoch, offers=offers, limit=limit))
+
+    async def set_aside(self, run_id: str, hold: Hold, *, engine_id: str, at: int) -> bool:
+        return await self._through(self.inner.set_aside(run_id, hold, engine_id=engine_id, at=at))
 
     async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
         return await self._through(self.inner.load(ids))
@@ -212,6 +223,9 @@ class StoreProxy:
 
     async def unregister(self, topic: str, name: str, *, at: int) -> bool:
         return await self._through(self.inner.unregister(topic, name, at=at))
+
+    async def events_at(self, places: Sequence[tuple[str, int]]) -> builtins.list[MessageEventRow]:
+        return await self._through(self.inner.events_at(places))
 
     async def scopes(self, ids: Sequence[str]) -> ScopeRows:
         return await self._through(self.inner.scopes(ids))

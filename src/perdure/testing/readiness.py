@@ -13,6 +13,7 @@ from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.events import State, check_rows, state_of
 from perdure.models.cooperation.readiness import ready
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
+from perdure.models.cooperation.tokens import add_cancellations
 from perdure.ports import Codec, PlainCodec, RunFilter, Store
 
 _PAGE = 200
@@ -49,7 +50,9 @@ async def assert_readiness_agrees(
         after = (page[-1].created_at, page[-1].id)
     wrong: list[str] = []
     for root in roots:
-        scopes = RowCodec(codec or PlainCodec()).read(await store.hierarchy(root))
+        rows = RowCodec(codec or PlainCodec())
+        scopes = rows.read(await store.hierarchy(root))
+        await add_cancellations(scopes, store, rows)
         check_rows(scopes.events)
         wrong += _problems(scopes)
         if at_rest:

@@ -7,7 +7,7 @@ import random
 import string
 import time
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Literal, cast
 
 import asyncpg
@@ -16,7 +16,7 @@ import pytest
 from perdure.errors import CommitConflict, CommitRefused, Fenced, OutcomeUnknown, RunNotFound, StoreBroken, StoreBusy
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Mail
-from perdure.ports import Offer, Store
+from perdure.ports import Offer, RunFilter, Store
 from perdure.storage import open_store
 from perdure.storage.postgres import PostgresStore
 from perdure.storage.postgres.connection import Session
@@ -442,3 +442,15 @@ async def test_who_stands_still_amid_a_request_does_not_keep_its_locks(url: str)
             except StoreBusy:
                 assert await other.fetchval("select alive from engines where id = 'gone'")
         assert buried == ["gone"]
+
+
+@pytest.mark.parametrize("left", ["begin; select 1", "begin; select 1 / (1 - 1)"], ids=["open", "failed"])
+async def test_a_connection_that_was_left_in_a_transaction_is_cut_and_the_next_one_works(url: str, left: str) -> None:
+    async with author_on(url) as author:
+        store = cast(PostgresStore, author.store)
+        async with store._lanes.use() as connection:
+            with suppress(asyncpg.DivisionByZeroError):
+                await connection.execute(left)
+        with pytest.raises(StoreBusy):  # As after any break of a connection: the engine asks again.
+            await store.list(RunFilter())
+        assert await store.list(RunFilter()) == []

@@ -34,9 +34,9 @@ async def show(visit: Visit) -> Shown:
         "definitions": [
             Definition(
                 workflow=name,
-                version=version,
+                version="" if name in handlers.get(version, ()) else version,
                 engines=hosts,
-                topics=[topic for topic, names in handlers.items() if name in names and not version],
+                topics=[version] if name in handlers.get(version, ()) else [],
                 picture=visit.graphs.plain(name, version),
             )
             for (name, version), hosts in sorted(found.items())

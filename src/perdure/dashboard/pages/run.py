@@ -49,9 +49,10 @@ async def show(visit: Visit) -> Shown:
     tree, ancestors = await _tree(visit, run_id, run)
     if run is None:
         happened = (await client.hierarchy(run_id, runs_max=_TREE_MAX)).events if tree is not None else []
-        return {**_emission(tree), "picture": None, "ancestors": [], "happened": happened[-_JOURNAL_MAX:]}
+        return {**_emission(tree), "drawn": None, "ancestors": [], "happened": happened[-_JOURNAL_MAX:]}
     history = await client.history(run_id)
     waits = await client.waits(run_id) if run.status not in FINISHED else []
+    waits = [wait for wait in waits if wait.kind != "code"]  # It is stranded, which is said already.
     handling = handler.wanted(run, history.journal)
     zoom = visit.asked("zoom")
     factor = int(zoom) if zoom.isascii() and zoom.isdigit() and int(zoom) in _ZOOMS else 1
@@ -73,7 +74,7 @@ async def show(visit: Visit) -> Shown:
         "archived": history.archived[-_JOURNAL_MAX:],
         "tree": tree,
         "ancestors": ancestors,
-        "picture": await visit.graphs.picture(client, run),
+        "drawn": await visit.graphs.drawn(client, run),
         "published": await client.published(run_id),
         "streams": await _streams(visit, run_id),
         "artifacts": await client.artifacts(run=run_id, staged=True, limit=100),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from litestar import Response, get, post
 from litestar.types import ControllerRouterHandler
 
+from perdure.client import Client
 from perdure.dashboard.gate import SIGN_IN, safe_target, session_cookie, session_of
 from perdure.dashboard.page import form_of
 from perdure.dashboard.rendering import HEADERS, PATH, Renderer
 from perdure.dashboard.sessions import close_session, open_session
-from perdure.http.access import caller_of, reads
-from perdure.http.given import Asked, TheClient
+from perdure.http.access import Access, caller_of, reads
+from perdure.http.given import Asked, TheAccess, TheClient
 from perdure.http.pace import Pace
 from perdure.http.problems import Refused
 
@@ -24,22 +25,35 @@ def handlers_of(renderer: Renderer) -> list[ControllerRouterHandler]:
         text = renderer.page("sign_in", {"title": "Sign in", "caller": None, "to": to, "wrong": wrong})
         return Response(text, status_code=status, media_type="text/html", headers=dict(HEADERS))
 
+    def signed_in(request: Asked, session: str, to: str) -> Response[None]:
+        cookie = session_cookie(session, request.headers, request.url.scheme)
+        return Response(None, status_code=303, headers={"location": to, "set-cookie": cookie})
+
+    async def session_for(access: Access, client: Client, token: str) -> str | None:
+        if not await access.needs_token() and access.is_startup_token(token):
+            return access.startup_session
+        return await open_session(client, token)
+
     @get(SIGN_IN)
-    async def ask(request: Asked) -> Response[str]:
-        return answer(200, safe_target(request.query_params.get("to", "")))
+    async def ask(request: Asked, access: TheAccess) -> Response[str] | Response[None]:
+        """The page to sign in. The link that a server prints when it starts has the start-up token in it."""
+        to = safe_target(request.query_params.get("to", ""))
+        shown = request.query_params.get("token", "")
+        if shown and not await access.needs_token() and access.is_startup_token(shown):
+            return signed_in(request, access.startup_session, to)
+        return answer(200, to)
 
     @post(SIGN_IN, status_code=303)
-    async def sign_in(request: Asked, client: TheClient) -> Response[str] | Response[None]:
+    async def sign_in(request: Asked, client: TheClient, access: TheAccess) -> Response[str] | Response[None]:
         form = await form_of(request)
         to = safe_target(form.text("to"))
-        session = await open_session(client, form.text("token").strip())
+        session = await session_for(access, client, form.text("token").strip())
         if session is None:
             peer = request.client.host if request.client is not None else None
             if wait_s := tries.wait_s(f"address {peer}"):
                 raise Refused("too_many_requests", f"too many tries; try again in {wait_s} s")
             return answer(401, to, "This is no valid token.")
-        cookie = session_cookie(session, request.headers, request.url.scheme)
-        return Response(None, status_code=303, headers={"location": to, "set-cookie": cookie})
+        return signed_in(request, session, to)
 
     @post(f"{PATH}/sign-out", guards=[reads], status_code=303)
     async def sign_out(request: Asked, client: TheClient) -> Response[None]:

@@ -46,13 +46,12 @@ async def show(visit: Visit) -> Shown:
 
 
 async def _handlers(client: Client) -> list[Handler]:
-    hosts: dict[str, list[str]] = {}
+    hosts: dict[tuple[str, str], list[str]] = {}
     for engine in await client.engines():
-        for name, version in engine.workflows:
-            if not version:
-                hosts.setdefault(name, []).append(engine.host)
+        for code in engine.workflows:
+            hosts.setdefault(code, []).append(engine.host)
     return [
-        Handler(topic, name, hosts.get(name, []))
+        Handler(topic, name, hosts.get((name, topic), []))
         for topic, names in (await client.handlers()).items()
         for name in names
     ]

@@ -16,6 +16,7 @@ from perdure.http.routes import (
     runs,
     tasks,
     tokens,
+    topics,
 )
 
 # Below the API's own path.
@@ -27,6 +28,7 @@ CAPABILITIES = (
     artifacts.router,
     tasks.router,
     executors.router,
+    topics.router,
     definitions.router,
     engines.router,
     changes.router,

@@ -25,6 +25,11 @@ _MEDIA_TYPE: Final = re.compile(
     re.ASCII,
 )
 _UNKNOWN: Final = "application/octet-stream"
+# What a browser may be told: none of these can act as a page, a script or a style, whoever refers to it.
+_HARMLESS: Final = re.compile(
+    r"(text/(plain|csv|markdown)|application/(json|pdf|zip|gzip|x-ndjson)|(image|audio|video|font)/(?!svg)[\w.+-]+)(;.*)?",
+    re.ASCII,
+)
 
 
 class Artifacts(Struct, frozen=True, kw_only=True):
@@ -63,7 +68,8 @@ async def get_artifact(client: TheClient, artifact_id: Id) -> ArtifactView:
     responses=no(ArtifactNotFound),
 )
 async def artifact_content(client: TheClient, artifact_id: Id) -> Stream:
-    """An artifact's content, as a file of the artifact's media type, part by part."""
+    """An artifact's content, as a file, part by part. Media types that a browser could run (HTML, scripts, SVG …) are
+    told as application/octet-stream; the artifact itself has its own."""
     return await content_of(client, artifact_id)
 
 
@@ -73,14 +79,20 @@ async def content_of(client: Client, artifact_id: str) -> Stream:
     return Stream(
         client.open_artifact(artifact_id),
         headers={
-            "Content-Type": found.media_type if _MEDIA_TYPE.fullmatch(found.media_type) else _UNKNOWN,
+            "Content-Type": _told(found.media_type),
             "Content-Length": str(found.size),
             "Content-Disposition": f"attachment; filename*=UTF-8''{quote(found.name, safe='')}",
             # What a run made must never act as a page of ours, whatever it says that it is.
             "Content-Security-Policy": "sandbox; default-src 'none'",
+            "Cross-Origin-Resource-Policy": "same-origin",
             "ETag": f'"sha256-{found.digest}"',
         },
     )
+
+
+def _told(media_type: str) -> str:
+    is_fine = _MEDIA_TYPE.fullmatch(media_type) is not None and _HARMLESS.fullmatch(media_type.lower()) is not None
+    return media_type if is_fine else _UNKNOWN
 
 
 router = Router(

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from perdure.errors import Misuse, RunNotFound
 from perdure.http.access import reads
-from perdure.http.given import TheClient, TheStreams
+from perdure.http.given import Asked, TheClient, TheStreams
 from perdure.http.problems import no
 from perdure.http.routes.runs import found
 from perdure.http.streams import MEDIA_TYPE, Said, looked
@@ -53,7 +53,7 @@ class Shown(Struct, frozen=True):
 
 @get("/runs/{run_id:str}/changes", guards=[reads], media_type=MEDIA_TYPE, responses=no(RunNotFound) | _OVER)
 async def run_changes(
-    client: TheClient, streams: TheStreams, run_id: Id, last_event_id: LastEventId = None
+    request: Asked, client: TheClient, streams: TheStreams, run_id: Id, last_event_id: LastEventId = None
 ) -> Stream | Response[None]:
     """Every change of a run, once and in order: events `change`, with the audit's row. Ends when the run has."""
     seen = _number(last_event_id)
@@ -70,7 +70,7 @@ async def run_changes(
         seen = max(seen, rows[-1].seq)
         return new
 
-    return streams.response(looked(look, streams.poll_s))
+    return streams.response(looked(look, streams.poll_s), request)
 
 
 @get(
@@ -80,7 +80,7 @@ async def run_changes(
     responses=no(RunNotFound) | _OVER,
 )
 async def follow_stream(
-    client: TheClient, streams: TheStreams, run_id: Id, name: Id, last_event_id: LastEventId = None
+    request: Asked, client: TheClient, streams: TheStreams, run_id: Id, name: Id, last_event_id: LastEventId = None
 ) -> Stream | Response[None]:
     """A run's stream as it is written, events `item`, from the first on. Ends when the run has ended."""
     after = _number(last_event_id)
@@ -95,7 +95,7 @@ async def follow_stream(
         async for item in client.stream(run_id, name, after=after):
             yield Said(event="item", data=item, id=str(item.offset))
 
-    return streams.response(items())
+    return streams.response(items(), request)
 
 
 @get(
@@ -106,6 +106,7 @@ async def follow_stream(
     responses=no(Misuse),
 )
 async def list_changes(
+    request: Asked,
     client: TheClient,
     streams: TheStreams,
     wanted: NamedDependency[Wanted],
@@ -130,7 +131,7 @@ async def list_changes(
         return new
 
     await wanted.page(client, 1)  # What is wrong with the request is told before the stream begins.
-    return streams.response(looked(look, streams.poll_s))
+    return streams.response(looked(look, streams.poll_s), request)
 
 
 class Seen(Struct, frozen=True):

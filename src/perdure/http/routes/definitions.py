@@ -20,11 +20,13 @@ class DefinitionView(Struct, frozen=True, kw_only=True):
 
 @get("/", guards=[reads], responses=no())
 async def list_definitions(client: TheClient) -> list[DefinitionView]:
-    """What can be started now, by name and version."""
+    """What can be started now, by name and version. Operations are not: they handle messages of topics."""
     found: dict[tuple[str, str], list[str]] = {}
+    handlers = await client.handlers()
     for engine in await client.engines():
         for workflow, version in engine.workflows:
-            found.setdefault((workflow, version), []).append(engine.id)
+            if workflow not in handlers.get(version, ()):
+                found.setdefault((workflow, version), []).append(engine.id)
     return [
         DefinitionView(workflow=workflow, version=version, engines=engines)
         for (workflow, version), engines in sorted(found.items())

@@ -9,7 +9,15 @@ from litestar.params import JSONBody
 from msgspec import Struct
 
 from perdure import Delivered, NamedEvent, Queued
-from perdure.errors import InvalidArguments, QueueFull, RunFinished, RunNotFound, RunNotWaiting, UnstorableValue
+from perdure.errors import (
+    InvalidArguments,
+    KeyReused,
+    QueueFull,
+    RunFinished,
+    RunNotFound,
+    RunNotWaiting,
+    UnstorableValue,
+)
 from perdure.http.access import caller_of, operates, reads
 from perdure.http.conditions import IdempotencyKey
 from perdure.http.given import Asked, TheClient
@@ -17,7 +25,7 @@ from perdure.http.problems import no
 from perdure.http.wanted import Body, Id, Limit, Name, Text
 from perdure.views import EventView
 
-_SENDING = (RunNotWaiting, QueueFull, UnstorableValue, InvalidArguments)
+_SENDING = (RunNotWaiting, KeyReused, QueueFull, UnstorableValue, InvalidArguments)
 
 
 class NewEvent(Body, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from perdure.diagnosing import WaitView
 from perdure.errors import Misuse, RunNotFound
-from perdure.graph import TokensView
+from perdure.graph import DefinitionView, GraphEvents, TokensView
 from perdure.http.access import reads
 from perdure.http.given import TheClient
 from perdure.http.problems import no
@@ -19,6 +19,7 @@ from perdure.http.wanted import Id
 from perdure.views import HierarchyView
 
 _RUNS_MAX = 10_000
+_EVENTS_MAX = 10_000
 
 
 class Form(StrEnum):
@@ -41,8 +42,20 @@ async def run_waits(client: TheClient, run_id: Id) -> list[WaitView]:
 
 @get("/runs/{run_id:str}/tokens", guards=[reads], responses=no(RunNotFound, Misuse))
 async def run_tokens(client: TheClient, run_id: Id) -> TokensView:
-    """Where the tokens of a run of a graph are and were. Only a server beside an engine that has the graph knows."""
+    """Where the tokens of a run of a graph are and were, each with its path and state."""
     return await client.tokens(run_id)
+
+
+@get("/runs/{run_id:str}/graph-events", guards=[reads], responses=no(RunNotFound, Misuse))
+async def run_graph_events(
+    client: TheClient,
+    run_id: Id,
+    after: Annotated[int, QueryParameter(ge=0, description="The number of the last event that you have.")] = 0,
+    limit: Annotated[int, QueryParameter(ge=1, le=_EVENTS_MAX)] = 1_000,
+) -> GraphEvents:
+    """What happened in a run of a graph, numbered from 1 on: tokens that came to be, moved, met and ended, and what
+    nodes did. The next page begins after `cursor`."""
+    return await client.graph_events(run_id, after=after, limit=limit)
 
 
 @get("/runs/{run_id:str}/graph", guards=[reads], responses=no(RunNotFound, Misuse))
@@ -55,6 +68,12 @@ async def run_graph(
     return DrawingView(form=form, text=await client.drawing(run_id, form.value))
 
 
+@get("/runs/{run_id:str}/definition", guards=[reads], responses=no(RunNotFound, Misuse))
+async def run_definition(client: TheClient, run_id: Id) -> DefinitionView:
+    """The definition that a run of a graph was started with, whatever the code is now."""
+    return await client.definition(run_id)
+
+
 @get("/hierarchies/{run_id:str}", guards=[reads], responses=no(RunNotFound, Misuse))
 async def hierarchy(
     client: TheClient, run_id: Id, runs_max: Annotated[int, QueryParameter(ge=1, le=_RUNS_MAX)] = 1_000
@@ -64,6 +83,10 @@ async def hierarchy(
     return await client.hierarchy(run_id, runs_max=runs_max)
 
 
-router = Router("/", route_handlers=[run_waits, run_tokens, run_graph, hierarchy], tags=["insights"])
+router = Router(
+    "/",
+    route_handlers=[run_waits, run_tokens, run_graph_events, run_graph, run_definition, hierarchy],
+    tags=["insights"],
+)
 
 __all__ = ["router"]

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from litestar import Response, Router, get
 
+from perdure.client import Client
+from perdure.errors import EngineStopped, StoreError
 from perdure.http.access import reads
 from perdure.http.given import TheClient, TheMeasures, TheStreams
 from perdure.http.measures import CONTENT_TYPE, metric
 from perdure.http.problems import no
+from perdure.kernel.status import ACTIVE
 
 _COUNTED_MAX: Final = 1_000
+_PATIENCE_S: Final = 5.0  # Prometheus waits for 10 s by default.
+_KINDS: Final = ("blocked", "poison", "paused")
 
 
 @get("/", guards=[reads], media_type=CONTENT_TYPE, responses=no())
 async def metrics(client: TheClient, measures: TheMeasures, streams: TheStreams) -> Response[str]:
-    """The text format of Prometheus. What is counted in the store is counted up to a thousand."""
-    engines = await client.engines()
-    workers = sum(1 for engine in engines if engine.workflows)
-    held = len((await client.runs(hold="blocked", limit=_COUNTED_MAX)).runs)
-    poison = len((await client.runs(hold="poison", limit=_COUNTED_MAX)).runs)
-    paused = len((await client.runs(hold="paused", limit=_COUNTED_MAX)).runs)
-    tasks = len(await client.tasks(status="open", limit=_COUNTED_MAX))
-    letters = len(await client.dead_letters(limit=_COUNTED_MAX))
+    """The text format of Prometheus. What is counted in the store is counted up to a thousand. While the store does not
+    answer, `perdure_store_up` is 0, and only what this process knows itself is there."""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            stored = await _stored(client)
+    except (EngineStopped, StoreError, TimeoutError):
+        stored = None
     stats = client.stats
-    holds = [({"hold": "blocked"}, held), ({"hold": "poison"}, poison), ({"hold": "paused"}, paused)]
+    outages = [({"request": request}, count) for request, count in sorted(stats.outages.items())]
+    holds = [({"hold": kind}, stats.holds[kind]) for kind in _KINDS]
     lines = [
-        *metric("perdure_engines", "gauge", "Engines that are alive and have workflows.", [({}, workers)]),
-        *metric("perdure_runs_held", "gauge", "Runs that are held, up to 1000.", holds),
-        *metric("perdure_tasks_open", "gauge", "Tasks that wait to be done, up to 1000.", [({}, tasks)]),
-        *metric("perdure_dead_letters", "gauge", "Dead letters, up to 1000.", [({}, letters)]),
+        *metric("perdure_store_up", "gauge", "Whether the store answers.", [({}, int(stored is not None))]),
+        *metric("perdure_store_outages_total", "counter", "Times that the store began to fail.", outages),
+        *(stored or ()),
+        *metric("perdure_holds_total", "counter", "Holds that this process has set.", holds),
         *metric("perdure_ops_total", "counter", "Ops that this process has decided.", [({}, stats.ops)]),
         *metric("perdure_commits_total", "counter", "Batches that it has committed.", [({}, stats.commits)]),
         *metric("perdure_resends_total", "counter", "Batches that it sent again.", [({}, stats.resends)]),
@@ -38,6 +44,29 @@ async def metrics(client: TheClient, measures: TheMeasures, streams: TheStreams)
         *measures.lines(),
     ]
     return Response("\n".join(lines) + "\n", media_type=CONTENT_TYPE)
+
+
+async def _stored(client: Client) -> list[str]:
+    """What the store knows. Raises StoreError."""
+    engines = await client.engines()
+    workers = sum(1 for engine in engines if engine.workflows)
+    holds = [({"hold": kind}, len((await client.runs(hold=kind, limit=_COUNTED_MAX)).runs)) for kind in _KINDS]
+    active = await client.runs(status=sorted(ACTIVE), limit=_COUNTED_MAX)
+    stranded = sum(1 for run in active.runs if run.stranded is not None and run.hold is None)
+    tasks = len(await client.tasks(status="open", limit=_COUNTED_MAX))
+    letters = len(await client.dead_letters(limit=_COUNTED_MAX))
+    return [
+        *metric("perdure_engines", "gauge", "Engines that are alive and have workflows.", [({}, workers)]),
+        *metric("perdure_runs_held", "gauge", "Runs that are held, up to 1000.", holds),
+        *metric(
+            "perdure_runs_stranded",
+            "gauge",
+            "Runs whose code no engine has, of the newest 1000 that have not ended.",
+            [({}, stranded)],
+        ),
+        *metric("perdure_tasks_open", "gauge", "Tasks that wait to be done, up to 1000.", [({}, tasks)]),
+        *metric("perdure_dead_letters", "gauge", "Dead letters, up to 1000.", [({}, letters)]),
+    ]
 
 
 router = Router("/metrics", route_handlers=[metrics], tags=["metrics"])

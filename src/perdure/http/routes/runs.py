@@ -283,4 +283,4 @@ router = Router(
     tags=["runs"],
 )
 
-__all__ = ["found", "router"]
+__all__ = ["Nothing", "Reason", "Tags", "found", "router"]

@@ -14,21 +14,27 @@ import msgspec
 
 from perdure.kernel.cooperation import HandlerBook
 from perdure.models.cooperation.strategies import Handlers
-from perdure.ports import Store
+from perdure.ports import Ids, Store
 
-_UNTOLD: Final = "perdure.untold"  # Its handlers are pairs of a topic and a name, of which not all know who wait.
+# The handlers of this topic are marks: new handlers of which not all know who wait.
+_MARKS: Final = "perdure.unannounced"
+_UNTOLD: Final = "perdure.untold"  # The same of earlier versions, whose marks have no ids.
 
 Pair = tuple[str, str]  # topic, name
+
+# A topic, a name, and an id: a handler that is registered again has a new mark, which nobody strikes out unseen.
+Mark = tuple[str, str, str]
 
 
 class Book:
     """Read when it is first needed, and again when a commit has found it old."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, ids: Ids) -> None:
         self._store = store
+        self._ids = ids
         self._version: int | None = None
         self.topics: dict[str, Handlers] = {}
-        self.untold: frozenset[Pair] = frozenset()  # new handlers that not all know of who wait
+        self.untold: frozenset[Mark] = frozenset()  # new handlers that not all know of who wait
 
     @property
     def version(self) -> int:
@@ -39,13 +45,13 @@ class Book:
         await self.load(again=True)
         known = {topic: self.topics[topic].registered for topic, _ in handlers if topic in self.topics}
         if new := [pair for pair in handlers if pair[1] not in known.get(pair[0], ())]:
-            marks = [(_UNTOLD, _mark(pair)) for pair in new]
+            marks = [_stored((*pair, self._ids(at))) for pair in new]
             self._take(await self._store.register([*handlers, *marks], at=at))
 
-    async def told(self, pairs: Collection[Pair], at: int) -> None:
+    async def told(self, marks: Collection[Mark], at: int) -> None:
         """All who waited when these were registered know of them. Raises StoreError."""
-        for pair in sorted(pairs):
-            await self._store.unregister(_UNTOLD, _mark(pair), at=at)
+        for mark in sorted(marks):
+            await self._store.unregister(*_stored(mark), at=at)
         await self.load(again=True)
 
     async def load(self, *, again: bool = False) -> None:
@@ -63,11 +69,11 @@ class Book:
             return  # A newer answer came first.
         self._version = book.version
         topics: dict[str, list[set[str]]] = {}
-        untold: set[Pair] = set()
+        untold: set[Mark] = set()
         for row in book.handlers:
-            if row.topic == _UNTOLD:
+            if row.topic in (_MARKS, _UNTOLD):
                 if row.retired_at is None:
-                    untold.add(_read_mark(row.name))
+                    untold.add(_read_mark(row.name) if row.topic == _MARKS else (*_read_pair(row.name), ""))
                 continue
             registered, seen, retired = topics.setdefault(row.topic, [set(), set(), set()])
             if row.registered_at is not None and row.retired_at is None:
@@ -83,8 +89,13 @@ class Book:
         self.untold = frozenset(untold)
 
 
-def _mark(pair: Pair) -> str:
-    return msgspec.json.encode(pair).decode()
+def _stored(mark: Mark) -> Pair:
+    """A mark as a row of the book."""
+    topic, name, id = mark
+    return (
+        (_MARKS, msgspec.json.encode(mark).decode()) if id else (_UNTOLD, msgspec.json.encode((topic, name)).decode())
+    )
 
 
-_read_mark: Final = msgspec.json.Decoder(Pair).decode
+_read_mark: Final = msgspec.json.Decoder(Mark).decode
+_read_pair: Final = msgspec.json.Decoder(Pair).decode

@@ -1,4 +1,4 @@
-"""What travels with messages: a context of named values, and the deadlines in it.
+"""What travels with messages: a context of named values, with deadlines and cancellation tokens among them.
 
 A child's first step sees its emitter's context and what the emission added. What a step puts in is seen by later steps
 and by what they emit, never by the parent. On the way back a parent's context is laid over its child's.
@@ -6,14 +6,24 @@ and by what they emit, never by the parent. On the way back a parent's context i
 
 from __future__ import annotations
 
+import re
 from builtins import type as type_
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
-from perdure.errors import InvalidDefinition, UnstorableValue
+from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
+from perdure.kernel.cooperation import TOKEN_TAG
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MICROSECOND
+
+_TOKEN_CHARS_MAX: Final = 400
+_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
@@ -115,6 +125,42 @@ def earlier(one: Deadline, other: Deadline) -> Deadline:
     return Deadline(at=first.at, source=first.source, trace=(*first.trace, *new)) if new else first
 
 
+class CancellationToken(Struct, frozen=True):
+    """Something by which runs can be cancelled together, whatever hierarchies they belong to: `engine.emit(…,
+    tokens=[CancellationToken("deploy-17")])`, and later `engine.cancel_token(…)`.
+
+    Tokens of the same name are the same token. A token needs no other preparation: it exists by its name alone. Raises
+    InvalidArguments for a name that is empty, or has more than 400 characters, NUL or lone surrogates.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        name: object = self.name
+        if not isinstance(name, str) or not 0 < len(name) <= _TOKEN_CHARS_MAX or _UNSTORABLE.search(name) is not None:
+            raise InvalidArguments(
+                f"the name of a cancellation token is a text of 1 to {_TOKEN_CHARS_MAX} characters, without NUL and "
+                f"lone surrogates, not {name!r:.80}"
+            )
+
+    @property
+    def scope(self) -> str:
+        """The id under which its cancellation is stored. It has no "/", which separates the ids of a lineage."""
+        return f"token:{self.name.replace('%', '%25').replace('/', '%2F')}"
+
+    @property
+    def tag(self) -> str:
+        """The key of the tag of runs that were given this token."""
+        return f"{TOKEN_TAG}{self.name}"
+
+
+def _united(own: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*own, *other)))
+
+
+# The names of the tokens of a run. If one of them is cancelled, the run gives up.
+TOKENS: Final = Key("perdure.tokens", tuple[str, ...], merge=_united)
+
 HAPPY_DEADLINE: Final = Key("perdure.deadline", Deadline, merge=earlier)
 ROLLBACK_DEADLINE: Final = Key("perdure.rollback_deadline", Deadline, merge=earlier)
 
@@ -122,8 +168,32 @@ ROLLBACK_DEADLINE: Final = Key("perdure.rollback_deadline", Deadline, merge=earl
 # rollback that reached that run or one above it is the very reason for the emission, and does not stop it.
 EXEMPT: Final = Key("perdure.exempt", int, merge=max)
 
+# When handlers of a message may begin, in microseconds since the epoch. It is only in the context of what emits the
+# message: a run that has begun does not have it, nor does what it emits.
+NOT_BEFORE: Final = Key("perdure.not_before", int, merge=max)
+
 # How many times periodic operations have run, by name.
 ROUNDS: Final = Key("perdure.rounds", dict[str, int])
+
+
+def token_names(context: Context | None) -> tuple[str, ...]:
+    """The names of the tokens in a context."""
+    if context is None or TOKENS.name not in context.values:
+        return ()
+    return context.get(TOKENS) or ()
+
+
+def checked_tokens(tokens: Iterable[CancellationToken]) -> tuple[str, ...]:
+    """Their names. Raises InvalidArguments."""
+    if isinstance(tokens, (str, CancellationToken)):
+        raise InvalidArguments(f'tokens are a list, as in tokens=[CancellationToken("deploy-17")], not {tokens!r:.80}')
+    names: list[str] = []
+    for token in tokens:
+        given: object = token
+        if not isinstance(given, CancellationToken):
+            raise InvalidArguments(f'a token is a CancellationToken("name"), not {token!r:.80}')
+        names.append(given.name)
+    return tuple(dict.fromkeys(names))
 
 
 def for_compensation(context: Context, depth: int) -> Context:
@@ -134,8 +204,62 @@ def for_compensation(context: Context, depth: int) -> Context:
     return found if limit is None else found.put(HAPPY_DEADLINE, limit)
 
 
+def bounded(
+    context: Context,
+    *,
+    now: int,
+    source: str,
+    deadline: datetime | timedelta | None = None,
+    rollback_deadline: datetime | timedelta | None = None,
+    delay: timedelta | None = None,
+    tokens: Iterable[CancellationToken] = (),
+) -> Context:
+    """A context with deadlines, of which the earliest counts, a time before which nobody is to begin, and tokens.
+
+    Raises InvalidArguments for a time without a time zone, one beyond the year 9999, a negative delay, and what is no
+    token.
+    """
+    if names := checked_tokens(tokens):
+        context = context.put(TOKENS, _united(token_names(context), names))
+    for key, when in ((HAPPY_DEADLINE, deadline), (ROLLBACK_DEADLINE, rollback_deadline)):
+        if when is not None:
+            mine = Deadline(at=time_of(when, now, "a deadline"), source=source)
+            known = context.get(key)
+            context = context.put(key, mine if known is None else earlier(known, mine))
+    if delay is not None:
+        given: object = delay
+        if not isinstance(given, timedelta) or given < timedelta(0):
+            raise InvalidArguments(f"a delay is a timedelta, and not a negative one, not {delay!r:.80}")
+        if delay:
+            context = context.put(NOT_BEFORE, time_of(delay, now, "a delay"))
+    return context
+
+
+def time_of(when: datetime | timedelta, now: int, what: str) -> int:
+    """A time, or a duration from now on, in microseconds since the epoch. Raises InvalidArguments."""
+    given: object = when
+    if isinstance(given, timedelta):
+        at = now + given // _MICROSECOND
+    elif not isinstance(given, datetime):
+        raise InvalidArguments(f"{what} is a datetime with a time zone, or a timedelta from now, not {when!r:.80}")
+    elif given.tzinfo is None:
+        raise InvalidArguments(f"{given!r} has no time zone: say which time is meant, as in datetime.now(UTC)")
+    else:
+        at = (given - _EPOCH) // _MICROSECOND
+    if at > _LATEST:
+        raise InvalidArguments(f"{what} of {when!r:.80} is beyond the year 9999; leave it out for none at all")
+    return max(0, at)
+
+
+def begun(context: Context | None) -> Context:
+    """The context that a run begins with, from that of what emitted its message."""
+    if context is None:
+        return EMPTY
+    return context.without(NOT_BEFORE) if NOT_BEFORE.name in context.values else context
+
+
 def independent(context: Context) -> Context:
     """The context of an emission on the global scope: what bounds this hierarchy does not bound another."""
-    for key in (HAPPY_DEADLINE, ROLLBACK_DEADLINE, EXEMPT):
+    for key in (HAPPY_DEADLINE, ROLLBACK_DEADLINE, EXEMPT, TOKENS):
         context = context.without(key)
     return context

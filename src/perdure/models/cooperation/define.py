@@ -9,15 +9,19 @@ import weakref
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from functools import cached_property
+from itertools import count
 from typing import Any, Generic, Literal, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
 
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
+from perdure.kernel.cooperation import VERSION_SEPARATOR, stored_version
+from perdure.kernel.retry import Retry
+from perdure.models.cooperation.attempts import ONCE, Duration, Effort, effort
 from perdure.models.cooperation.context import ROUNDS
 from perdure.models.cooperation.failures import Failure
-from perdure.models.cooperation.scope import Scope
+from perdure.models.cooperation.scope import NextStep, Scope
 from perdure.models.cooperation.strategies import Registry, Strategy
 
 M = TypeVar("M")
@@ -26,14 +30,10 @@ Policy = Literal["halt", "continue"]
 
 _NAME_MAX_CHARS = 500
 
+_VERSION_MAX_CHARS = 100
+
+_NUMBERS = count()
 _OPERATIONS: weakref.WeakSet[Operation[Any]] = weakref.WeakSet()
-
-
-class NextStep(Struct, frozen=True):
-    """Which step comes next: the following one, the same one again, or another (by its number from 0, or its name)."""
-
-    kind: Literal["go_on", "repeat", "go_to"]
-    target: int | str | None = None
 
 
 def go_on() -> NextStep:
@@ -64,6 +64,8 @@ class Topic(Generic[M]):
     def __init__(self, name: str, type: type[M]) -> None:
         self.where = _caller()
         self.name = _checked_name(name, "topic", self.where)
+        if VERSION_SEPARATOR in name:
+            raise InvalidDefinition(f"the name of a topic cannot contain U+001F: {name!r:.80} ({self.where})")
         self.type = type
         try:
             self._decode = msgspec.json.Decoder(type).decode
@@ -71,6 +73,14 @@ class Topic(Generic[M]):
             raise InvalidDefinition(
                 f"topic {name!r} at {self.where} has messages that cannot be read: {error}"
             ) from error
+
+    @cached_property
+    def schema(self) -> str:
+        """What a message may be, as text."""
+        try:
+            return msgspec.json.encode(msgspec.json.schema(self.type), order="sorted").decode()
+        except (TypeError, ValueError, RecursionError):
+            return repr(self.type)  # Some types have no schema.
 
     def write(self, message: M) -> str:
         """The message as JSON. Raises InvalidArguments if it is not of the topic's type, UnstorableValue."""
@@ -99,34 +109,107 @@ class OperationStep(Generic[M]):
     afterwards is added with decorators."""
 
     def __init__(
-        self, operation: Operation[M], function: Invoke[M], name: str, where: str, *, transactional: bool = False
+        self,
+        operation: Operation[M],
+        function: Invoke[M],
+        name: str,
+        where: str,
+        *,
+        transactional: bool = False,
+        effort: Effort = ONCE,
     ) -> None:
         self.operation = operation
         self.function = function
         self.name = name
         self.where = where
         self.transactional = transactional
+        self.effort = effort
+        self.undo_effort = self.handler_effort = ONCE
         self.undo: Rollback[M] | None = None
         self.handler: OnChildFailure[M] | None = None
         self.cleanup: Finally[M] | None = None
         self.__doc__ = function.__doc__
 
-    def rollback(self, function: Rollback[M]) -> Rollback[M]:
-        """Have this called with (scope, message, cause) to undo the step, after its children were rolled back."""
-        self._check(function, "a rollback", 3, self.undo)
-        self.undo = function
-        return function
+    @overload
+    def rollback(self, function: Rollback[M], /) -> Rollback[M]: ...
+    @overload
+    def rollback(
+        self,
+        /,
+        *,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        heartbeat_timeout: Duration | None = None,
+    ) -> Callable[[Rollback[M]], Rollback[M]]: ...
+    def rollback(
+        self,
+        function: Rollback[M] | None = None,
+        /,
+        *,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        heartbeat_timeout: Duration | None = None,
+    ) -> Any:
+        """Have this called with (scope, message, cause) to undo the step, after its children were rolled back.
 
-    def on_child_failure(self, function: OnChildFailure[M]) -> OnChildFailure[M]:
+        The options are as those of a step. When the last attempt fails, so does the rollback.
+        """
+
+        def decorate(function: Rollback[M]) -> Rollback[M]:
+            self._check(function, "a rollback", 3, self.undo)
+            self.undo_effort = effort(
+                f"the rollback of step {self.name!r} at {place(function)}",
+                retry=retry,
+                timeout=timeout,
+                heartbeat_timeout=heartbeat_timeout,
+            )
+            self.undo = function
+            return function
+
+        return decorate if function is None else decorate(function)
+
+    @overload
+    def on_child_failure(self, function: OnChildFailure[M], /) -> OnChildFailure[M]: ...
+    @overload
+    def on_child_failure(
+        self,
+        /,
+        *,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        heartbeat_timeout: Duration | None = None,
+    ) -> Callable[[OnChildFailure[M]], OnChildFailure[M]]: ...
+    def on_child_failure(
+        self,
+        function: OnChildFailure[M] | None = None,
+        /,
+        *,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        heartbeat_timeout: Duration | None = None,
+    ) -> Any:
         """Have this called with (scope, message, failure, attempt) when children of the step have failed and rolled
         back. If it returns, the failure is dealt with: what it emitted is waited for (if that fails too, it is called
         again, with the next attempt), then the operation goes on. What it raises rolls the run back.
 
-        On the way back it is asked in the same way when children cannot be rolled back (`scope.rolling_back`).
+        `scope.next_step` is where the step said to go on. It holds if this returns nothing; a NextStep replaces it.
+
+        On the way back it is asked in the same way when children cannot be rolled back (`scope.rolling_back`). The
+        options are as those of a step; `attempt` counts failures of children, not attempts of this.
         """
-        self._check(function, "a handler of child failures", 4, self.handler)
-        self.handler = function
-        return function
+
+        def decorate(function: OnChildFailure[M]) -> OnChildFailure[M]:
+            self._check(function, "a handler of child failures", 4, self.handler)
+            self.handler_effort = effort(
+                f"the handler of child failures of step {self.name!r} at {place(function)}",
+                retry=retry,
+                timeout=timeout,
+                heartbeat_timeout=heartbeat_timeout,
+            )
+            self.handler = function
+            return function
+
+        return decorate if function is None else decorate(function)
 
     def finally_(self, function: Finally[M]) -> Finally[M]:
         """Have this called with (scope, message) in any case, once: after the step and its children, or when the step
@@ -165,6 +248,9 @@ class Node(Struct, frozen=True, kw_only=True):
     handler: Callable[[Scope, Any, Failure, int], Any] | None = None
     cleanup: Callable[[Scope, Any], Any] | None = None
     transactional: bool = False
+    effort: Effort = ONCE
+    undo_effort: Effort = ONCE
+    handler_effort: Effort = ONCE
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -182,6 +268,24 @@ class Plan(Struct, frozen=True, kw_only=True):
             if node.name == name:
                 return node.index
         raise LookupError(name)
+
+    def said(self, target: int | None, index: int) -> NextStep:
+        """The reverse of `target`: where a step said to go on, in its own words."""
+        if target is None:
+            return go_on()
+        if target == index:
+            return repeat()
+        if target >= len(self.nodes):
+            return go_to(target)
+        name = self.nodes[target].name
+        is_scheduled = target + 1 < len(self.nodes) and name == f"{self.nodes[target + 1].name} (scheduled)"
+        return go_to(self.nodes[target + 1].name if is_scheduled else name)
+
+    def named(self, said: NextStep | None) -> NextStep | None:
+        """With a name in place of a step's number, which may mean another step in other code."""
+        if said is None or not isinstance(said.target, int) or not 0 <= said.target < len(self.entries):
+            return said
+        return self.said(self.entries[said.target], -1)
 
     def target(self, said: NextStep | None, index: int) -> int | None:
         """Where a step says to go on, as a place in the plan; None for the following one. Raises InvalidArguments."""
@@ -206,13 +310,23 @@ class Operation(Generic[M]):
 
     `policy` says what follows when something cannot be undone: "halt" stops the rollback there, "continue" goes on with
     the rest; either way the run ends as rollback_failed. `strategy` says which handlers are waited for.
+
+    A run stays with the `version` that has begun it: only an engine that has that version goes on with it. The handler
+    is the same in all versions. New runs are begun by any of them; of several in one engine, by the one listed last.
     """
 
     def __init__(
-        self, name: str, topic: Topic[M], *, policy: Policy = "halt", strategy: Strategy | None = None
+        self,
+        name: str,
+        topic: Topic[M],
+        *,
+        version: str = "",
+        policy: Policy = "halt",
+        strategy: Strategy | None = None,
     ) -> None:
         self.where = _caller()
         self.name = _checked_name(name, "operation", self.where)
+        self.version = _checked_version(version, name, self.where)
         if not isinstance(topic, Topic):
             raise InvalidDefinition(f"operation {name!r} at {self.where} handles a Topic, not {topic!r:.80}")
         if policy not in ("halt", "continue"):
@@ -228,6 +342,7 @@ class Operation(Generic[M]):
         self.policy: Policy = policy
         self.strategy = strategy or Registry()
         self._declared: list[tuple[OperationStep[M] | None, list[_Draft]]] = []
+        self._number = next(_NUMBERS)
         _OPERATIONS.add(self)
 
     @overload
@@ -239,6 +354,9 @@ class Operation(Generic[M]):
         *,
         name: str | None = None,
         at: datetime | Callable[[M], datetime] | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        heartbeat_timeout: Duration | None = None,
         transactional: bool = False,
     ) -> Callable[[Invoke[M]], OperationStep[M]]: ...
     def step(
@@ -248,9 +366,17 @@ class Operation(Generic[M]):
         *,
         name: str | None = None,
         at: datetime | Callable[[M], datetime] | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        heartbeat_timeout: Duration | None = None,
         transactional: bool = False,
     ) -> Any:
         """Make a function the operation's next step: it gets the scope and the message, and may return a NextStep.
+
+        With a `retry` policy a step that raises is tried again; without one its run rolls back at once. `timeout`
+        bounds each attempt, from when its body begins, `heartbeat_timeout` the time in which it sends no heartbeat
+        (`current_step().heartbeat()`). All attempts have the same idempotency key. A step that raises
+        InfrastructureFailed is tried again in any case.
 
         With `at` it is begun at that time, which may depend on the message, and not before. If it is `transactional`,
         what it writes through `current_step().connection` is committed together with all that it asks of its scope,
@@ -261,7 +387,13 @@ class Operation(Generic[M]):
             self.check_open()
             _check_function(function, f"a step of operation {self.name!r}", 2)
             called = self._unused(name or str(getattr(function, "__name__", "")), place(function))
-            step = OperationStep(self, function, called, place(function), transactional=transactional)
+            tried = effort(
+                f"step {called!r} at {place(function)}",
+                retry=retry,
+                timeout=timeout,
+                heartbeat_timeout=heartbeat_timeout,
+            )
+            step = OperationStep(self, function, called, place(function), transactional=transactional, effort=tried)
             before = [] if at is None else [_sleeping(f"{called} (scheduled)", _until(at))]
             self._declared.append((step, before))
             return step
@@ -299,7 +431,7 @@ class Operation(Generic[M]):
             done = rounds.get(self.name, 0) + 1
             scope.put(ROUNDS, {**rounds, self.name: done})
             if done < count:
-                _ = scope.emit_globally(self.topic, message)
+                _ = scope.emit_globally(self.topic, message, tokens=scope.tokens)
 
         return emit_again
 
@@ -324,13 +456,18 @@ class Operation(Generic[M]):
             raise InvalidDefinition(f"operation {self.name!r} has two steps {name!r}; the second is at {where}")
         return name
 
-    version = ""  # What is expected to handle a message is known by its name alone.
     model = "operation"
+
+    @property
+    def stored_version(self) -> str:
+        """As runs and engines have it: an operation is known by its topic, its name and its version."""
+        return stored_version(self.topic.name, self.version)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes when its steps do."""
+        """Changes when its steps do, or what its messages may be."""
         names = "/".join(f"{node.kind}:{node.name}" for node in self.plan.nodes)
+        names += f"/{self.topic.schema}"
         return hashlib.sha256(names.encode()).hexdigest()[:16]
 
     def check_open(self) -> None:
@@ -359,6 +496,9 @@ class Operation(Generic[M]):
                     handler=step.handler if step else None,
                     cleanup=step.cleanup if step else None,
                     transactional=is_transactional,
+                    effort=step.effort if step else ONCE,
+                    undo_effort=step.undo_effort if step else ONCE,
+                    handler_effort=step.handler_effort if step else ONCE,
                 )
             )
 
@@ -378,12 +518,13 @@ class Operation(Generic[M]):
         )
 
     def __repr__(self) -> str:
-        return f"<operation {self.name!r} at {self.where}>"
+        version = f" version {self.version!r}" if self.version else ""
+        return f"<operation {self.name!r}{version} at {self.where}>"
 
 
 def decorated_operations() -> list[Operation[Any]]:
-    """All operations that were defined and still exist."""
-    return sorted(_OPERATIONS, key=lambda operation: (operation.name, operation.where))
+    """All operations that were defined and still exist, in the order of their definitions."""
+    return sorted(_OPERATIONS, key=lambda operation: operation._number)  # pyright: ignore[reportPrivateUsage]
 
 
 class _Draft:
@@ -455,3 +596,13 @@ def _checked_name(name: str, what: str, where: str) -> str:
     if "\0" in name or any("\ud800" <= char <= "\udfff" for char in name):
         raise InvalidDefinition(f"the name of a {what} cannot contain NUL or lone surrogates: {name!r:.80} ({where})")
     return name
+
+
+def _checked_version(version: str, name: str, where: str) -> str:
+    given: object = version
+    if not isinstance(given, str) or len(given) > _VERSION_MAX_CHARS:
+        raise InvalidDefinition(
+            f"the version of operation {name!r} is a text of up to {_VERSION_MAX_CHARS} characters, "
+            f"not {version!r:.80} ({where})"
+        )
+    return _checked_name(given, f"version of operation {name!r}", where) if given else ""

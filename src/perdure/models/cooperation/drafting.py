@@ -1,5 +1,8 @@
 """What a run is about to write: its moves that need no code one after the other, as one commit; what code came to; and
-emissions, with a run for every handler that is expected."""
+emissions, with a run for every handler that is expected.
+
+A step may have many thousands of children, and all that is written of them is one commit. So a draft is made in pieces:
+others have their turn between them, and the run's state must not change until the draft is complete."""
 
 from __future__ import annotations
 
@@ -11,21 +14,46 @@ from msgspec.structs import replace
 
 from perdure.errors import PerdureError
 from perdure.kernel import ops
-from perdure.kernel.cooperating import CALLED
-from perdure.kernel.cooperation import Cooperation, MessageEventRow, origin_of
+from perdure.kernel.cooperating import ASK, CALLED
+from perdure.kernel.cooperation import (
+    Cooperation,
+    MessageEventRow,
+    MessageRow,
+    ReturnValueRow,
+    origin_of,
+    without_token_tags,
+)
+from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.records import Outcome
 from perdure.kernel.status import Status
 from perdure.models.cooperation.book import Book
-from perdure.models.cooperation.context import EMPTY, HAPPY_DEADLINE
+from perdure.models.cooperation.causes import KnownFailures
+from perdure.models.cooperation.children import Child
+from perdure.models.cooperation.context import (
+    EMPTY,
+    HAPPY_DEADLINE,
+    ROLLBACK_DEADLINE,
+    CancellationToken,
+    begun,
+    token_names,
+)
 from perdure.models.cooperation.define import Operation
-from perdure.models.cooperation.emitting import Emitting, emit
+from perdure.models.cooperation.emitting import Emitting, emit, given_tokens
 from perdure.models.cooperation.events import EventType, Message, MessageEvent, State
-from perdure.models.cooperation.failures import DISMISSED, Failure, gave_up, parent_said_so
+from perdure.models.cooperation.failures import (
+    DEADLINE_MISSED,
+    DISMISSED,
+    Failure,
+    as_stored,
+    gave_up,
+    parent_said_so,
+    placed,
+)
 from perdure.models.cooperation.live import Code, Draft, LiveOperation, News, wakes_of
 from perdure.models.cooperation.moves import (
+    Ask,
     BeginRollback,
     Block,
-    Child,
     Dismiss,
     Finish,
     Handle,
@@ -44,15 +72,20 @@ from perdure.models.cooperation.moves import (
 )
 from perdure.models.cooperation.moves import Outcome as StepOutcome
 from perdure.models.cooperation.progress import Mismatch
-from perdure.models.cooperation.requests import dismiss, join
+from perdure.models.cooperation.requests import dismiss, late_run, may_be_joined
 from perdure.models.cooperation.rows import RowCodec, outcome_failure
-from perdure.models.cooperation.rules import after, heeded, next_move, refusal
+from perdure.models.cooperation.rules import after_in_pieces, heeded, next_move, refusal
 from perdure.models.cooperation.scope import Call, Emission
+from perdure.models.cooperation.versions import Operations
 from perdure.ports import Codec, Ids
 
 _decode_news: Final = msgspec.json.Decoder(News).decode
+_decode_ask: Final = msgspec.json.Decoder(Ask).decode
+
+GIVEN: Final = "given"  # the value of the tag of a run that was given a token
 
 _UUID_CHARS: Final = 36
+_REFUSED_AT: Final = 2  # the number of the row that says why a run never began
 _IDS_IN_A_ROW: Final = 16**3
 
 _STATUSES: Final = {
@@ -69,12 +102,12 @@ class Blocked(PerdureError):
 
 
 class Drafting:
-    """Applies the rules. Nothing is remembered here."""
+    """Applies the rules. Nothing is remembered here, but failures that were stored a moment ago."""
 
     def __init__(
         self,
         *,
-        operations: Mapping[str, Operation[Any]],
+        operations: Operations,
         book: Book,
         rows: RowCodec,
         codec: Codec,
@@ -87,10 +120,11 @@ class Drafting:
         self._codec = codec
         self._ids = ids
         self._now = now
+        self.failures = KnownFailures()
 
     # What comes next.
 
-    def go_on(self, live: LiveOperation, draft: Draft) -> Draft:
+    def go_on(self, live: LiveOperation, draft: Draft) -> Pieces[Draft]:
         """All that comes next and needs no code; then the code, or what is waited for. Raises Blocked."""
         if draft.messages:
             live.wakes |= wakes_of(draft.messages)
@@ -98,24 +132,27 @@ class Drafting:
             folding = live.folded()
             while True:
                 now = self._now()
-                move = next_move(live.plan, live.view(now, draft.children), folding.progress())
+                move = next_move(live.plan, live.view(now), folding.progress())
                 if move.rows:
-                    self._add(live, draft, move.rows)
-                if self._is_over(live, draft, move, now):
+                    yield from self._add(live, draft, move.rows)
+                if (yield from self._is_over(live, draft, move, now)):
                     return draft
         except Mismatch as error:
             raise Blocked(f"the code does not fit the rows: {error}", reason=str(error)) from error
 
     @staticmethod
-    def _add(live: LiveOperation, draft: Draft, rows: tuple[MessageEvent, ...]) -> None:
+    def _add(live: LiveOperation, draft: Draft, rows: tuple[MessageEvent, ...]) -> Pieces[None]:
         folding = live.folded()
         draft.rows += rows
-        for row in rows:
-            if row.cooperation_lineage == live.lineage:
-                draft.own.append(row)
-                folding.add(row)
+        for start, part in parts(rows):
+            if start:
+                yield
+            for row in part:
+                if row.cooperation_lineage == live.lineage:
+                    draft.own.append(row)
+                    folding.add(row)
 
-    def _is_over(self, live: LiveOperation, draft: Draft, move: Move, now: int) -> bool:
+    def _is_over(self, live: LiveOperation, draft: Draft, move: Move, now: int) -> Pieces[bool]:
         """Take in one move; whether it is the last of this commit."""
         match move:  # Those first that come most often.
             case Invoke() | Handle() | Undo():
@@ -124,27 +161,27 @@ class Drafting:
                 draft.code = move
                 return True
             case Finish():
-                self._finish(live, draft, move.state, move.failure)
+                yield from self._finish(live, draft, move.state, move.failure)
                 return True
             case Wait():
-                draft.tells += tuple(self._stopping(live, draft, move, now))
-                self._join(live, draft, now)
+                draft.tells += tuple(self._stopping(live, draft, now))
+                yield from self._join(live, draft, now)
                 self._suspend(draft, move.until)
                 return True
             case Take():
                 draft.status = Status.RUNNING
                 self._see(draft, live.operation)
             case Refuse():
-                self._finish(live, draft, State.ROLLED_BACK, move.failure)
+                yield from self._finish(live, draft, State.ROLLED_BACK, move.failure)
                 return True
             case BeginRollback():
                 draft.status = Status.ROLLING_BACK
             case Note():
                 pass
             case TellChildren():
-                draft.tells += tuple(self._undoing(live, draft, move, now))
+                draft.tells += yield from self._undoing(live, draft, move, now)
             case Dismiss():
-                draft.tells += tuple(self._dismissal(live, draft, child, now) for child in move.children)
+                draft.tells += yield from self._dismissing(live, draft, move, now)
                 self._suspend(draft, None)
                 return True
             case Block():
@@ -161,48 +198,55 @@ class Drafting:
             draft.status = Status.SUSPENDED
         draft.until = until
 
-    def _finish(self, live: LiveOperation, draft: Draft, state: State, failure: Failure | None) -> None:
+    def _finish(self, live: LiveOperation, draft: Draft, state: State, failure: Failure | None) -> Pieces[None]:
         draft.state = state
         draft.failure = failure
         draft.status = _STATUSES[state]
+        if state is State.ROLLBACK_FAILED:
+            draft.tells += yield from self._abandoning(live, draft, failure)
         if len(live.lineage) > 2:
-            own = tuple(value for value in (*live.values, *draft.values) if value.lineage == live.lineage)
+            own = tuple(value for value in (*live.values.values(), *draft.values) if value.lineage == live.lineage)
             values = own if state is State.COMMITTED else ()
             about = self.write_news(News(live.id, state, failure, values))
             draft.tells += (ops.Tell(run_id=live.lineage[-2], at=self._now(), kind="news", about=about),)
 
     # What code came to.
 
-    def land(self, live: LiveOperation, code: Code, outcome: StepOutcome, draft: Draft) -> Draft:
+    def land(self, live: LiveOperation, code: Code, outcome: StepOutcome, draft: Draft) -> Pieces[Draft]:
         """What code came to, and all that comes next and needs none. Raises Blocked."""
         now = self._now()
+        draft.book = self._book.version
         emitting = Emitting(handlers=self._book.topics, ids=self._fresh_ids(), now=now)
-        writes = after(live.plan, live.view(now), code, outcome, emitting, live.progress)
-        self._add(live, draft, writes.rows)
-        self._take_in(draft, writes, now, live)
+        writes = yield from after_in_pieces(live.plan, live.view(now), code, outcome, emitting, live.progress)
+        yield from self._add(live, draft, writes.rows)
+        yield from self._take_in(draft, writes, now, live)
         last = writes.rows[-1]
         if last.type is EventType.ROLLING_BACK:
             draft.status = Status.ROLLING_BACK
         elif last.type is EventType.ROLLBACK_FAILED:
-            self._finish(live, draft, State.ROLLBACK_FAILED, last.exception)
+            yield from self._finish(live, draft, State.ROLLBACK_FAILED, last.exception)
             return draft
-        return self.go_on(live, draft)
+        return (yield from self.go_on(live, draft))
 
-    def emitted(self, emission: Emission, *, handled: bool = True) -> Draft:
-        """A message from outside, perhaps one that nobody is to handle."""
+    def emitted(self, emission: Emission, *, handled: bool = True, begins: bool = True) -> Draft:
+        """A message from outside, perhaps one that nobody is to handle, or whose runs nobody is to take yet."""
         draft = Draft(Status.CREATED)
         now = self._now()
+        draft.book = self._book.version
         handlers = self._book.topics if handled else {}
         writes = emit((emission,), emitting=Emitting(handlers=handlers, ids=self._fresh_ids(), now=now))
         draft.rows += writes.rows
-        self._take_in(draft, writes, now, None)
+        if begins:
+            at_once(self._take_in(draft, writes, now, None))
+        else:
+            draft.messages, draft.runs = writes.messages, writes.runs
         return draft
 
     def _fresh_ids(self) -> Iterator[str]:
         while True:
             yield self._ids(self._now())
 
-    def _take_in(self, draft: Draft, writes: Writes, now: int, live: LiveOperation | None) -> None:
+    def _take_in(self, draft: Draft, writes: Writes, now: int, live: LiveOperation | None) -> Pieces[None]:
         """What is written beside rows: messages, with a run for each handler, and values."""
         draft.values += writes.values
         if not writes.messages:
@@ -210,32 +254,30 @@ class Drafting:
         draft.messages += writes.messages
         origins = {row.message_id: row for row in writes.rows if row.type is EventType.EMITTED}
         messages = {message.id: message for message in writes.messages}
-        children: list[Child] = []
         begun: list[LiveOperation] = []
-        for run in writes.runs:
-            origin = origins[run.message_id]
-            began = None if run.is_call else self._begun(draft, run, origin, messages[run.message_id], now)
-            if began is not None:
-                begun.append(began)
-            if live is not None and origin.cooperation_lineage == live.lineage:
-                child = Child(
-                    message_id=run.message_id,
-                    handler=run.handler,
-                    lineage=run.lineage,
-                    state=State.CREATED if began is None and not run.is_call else State.ACTIVE,
-                    is_call=run.is_call,
-                )
-                children.append(child)
+        for start, part in parts(writes.runs):
+            if start:
+                yield
+            children: list[Child] = []
+            for run in part:
+                origin = origins[run.message_id]
+                began = None if run.is_call else self._begun(draft, run, origin, messages[run.message_id], now)
+                if began is not None:
+                    begun.append(began)
+                if live is not None and origin.cooperation_lineage == live.lineage:
+                    is_begun = began is not None or run.is_call
+                    children.append(_new_child(run, State.ACTIVE if is_begun else State.CREATED))
+            if live is not None:
+                live.children.draft(children)
         draft.runs += writes.runs
         draft.began += tuple(begun)
-        draft.children += tuple(children)
 
     def _begun(
         self, draft: Draft, run: NewRun, origin: MessageEvent, message: Message, now: int
     ) -> LiveOperation | None:
         """Take a new run at once, if its code is here: SEEN is written with EMITTED."""
-        operation = self._operations.get(run.handler)
-        if operation is None or operation.topic.name != message.topic:
+        operation = self._operations.get((message.topic, run.handler))
+        if operation is None:
             return None
         seen = MessageEvent(
             seq=1,
@@ -245,7 +287,7 @@ class Drafting:
             coroutine_identifier=run.id,
             cooperation_lineage=run.lineage,
             created_at=now,
-            context=origin.context,
+            context=begun(origin.context),
         )
         try:
             began = LiveOperation(
@@ -264,25 +306,28 @@ class Drafting:
 
     # Word to others.
 
-    def _undoing(self, live: LiveOperation, draft: Draft, move: TellChildren, now: int) -> list[ops.Tell]:
+    def _undoing(self, live: LiveOperation, draft: Draft, move: TellChildren, now: int) -> Pieces[tuple[ops.Tell, ...]]:
         """Have the children of a step instance undone, or never begin."""
         told = {row.message_id: row for row in draft.rows if row.type is EventType.ROLLBACK_EMITTED}
+        origins = yield from _origins(live, draft)
         found: list[ops.Tell] = []
-        for child in (*live.children.values(), *draft.children):
-            if child.message_id not in move.messages or child.state in (
-                State.ROLLED_BACK,
-                State.ROLLBACK_FAILED,
-                State.DISMISSED,
-            ):
-                continue
-            found.append(self.undoing(child, self._view_of(live, draft, child, told[child.message_id], now), now))
-        return found
+        for start, part in parts(move.messages):
+            if start:
+                yield
+            for child in live.children.of(part):
+                if child.state in (State.ROLLED_BACK, State.ROLLBACK_FAILED, State.DISMISSED):
+                    continue
+                view = _view_of(child, origins[child.message_id], told[child.message_id], now)
+                found.append(self.undoing(child, view, now))
+        return tuple(found)
 
     def undoing(self, child: Child, view: OperationRun, now: int) -> ops.Tell:
         """Word for a run that what it did is to be undone; if it has not begun, the rows of one that never does."""
         run_id, parent_id = child.lineage[-1], child.lineage[-2]
         if child.state is not State.CREATED and not child.is_call:
-            return ops.Tell(run_id=run_id, at=now, kind="undo", parent_id=parent_id)
+            limit = None if view.told is None or view.told.context is None else view.told.context.get(ROLLBACK_DEADLINE)
+            by = 0 if limit is None else limit.at
+            return ops.Tell(run_id=run_id, at=now, kind="undo", parent_id=parent_id, undone_by=by)
         told = view.told
         failure = parent_said_so(None if told is None else told.exception, view.source)
         if told is not None and told.coroutine_name is None and told.exception is not None:
@@ -290,68 +335,123 @@ class Drafting:
         if child.is_call:
             stored = outcome_failure(failure)
             return ops.Tell(run_id=run_id, at=now, kind="undo", failure=stored, parent_id=parent_id)
+        return self._refusing(child, view, failure, "undo", now)
+
+    def _refusing(self, child: Child, view: OperationRun, failure: Failure, kind: str, now: int) -> ops.Tell:
+        """Word for a run that it is never to begin."""
+        failure = placed(failure, child.id, _REFUSED_AT)
         return ops.Tell(
-            run_id=run_id,
+            run_id=child.id,
             at=now,
-            kind="undo",
+            kind=kind,
             refusal=self.refused(view, failure, now),
             failure=outcome_failure(failure),
-            answer=self.write_news(News(run_id, State.ROLLED_BACK, failure)),
-            parent_id=parent_id,
+            answer=self.write_news(News(child.id, State.ROLLED_BACK, failure)),
+            parent_id=child.lineage[-2],
         )
 
-    def _join(self, live: LiveOperation, draft: Draft, now: int) -> None:
+    def _abandoning(self, live: LiveOperation, draft: Draft, failure: Failure | None) -> Pieces[tuple[ops.Tell, ...]]:
+        """Have children that nobody has taken never begin: their emitter ends without a rollback that would reach them.
+        Those that are taken meanwhile see for themselves."""
+        missing = [child for child in live.children if child.state is State.CREATED and not child.is_call]
+        if not missing:
+            return ()
+        now = self._now()
+        origins = yield from _origins(live, draft)
+        found: list[ops.Tell] = []
+        for start, part in parts(missing):
+            if start:
+                yield
+            for child in part:
+                view = _view_of(child, origins[child.message_id], None, now)
+                found.append(self._refusing(child, view, parent_said_so(failure, view.source), ASK, now))
+        return tuple(found)
+
+    def _join(self, live: LiveOperation, draft: Draft, now: int) -> Pieces[None]:
         """Runs for those who have registered since, if what they handle is still waited for."""
         progress = live.progress
         window = progress.window
         if window is None or draft.messages:
             return  # Whoever emits now goes by the book as it is.
+        draft.book, topics = self._book.version, self._book.topics
+        if live.joined is not None and live.joined[0] is window and live.joined[1] == draft.book:
+            return
+        live.joined = (window, draft.book)
         view = live.view(now)
-        there = {(child.message_id, child.handler) for child in view.children}
-        for message_id in window.emitted:
-            topic = live.topics.get(message_id, "")
-            if topic not in self._book.topics:
-                continue
-            for handler in sorted(live.plan.strategy.joins(topic, self._book.topics[topic])):
-                if (message_id, handler) in there:
+        if not may_be_joined(live.plan, view, progress):
+            return
+        runs: list[NewRun] = []
+        for start, part in parts(window.emitted):
+            if start:
+                yield
+            for message_id in part:
+                topic = live.topics.get(message_id, "")
+                if topic not in topics:
                     continue
-                run = join(live.plan, view, message_id, handler, self._ids(now), progress)
-                if run is not None:
-                    draft.runs += (run,)
-                    draft.late[message_id] = topic
-                    child = Child(message_id=message_id, handler=handler, lineage=run.lineage, state=State.CREATED)
-                    draft.children += (child,)
+                for handler in sorted(live.plan.strategy.joins(topic, topics[topic])):
+                    if not live.children.has(message_id, handler):
+                        runs.append(late_run(view, message_id, handler, self._ids(now)))
+                        draft.late[message_id] = topic
+        if runs:
+            draft.runs += yield from self._with_tokens(live, draft, runs)
+            live.children.draft(_new_child(run, State.CREATED) for run in runs)
 
-    def _stopping(self, live: LiveOperation, draft: Draft, move: Wait, now: int) -> list[ops.Tell]:
-        """A run that gives up, and waits for what it has called, has that stopped. Those who handle its messages see
-        for themselves."""
-        called = [one for one in move.children if one.is_call and one.lineage[-1] not in live.stopped]
-        if not called:
-            return []
+    @staticmethod
+    def _with_tokens(live: LiveOperation, draft: Draft, runs: Sequence[NewRun]) -> Pieces[tuple[NewRun, ...]]:
+        """Late runs, with the tokens that their messages were given when they were emitted."""
+        origins = yield from _origins(live, draft)
+        inherited = token_names(live.origin.context)
+        found: list[NewRun] = []
+        for start, part in parts(runs):
+            if start:
+                yield
+            found += [replace(run, tokens=given_tokens(origins[run.message_id].context, inherited)) for run in part]
+        return tuple(found)
+
+    def _stopping(self, live: LiveOperation, draft: Draft, now: int) -> list[ops.Tell]:
+        """A run that gives up, and waits for what it has called, has that stopped, once. Those who handle its messages
+        see for themselves."""
         view, progress = live.view(now), live.progress
         found = heeded(live.plan, view, progress.context, rolling_back=progress.rollback is not None)
-        if not found:
+        window = progress.window
+        if not found or window is None or live.stopped is window:
             return []
+        outstanding = live.children.outstanding(window)
+        called = [one for one in (*outstanding.busy, *outstanding.missing) if one.is_call]
         failure = outcome_failure(gave_up(found, view.source))
-        draft.stopped += [one.lineage[-1] for one in called]
-        return [
-            ops.Tell(run_id=one.lineage[-1], at=now, kind="stop", failure=failure, parent_id=live.id) for one in called
-        ]
+        draft.stopped = window
+        tells = [ops.Tell(run_id=one.id, at=now, kind="stop", failure=failure, parent_id=live.id) for one in called]
+        if any(reason.type == DEADLINE_MISSED for reason in found):
+            # A cancellation reaches them by itself. A deadline they see for themselves, unless they are held.
+            limit = progress.context.get(ROLLBACK_DEADLINE) if progress.rollback is not None else None
+            by = 0 if limit is None else limit.at
+            busy = [one for one in outstanding.busy if not one.is_call]
+            tells += [ops.Tell(run_id=one.id, at=now, kind=ASK, undone_by=by) for one in busy]
+        return tells
+
+    def _dismissing(self, live: LiveOperation, draft: Draft, move: Dismiss, now: int) -> Pieces[tuple[ops.Settle, ...]]:
+        """Have children that nobody has taken never begin. Each is told once, and what it answers is news."""
+        window = live.progress.window
+        if live.dismissed is window:
+            return ()
+        draft.dismissed = window
+        origins = yield from _origins(live, draft)
+        found: list[ops.Settle] = []
+        for start, part in parts([*move.children]):
+            if start:
+                yield
+            for child in part:
+                view = _view_of(child, origins[child.message_id], None, now)
+                found.append(self._dismissal(live, child, view, now))
+        return tuple(found)
 
     def refused(self, view: OperationRun, failure: Failure, now: int) -> Cooperation:
         rows = refusal(view, failure)
         stamped = [replace(row, id=self._ids(now), created_at=now) for row in rows]
         return Cooperation(events=[self._rows.event(row) for row in stamped])
 
-    @staticmethod
-    def _view_of(live: LiveOperation, draft: Draft, child: Child, told: MessageEvent | None, now: int) -> OperationRun:
-        """A child that has not begun, as the rules see it."""
-        rows = (*live.events, *draft.rows)
-        origin = next(row for row in rows if row.type is EventType.EMITTED and row.message_id == child.message_id)
-        return OperationRun(lineage=child.lineage, handler=child.handler, origin=origin, told=told, now=now)
-
-    def _dismissal(self, live: LiveOperation, draft: Draft, child: Child, now: int) -> ops.Settle:
-        rows = dismiss(self._view_of(live, draft, child, None, now))
+    def _dismissal(self, live: LiveOperation, child: Child, view: OperationRun, now: int) -> ops.Settle:
+        rows = dismiss(view)
         stamped = [replace(row, id=self._ids(now), created_at=now) for row in rows]
         failure = rows[0].exception or Failure(type=DISMISSED, message="")
         return ops.Settle(
@@ -366,63 +466,120 @@ class Drafting:
         )
 
     def write_news(self, news: News) -> str:
+        """With a reference to the failure: the child's row has it."""
+        if news.failure is not None:
+            news = replace(news, failure=as_stored(news.failure))
         return self._codec.encode(msgspec.json.encode(news).decode())
 
     def read_news(self, about: str) -> News:
-        return _decode_news(self._codec.decode(about))
+        """With the failure as far as this process knows it."""
+        news = _decode_news(self._codec.decode(about))
+        return news if news.failure is None else replace(news, failure=self.failures.known(news.failure))
+
+    def write_ask(self, ask: Ask) -> str:
+        return self._codec.encode(msgspec.json.encode(replace(ask, failure=as_stored(ask.failure))).decode())
+
+    def read_ask(self, about: str) -> Ask:
+        return _decode_ask(self._codec.decode(about))
 
     # As ops have it.
 
-    def added(self, draft: Draft, now: int) -> Cooperation:
+    def added(self, draft: Draft, now: int) -> Pieces[Cooperation]:
         """The rows. Who emits goes by the book."""
+        messages: list[MessageRow] = []
+        for start, part in parts(draft.messages):
+            if start:
+                yield
+            messages += [self._rows.message(message, now) for message in part]
+        events: list[MessageEventRow] = []
+        for start, rows in parts(draft.rows):
+            if start:
+                yield
+            events += self._events(rows, now, start, events[-1].id if start else "")
+        values: list[ReturnValueRow] = []
+        for start, returned in parts(draft.values):
+            if start:
+                yield
+            values += [self._rows.value(value) for value in returned]
         return Cooperation(
-            messages=[self._rows.message(message, now) for message in draft.messages],
-            events=self._events(draft.rows, now),
-            values=[self._rows.value(value) for value in draft.values],
+            messages=messages,
+            events=events,
+            values=values,
             seen=list(draft.seen),
-            book=self._book.version if draft.messages or draft.late else None,
+            book=draft.book if draft.messages or draft.late else None,
         )
 
-    def _events(self, rows: Sequence[MessageEvent], now: int) -> list[MessageEventRow]:
-        """Rows that are written together have ids that follow each other: to make one from nothing takes longer."""
-        if len(rows) == 1:
+    def _events(self, rows: Sequence[MessageEvent], now: int, start: int, last: str) -> list[MessageEventRow]:
+        """Rows that are written together have ids that follow each other: to make one from nothing takes longer.
+
+        `start` rows came before these, and the id of the last of them is `last`.
+        """
+        if len(rows) == 1 and not start:
             return [self._rows.event(rows[0], self._ids(now))]
         found: list[MessageEventRow] = []
-        for number, row in enumerate(rows):
-            first = self._ids(now) if number % _IDS_IN_A_ROW == 0 else found[-1].id
-            id = f"{first[:-3]}{number % _IDS_IN_A_ROW:03x}" if len(first) == _UUID_CHARS else self._ids(now)
-            found.append(self._rows.event(row, id))
+        for number, row in enumerate(rows, start):
+            first = self._ids(now) if number % _IDS_IN_A_ROW == 0 else last
+            last = f"{first[:-3]}{number % _IDS_IN_A_ROW:03x}" if len(first) == _UUID_CHARS else self._ids(now)
+            found.append(self._rows.event(row, last))
         return found
 
-    def starts(self, draft: Draft, tags: Mapping[str, str], now: int) -> tuple[ops.Start, ...]:
-        """The new runs."""
+    def starts(self, draft: Draft, tags: Mapping[str, str], now: int) -> Pieces[tuple[ops.Start, ...]]:
+        """The new runs, those of calls first."""
+        if not draft.runs:
+            return ()
+        tags = without_token_tags(tags)
+        here = {began.id: began.operation for began in draft.began}
+        topics = {message.id: message.topic for message in draft.messages} | draft.late
+        origins = {row.message_id: row for row in draft.rows if row.type is EventType.EMITTED}
+        calls: list[ops.Start] = []
+        found: list[ops.Start] = []
+        for start, part in parts(draft.runs):
+            if start:
+                yield
+            for run in part:
+                if run.call is not None:
+                    calls.append(self._call(origins[run.message_id], run, run.call, tags, now))
+                    continue
+                topic = topics[run.message_id]
+                operation = here.get(run.id)
+                if operation is None and run.message_id in draft.late:
+                    operation = self._operations.get((topic, run.handler))
+                found.append(self._new_run(run, topic, operation, tags, now))
+        return (*calls, *found)
+
+    def _new_run(
+        self, run: NewRun, topic: str, operation: Operation[Any] | None, tags: Mapping[str, str], now: int
+    ) -> ops.Start:
+        """`operation` is the code, if it is here."""
+        return ops.Start(
+            run_id=run.id,
+            at=now,
+            workflow=run.handler,
+            workflow_version=topic if operation is None else operation.stored_version,
+            model="operation",
+            input=self._codec.encode(msgspec.json.encode({"topic": topic, "message": run.message_id}).decode()),
+            tags=tags if not run.tokens else {**tags, **_tags_of(run)},
+            parent_id=run.lineage[-2],
+            bond="awaited",
+            origin=origin_of(run.message_id, run.lineage),
+            fresh=True,
+            admit=operation is not None,
+        )
+
+    def members(self, draft: Draft, now: int) -> Pieces[tuple[ops.TellMembers, ...]]:
+        """For the tokens of new runs that no engine takes with this commit: they may be cancelled already, and the runs
+        are to end even if the service that handles them is down."""
         if not draft.runs:
             return ()
         here = {began.id for began in draft.began}
-        topics = {message.id: message.topic for message in draft.messages} | draft.late
-        calls = tuple(self._call(draft, run, run.call, tags, now) for run in draft.runs if run.call is not None)
-        return calls + tuple(
-            ops.Start(
-                run_id=run.id,
-                at=now,
-                workflow=run.handler,
-                model="operation",
-                input=self._codec.encode(
-                    msgspec.json.encode({"topic": topics[run.message_id], "message": run.message_id}).decode()
-                ),
-                tags=tags,
-                parent_id=run.lineage[-2],
-                bond="awaited",
-                origin=origin_of(run.message_id, run.lineage),
-                fresh=True,
-                admit=run.id in here or (run.message_id in draft.late and run.handler in self._operations),
-            )
-            for run in draft.runs
-            if run.call is None
-        )
+        names: dict[str, None] = {}
+        for start, part in parts(draft.runs):
+            if start:
+                yield
+            names |= dict.fromkeys(name for run in part if run.tokens and run.id not in here for name in run.tokens)
+        return tuple(ops.TellMembers(run_id=CancellationToken(name).scope, at=now, token=name) for name in names)
 
-    def _call(self, draft: Draft, run: NewRun, call: Call, tags: Mapping[str, str], now: int) -> ops.Start:
-        origin = next(row for row in draft.rows if row.type is EventType.EMITTED and row.message_id == run.message_id)
+    def _call(self, origin: MessageEvent, run: NewRun, call: Call, tags: Mapping[str, str], now: int) -> ops.Start:
         deadline = (origin.context or EMPTY).get(HAPPY_DEADLINE)
         return ops.Start(
             run_id=run.id,
@@ -447,3 +604,27 @@ class Drafting:
             return Outcome(output=self._codec.encode("null"))
         failure = draft.failure or Failure(type="unknown", message="it gave no reason")
         return Outcome(failure=outcome_failure(failure))
+
+
+def _tags_of(run: NewRun) -> dict[str, str]:
+    """By which a run is found when a token that it was given is cancelled."""
+    return {CancellationToken(name).tag: GIVEN for name in run.tokens}
+
+
+def _origins(live: LiveOperation, draft: Draft) -> Pieces[dict[str, MessageEvent]]:
+    """What a run has emitted, and emits now, by message."""
+    found: dict[str, MessageEvent] = {}
+    for start, part in parts((*live.events, *draft.rows)):
+        if start:
+            yield
+        found |= {row.message_id: row for row in part if row.type is EventType.EMITTED}
+    return found
+
+
+def _new_child(run: NewRun, state: State) -> Child:
+    return Child(message_id=run.message_id, handler=run.handler, lineage=run.lineage, state=state, is_call=run.is_call)
+
+
+def _view_of(child: Child, origin: MessageEvent, told: MessageEvent | None, now: int) -> OperationRun:
+    """A child that has not begun, as the rules see it."""
+    return OperationRun(lineage=child.lineage, handler=child.handler, origin=origin, told=told, now=now)

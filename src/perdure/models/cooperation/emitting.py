@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perdure.errors import EngineBug
-from perdure.models.cooperation.context import for_compensation
+from perdure.kernel.cooperation import depth_of, extended
+from perdure.kernel.pieces import Pieces, parts
+from perdure.models.cooperation.context import Context, for_compensation, token_names
 from perdure.models.cooperation.events import SLEEP_TOPIC, EventType, Lineage, Message, MessageEvent
 from perdure.models.cooperation.moves import NewRun, OperationRun, Writes
 from perdure.models.cooperation.scope import Emission
@@ -31,8 +34,28 @@ class Origin(Struct, frozen=True, kw_only=True):
     rolling_back: bool
 
 
+def emit_in_pieces(
+    emissions: Sequence[Emission], *, strategy: Strategy, emitting: Emitting, origin: Origin
+) -> Pieces[Writes]:
+    """As `emit`, for what a step emits: that may be much."""
+    messages: list[Message] = []
+    rows: list[MessageEvent] = []
+    runs: list[NewRun] = []
+    lineage = origin.run.lineage
+    for start, part in parts(emissions):
+        if start:
+            yield
+        emitted = emit(part, strategy=strategy, emitting=emitting, origin=origin)
+        messages += emitted.messages
+        rows += emitted.rows
+        runs += emitted.runs
+        own = sum(row.cooperation_lineage == lineage for row in emitted.rows)
+        origin = replace(origin, seq=origin.seq + own)
+    return Writes(messages=tuple(messages), rows=tuple(rows), runs=tuple(runs))
+
+
 def emit(
-    emissions: tuple[Emission, ...],
+    emissions: Sequence[Emission],
     *,
     strategy: Strategy | None = None,
     emitting: Emitting,
@@ -45,6 +68,7 @@ def emit(
     seq = origin.seq if origin else 1
     for emission in emissions:
         context = emission.context
+        inherited: tuple[str, ...] = ()
         if emission.root is not None or origin is None:
             if emission.root is None:
                 raise EngineBug("an emission from outside has no root")
@@ -55,7 +79,9 @@ def emit(
             lineage, number, chooser = origin.run.lineage, seq, strategy or Registry()
             seq += 1
             if origin.rolling_back:
-                context = for_compensation(context, len(lineage))
+                context = for_compensation(context, depth_of(lineage))
+            else:
+                inherited = token_names(origin.run.origin.context)
         messages.append(
             Message(id=emission.message_id, topic=emission.topic, payload=emission.payload, created_at=emitting.now)
         )
@@ -75,7 +101,7 @@ def emit(
         if emission.call is not None:
             runs.append(
                 NewRun(
-                    lineage=(*lineage, emission.message_id),
+                    lineage=extended(lineage, emission.message_id),
                     handler=emission.call.workflow,
                     message_id=emission.message_id,
                     is_call=True,
@@ -84,8 +110,19 @@ def emit(
             )
         elif emission.topic != SLEEP_TOPIC:
             known = emitting.handlers.get(emission.topic, Handlers())
+            tokens = given_tokens(context, inherited)
             runs += [
-                NewRun(lineage=(*lineage, next(emitting.ids)), handler=handler, message_id=emission.message_id)
+                NewRun(
+                    lineage=extended(lineage, next(emitting.ids)),
+                    handler=handler,
+                    message_id=emission.message_id,
+                    tokens=tokens,
+                )
                 for handler in sorted(chooser.expected(emission.topic, known))
             ]
     return Writes(messages=tuple(messages), rows=tuple(rows), runs=tuple(runs))
+
+
+def given_tokens(context: Context | None, inherited: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of the tokens that a message was given, beside those that its emitter has."""
+    return tuple(name for name in token_names(context) if name not in inherited)

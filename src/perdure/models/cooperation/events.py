@@ -6,17 +6,18 @@ number is their order, and time is only shown. A cancellation, which anybody may
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.errors import InvariantViolated
+from perdure.kernel import cooperation
 from perdure.models.cooperation.context import Context
 from perdure.models.cooperation.failures import DISMISSED, Failure
 
-Lineage = tuple[str, ...]
+Lineage = cooperation.Lineage
 
 SLEEP_TOPIC = "perdure.sleep"  # has no handlers: its message is the time until which its emitter waits
 
@@ -77,7 +78,8 @@ class MessageEvent(Struct, frozen=True, kw_only=True, gc=False):
     created_at: int = 0
     exception: Failure | None = None
     context: Context | None = None
-    next_step: int | None = None
+    next_step: int | None = None  # where to go on, as a place in the plan of whoever wrote it
+    next_name: str = ""  # and the name of what stands there; earlier versions stored none
     child_failure_handler_iteration: int | None = None
 
 
@@ -89,27 +91,50 @@ class ReturnValue(Struct, frozen=True, kw_only=True, gc=False):
     variable: str
     value: str  # JSON
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """There is one of each."""
+        return self.lineage[-1], self.variable
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Lineages
 
 
-def parent(lineage: Lineage) -> Lineage:
-    """The emission's lineage for a run's, which is its parent's own; [r] for a root run."""
-    return lineage[:-1]
+class Kinship:
+    """Who is whose ancestor, among lineages. A long one does not have all ids, so each is asked for its parent."""
+
+    def __init__(self, lineages: Iterable[Lineage]) -> None:
+        self._parents = {lineage[-1]: lineage[-2] for lineage in lineages if len(lineage) > 1}
+
+    def above(self, lineage: Lineage) -> Iterator[str]:
+        """The last id of a lineage, then those above it, as far as they are known; the root last."""
+        id: str | None = lineage[-1]
+        while id is not None:
+            yield id
+            id = self._parents.get(id)
+
+    def below(self, id: str) -> set[str]:
+        """An id and all below it."""
+        children: dict[str, list[str]] = {}
+        for child, parent in self._parents.items():
+            children.setdefault(parent, []).append(child)
+        found, waiting = {id}, [id]
+        while waiting:
+            more = children.get(waiting.pop(), ())
+            found.update(more)
+            waiting += more
+        return found
 
 
 def covers(upper: Lineage, lower: Lineage) -> bool:
-    """Whether the upper one is the lower one itself or an ancestor of it."""
+    """Whether the upper one is the lower one itself or an ancestor of it, of two that are not shortened."""
     return lower[: len(upper)] == upper
 
 
-def is_ancestor(upper: Lineage, lower: Lineage) -> bool:
-    return len(upper) < len(lower) and covers(upper, lower)
-
-
-def is_child(lower: Lineage, upper: Lineage) -> bool:
-    return len(lower) == len(upper) + 1 and covers(upper, lower)
+def is_root_run(lineage: Lineage) -> bool:
+    """Whether a run handles what was emitted from outside, or on the global scope."""
+    return len(lineage) == 2
 
 
 def is_run(lineage: Lineage) -> bool:

@@ -10,23 +10,37 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
-from perdure.errors import EngineBug, InvalidArguments, Misuse, StepFailed
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.errors import EngineBug, InvalidArguments, Misuse, NonRetryable, StepFailed, UnstorableValue
+from perdure.models.blame import Blame
+from perdure.models.cooperation.attempts import Effort
+from perdure.models.cooperation.cause_reader import CauseReader
 from perdure.models.cooperation.context import Context as StepContext
-from perdure.models.cooperation.define import NextStep, Node
+from perdure.models.cooperation.define import Node
+from perdure.models.cooperation.execution import StepExecution
 from perdure.models.cooperation.failures import Failure, to_failure
-from perdure.models.cooperation.live import Code, LiveOperation, StepExecution
+from perdure.models.cooperation.live import Code, LiveOperation
 from perdure.models.cooperation.moves import Handle, Invoke, Outcome, Raised, Returned, Undo
 from perdure.models.cooperation.rules import readable, reasons
-from perdure.models.cooperation.scope import Scope
+from perdure.models.cooperation.scope import NextStep, Scope
 from perdure.models.cooperation.transactions import Place, Transactions, Work, asked
-from perdure.models.transacting import CodecFailed
+from perdure.models.interrupts import failed_by_exit, is_by_signal
+from perdure.models.proof import InDoubt, Proof
+from perdure.models.transacting import CodecFailed, Fate
 
-# What runs in a step's context knows where it is: the run, the step, and which execution of it.
-Enter = Callable[[Context, str, str, str], Place]
+# What runs in a step's context knows where it is: the run, the step, and which attempt of which execution.
+Enter = Callable[[Context, StepExecution], Place]
+
+
+class TryAgain(Struct, frozen=True):
+    """The attempt failed, and another one follows: see the execution's `attempts`."""
 
 
 class Executor:
@@ -41,6 +55,10 @@ class Executor:
         enter: Enter,
         transactions: Transactions,
         check: Callable[[LiveOperation, Code, Returned], Outcome],
+        causes: CauseReader,
+        blame: Blame,
+        levels_max: int,
+        proof: Proof,
     ) -> None:
         self._now = now
         self._ids = ids
@@ -48,26 +66,30 @@ class Executor:
         self._enter = enter
         self._transactions = transactions
         self._check = check
+        self._causes = causes
+        self._blame = blame
+        self._levels_max = levels_max
+        self._proof = proof
 
     def prepare(self, execution: StepExecution) -> tuple[Any, Context]:
         """A coroutine that gives the outcome, and the context to run it in."""
         live, code = execution.live, execution.code
         context = copy_context()
-        position = f"{code.name}[{live.progress.next_seq - 1}]"
-        place = self._enter(context, live.id, position, code.name)
+        place = self._enter(context, execution)
         if not live.plan.nodes[code.index].transactional:
-            return self._outcome(live, code, partial(self._run, live, code)), context
-        call = _InTransaction(self, live, code)
+            return self._outcome(execution, partial(self._run, execution)), context
+        execution.fate = Fate()
+        call = _InTransaction(self, execution)
         work = Work(
             call=call,
             scope=lambda: self._scope(live, code),
             check=lambda returned: self._check(live, code, returned),
             place=place,
             context=context,
-            position=position,
+            position=execution.position,
             is_async=call.is_async,
         )
-        return self._outcome(live, code, partial(self._transactions.run, execution, work)), context
+        return self._outcome(execution, partial(self._transacted, execution, work, call)), context
 
     def _scope(self, live: LiveOperation, code: Code) -> Scope:
         rolling_back = isinstance(code, Undo) or (isinstance(code, Handle) and code.rolling_back)
@@ -81,8 +103,11 @@ class Executor:
             now=now,
             ids=self._new_id,
             rolling_back=rolling_back,
-            returned=readable(live.view(now), tuple(live.values)) if live.values else (),
+            next_step=_next_step(live, code),
+            returned=readable(live.view(now), tuple(live.values.values())) if live.values else (),
+            topics=live.topics_of_children() if live.values else {},
             reasons=partial(self._reasons, live, rolling_back),
+            levels_max=self._levels_max,
         )
 
     def _new_id(self) -> str:
@@ -92,48 +117,110 @@ class Executor:
         return reasons(live.view(self._now()), context, rolling_back=rolling_back)
 
     @staticmethod
-    async def _outcome(live: LiveOperation, code: Code, work: Callable[[], Awaitable[Returned]]) -> Outcome:
+    async def _outcome(execution: StepExecution, work: Callable[[], Awaitable[Returned]]) -> Outcome | TryAgain:
+        live, code = execution.live, execution.code
         try:
             return await work()
-        except asyncio.CancelledError as error:
-            # If its engine did not do that, the code itself did: to a rollback it is a failure like any other.
-            failed = StepFailed(f"step {code.name!r} was cancelled from inside")
-            failed.__cause__ = error
-            return Raised(failure=to_failure(failed, live.source))
+        except asyncio.CancelledError as cancelled:
+            error = _explained(execution, cancelled)
         except CodecFailed:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a step raises is its failure
-            return Raised(failure=to_failure(error, live.source))
+        except (KeyboardInterrupt, SystemExit) as exited:
+            if is_by_signal(exited):
+                raise  # Somebody stops the process: that is no end of the step.
+            error = _explained(execution, exited)
+        except Exception as raised:  # noqa: BLE001 - whatever a step raises is its failure
+            error = raised
+        if execution.dropped:
+            return TryAgain()  # Nobody asks for it any more.
+        try:
+            if execution.is_tried_again(error):
+                return TryAgain()
+        except Exception as broken:  # noqa: BLE001 - the policy has functions of the user's
+            broken.add_note(f"raised by the retry policy of step {code.name!r}")
+            broken.__cause__ = error
+            error = broken
+        failure = to_failure(error, live.source, text_of(code))
+        if execution.attempts is not None and execution.attempts.failed > 1:
+            failure = replace(failure, attempts=execution.attempts.failed)
+        return Raised(failure=failure)
 
-    async def _run(self, live: LiveOperation, code: Code) -> Returned:
-        scope = self._scope(live, code)
-        return asked(scope, await called(live, code, scope, self.call))
+    async def _transacted(self, execution: StepExecution, work: Work, call: _InTransaction) -> Returned:
+        execution.is_called = True
+        call.code = await self._with_causes(call.code)
+        return await self._transactions.run(execution, work)
 
-    async def call(self, node: Node, function: Callable[..., Any], *args: Any) -> Any:
+    async def _with_causes(self, code: Code) -> Code:
+        """With the causes of its failure that other rows have."""
+        if isinstance(code, Handle):
+            return replace(code, failure=await self._causes.for_code(code.failure))
+        if isinstance(code, Undo):
+            return replace(code, cause=await self._causes.for_code(code.cause))
+        return code
+
+    async def _run(self, execution: StepExecution) -> Returned:
+        code = execution.code
+        if type(code) is not Invoke:
+            code = await self._with_causes(code)
+        scope = self._scope(execution.live, code)
+        return asked(scope, await called(execution, code, scope, partial(self.call, execution)))
+
+    async def call(self, execution: StepExecution, node: Node, function: Callable[..., Any], *args: Any) -> Any:
+        is_first, execution.is_called, execution.thread = not execution.is_called, True, None
         if function.__code__.co_flags & inspect.CO_COROUTINE:  # As inspect says, in a tenth of the time.
+            execution.in_thread = False
             return await function(*args)
         if node.kind in ("sleep", "round"):
             return function(*args)
         loop = asyncio.get_running_loop()
-        call = partial(copy_context().run, _without_stop_iteration, function, *args)
-        returned = await loop.run_in_executor(self._threads, call)
-        return await returned if inspect.isawaitable(returned) else returned
+        execution.in_thread = True
+        body = partial(_without_stop_iteration, function, *args)
+        if execution.effort.is_timed:
+            body = partial(_announced, loop, execution, body)
+        guarded = partial(self._proof.guarded, body)
+        while True:
+            job = guarded
+            if (run_id := execution.run_id) in self._blame:
+                self._blame.leave(run_id, execution)
+                self._blame.rest(run_id)  # Until it has a thread.
+                job = partial(self._blame.call_in_thread, run_id, execution, execution.is_current, loop, guarded)
+            thread = self._threads.submit(copy_context().run, job)
+            if is_first:
+                execution.thread = thread
+            try:
+                returned = await asyncio.wrap_future(thread)
+            except InDoubt:
+                await self._proof.make(lambda: execution.dropped)
+            else:
+                return await returned if inspect.isawaitable(returned) else returned
 
 
-async def called(live: LiveOperation, code: Code, scope: Scope, call: Callable[..., Awaitable[Any]]) -> NextStep | None:
+async def called(
+    execution: StepExecution, code: Code, scope: Scope, call: Callable[..., Awaitable[Any]]
+) -> NextStep | None:
     """Call all functions that a move names. `call` is how one is called."""
+    live = execution.live
     node, message = live.plan.nodes[code.index], live.message
     match code:
         case Invoke():
             try:
-                return _checked(await call(node, node.invoke, scope, message), node)
-            except Exception:
-                if node.cleanup is not None:
-                    await call(node, node.cleanup, scope, message)
-                raise
+                return live.plan.named(_checked(await call(node, node.invoke, scope, message), node))
+            except (Exception, asyncio.CancelledError, KeyboardInterrupt, SystemExit) as error:
+                if node.cleanup is None or execution.dropped or is_by_signal(error):
+                    raise
+                if execution.has_store_failed is not None and await execution.has_store_failed():
+                    raise  # The step runs again, so its end is still to come.
+                failed = _explained(execution, error)
+                if execution.is_tried_again(failed):
+                    raise
+                await call(node, node.cleanup, scope, message)
+                if failed is error:
+                    raise
+                raise failed from error
         case Handle():
             assert node.handler is not None
-            return _checked(await call(node, node.handler, scope, message, code.failure, code.attempt), node)
+            said = await call(node, node.handler, scope, message, code.failure, code.attempt)
+            return live.plan.named(_checked(said, node))
         case Undo():
             if code.cleanup and node.cleanup is not None:
                 await call(node, node.cleanup, scope, message)
@@ -142,30 +229,86 @@ async def called(live: LiveOperation, code: Code, scope: Scope, call: Callable[.
     return None
 
 
+def _explained(execution: StepExecution, error: BaseException) -> BaseException:
+    """What an attempt failed with. If its engine did not cancel it, the code itself did: that is a failure like any
+    other."""
+    if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        exited = NonRetryable(failed_by_exit(error, f"step {execution.code.name!r}"))
+        exited.__cause__ = error
+        return exited
+    if not isinstance(error, asyncio.CancelledError):
+        return error
+    if execution.timed_out is not None:
+        return execution.timed_out
+    if execution.verdict is not None:
+        return execution.verdict[0]
+    failed = StepFailed(f"step {execution.code.name!r} was cancelled from inside")
+    failed.__cause__ = error
+    return failed
+
+
+def _announced(loop: asyncio.AbstractEventLoop, execution: StepExecution, body: Callable[[], Any]) -> Any:
+    """In a thread: it may have waited long for one, and its time begins now."""
+    with suppress(RuntimeError):  # Once the loop is closed, nobody looks at the time.
+        loop.call_soon_threadsafe(execution.arm)
+    return body()
+
+
+def within_bounds(outcome: Outcome, source: str, payload_bytes_max: int) -> Outcome:
+    """What code came to, or a failure if it emitted a message that is too long."""
+    if isinstance(outcome, Returned):
+        for emission in outcome.emissions:
+            if len(emission.payload) > payload_bytes_max:
+                error = UnstorableValue(
+                    f"a message on topic {emission.topic!r} has {len(emission.payload):,} bytes, and may have "
+                    f"{payload_bytes_max:,}"
+                )
+                return Raised(failure=to_failure(error, source))
+    return outcome
+
+
+def effort_of(live: LiveOperation, code: Code) -> Effort:
+    """How often code is tried, and how long an attempt may take."""
+    node = live.plan.nodes[code.index]
+    if isinstance(code, Invoke):
+        return node.effort
+    return node.undo_effort if isinstance(code, Undo) else node.handler_effort
+
+
+def _next_step(live: LiveOperation, code: Code) -> NextStep | None:
+    """What the answer to a child's failure sees of where its step said to go on."""
+    return live.plan.said(code.next_step, code.index) if isinstance(code, Handle) and not code.rolling_back else None
+
+
+def text_of(code: Code) -> str:
+    """The name of a step, or of the phase of a rollback."""
+    return code.text if isinstance(code, Undo) else code.name
+
+
 class _InTransaction:
     """Code that is called in a transaction."""
 
-    def __init__(self, executor: Executor, live: LiveOperation, code: Code) -> None:
+    def __init__(self, executor: Executor, execution: StepExecution) -> None:
         self._executor = executor
-        self._live = live
-        self._code = code
+        self._execution = execution
+        self.code = execution.code
 
     @property
     def is_async(self) -> bool:
-        return inspect.iscoroutinefunction(self._live.plan.nodes[self._code.index].invoke)
+        return inspect.iscoroutinefunction(self._execution.live.plan.nodes[self.code.index].invoke)
 
     def plain(self, scope: Scope) -> NextStep | None:
-        coroutine = called(self._live, self._code, scope, _call_here)
+        coroutine = called(self._execution, self.code, scope, _call_here)
         try:
             coroutine.send(None)
         except StopIteration as stop:
             said: NextStep | None = stop.value
             return said
         coroutine.close()
-        raise EngineBug(f"step {self._code.name!r} waits for something in its transaction")
+        raise EngineBug(f"step {self.code.name!r} waits for something in its transaction")
 
     def awaited(self, scope: Scope) -> Coroutine[Any, Any, NextStep | None]:
-        return called(self._live, self._code, scope, self._executor.call)
+        return called(self._execution, self.code, scope, partial(self._executor.call, self._execution))
 
 
 async def _call_here(node: Node, function: Callable[..., Any], *args: Any) -> Any:

@@ -1,6 +1,9 @@
 """Failures as data that travel through a hierarchy of runs: what was raised, where, and which failures caused it.
 
 Types are texts and are never made classes again, since a child's code may not be installed where its parent runs.
+
+Each failure is stored whole once, in one row. Every other row that has it among its causes has a reference: the type,
+the message, the root cause, and the place of that row. `causes.py` reads references back.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perdure.errors import ScopeFailed
 
@@ -24,12 +28,21 @@ DEADLINE_MISSED = "DeadlineMissed"
 ROLLBACK_FAILED = "RollbackFailed"
 DISMISSED = "Dismissed"
 
+# What a failure is wrapped in on its way through a hierarchy.
+_PASSED_ON = frozenset({CHILD_ROLLED_BACK, CHILD_ROLLBACK_FAILED, PARENT_SAID_SO, GAVE_UP, ROLLBACK_FAILED})
+
 _MODELS = Path(__file__).parent.parent
 _OURS = {str(_MODELS / "carriers.py"), str(_MODELS / "cooperation" / "executing.py")}
 _THREAD = concurrent.futures.thread.__file__
 
 _FRAMES_MAX = 100
+_MESSAGE_MAX_CHARS = 50_000  # as of a step's failure
 _CAUSES_MAX = 8
+_REASONS_NAMED = 3
+
+LEVELS_MAX = 32  # of causes below each other that are kept in memory, and read back
+SHOWN_MAX = 100  # failures in one trace
+MESSAGE_CHARS_MAX = 500  # of a message in a reference
 
 
 class Frame(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -43,49 +56,99 @@ class Frame(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 class Failure(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What went wrong in one run: `source` is "operation[run]", `causes` are the failures it came from, its children's
-    among them, the most important one first."""
+    among them, the most important one first.
+
+    `place` is the row that has it ("run/number"). Of one that is `cut`, the stack and all causes but the root cause are
+    left out here: they are in that row.
+    """
 
     type: str
     message: str
     source: str = ""
     stack_trace: tuple[Frame, ...] = ()
     causes: tuple[Failure, ...] = ()
+    step: str = ""  # whose code raised it
+    attempts: int = 1  # how often that code was tried
+    left_undone: bool = False  # A rollback failed with it; why there was a rollback is its last cause.
+    place: str = ""
+    cut: bool = False
 
     def error(self) -> ScopeFailed:
-        """For `raise failure.error()`: the step fails with this very failure, not with one that wraps it."""
-        return ScopeFailed(f"{self.type}: {self.message}", failure=self)
+        """For `raise failure.error()`: the step fails with this very failure, not with one that wraps it.
+
+        The first line of its message is the root cause, the second this failure, if it is another.
+        """
+        root = self.root_cause
+        text = root.line()
+        return ScopeFailed(text if root is self else f"{text}\n{self.line()}", failure=self)
+
+    @property
+    def root_cause(self) -> Failure:
+        """The failure that this one began with: what code raised, or somebody asked for, deepest in the hierarchy.
+
+        If several children failed it is the first one's. If something could not be undone, it is why that could not
+        be. The exceptions that led to an exception inside the same code are no root causes.
+        """
+        found = self
+        while found.causes:
+            if found.type in _PASSED_ON or found.cut:
+                found = found.causes[0]
+                continue
+            if found.left_undone:
+                break
+            inner = next((cause for cause in found.causes if cause.type in _PASSED_ON and cause.causes), None)
+            if inner is None:
+                break
+            found = inner
+        return found
+
+    def line(self) -> str:
+        """The failure in one line: what was raised, in which step of which run."""
+        step = f" in step {self.step!r}" if self.step else ""
+        source = f" {'of' if step else 'in'} {self.source}" if self.source else ""
+        attempts = f" after {self.attempts} attempts" if self.attempts > 1 else ""
+        return f"{self.type}: {self.message}{step}{source}{attempts}"
 
     def walk(self) -> Iterator[Failure]:
         """This failure and all its causes, each before its own."""
-        yield self
-        for cause in self.causes:
-            yield from cause.walk()
+        waiting: list[Failure] = [self]
+        while waiting:
+            failure = waiting.pop()
+            yield failure
+            waiting += reversed(failure.causes)
 
     def __str__(self) -> str:
         return trace(self)
 
+    def __repr__(self) -> str:
+        """In one line, whatever its causes are."""
+        return f"Failure({self.line()!r}, causes={len(self.causes)}, place={self.place!r})"
 
-def to_failure(error: BaseException, source: str, depth: int = 0) -> Failure:
+
+def to_failure(error: BaseException, source: str, step: str = "", depth: int = 0) -> Failure:
     """The exception as data, its cause and the members of a group as causes. Never raises."""
     if isinstance(error, ScopeFailed) and isinstance(error.failure, Failure):
         return error.failure
     causes: list[Failure] = []
     if depth < _CAUSES_MAX:
         if isinstance(error, BaseExceptionGroup):
-            causes += [to_failure(inner, source, depth + 1) for inner in error.exceptions]
+            causes += [to_failure(inner, source, step, depth + 1) for inner in error.exceptions]
         cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if cause is not None:
-            causes.append(to_failure(cause, source, depth + 1))
+            causes.append(to_failure(cause, source, step, depth + 1))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
     return Failure(
         type=f"{type(error).__module__}:{type(error).__qualname__}".removeprefix("builtins:"),
         message=_text(error),
         source=source,
         stack_trace=tuple(
-            Frame(file_name=frame.filename, line_number=frame.lineno or 0, function_name=frame.name)
+            Frame(
+                file_name=_storable(frame.filename), line_number=frame.lineno or 0, function_name=_storable(frame.name)
+            )
             for frame in frames[-_FRAMES_MAX:]
         ),
         causes=tuple(causes),
+        step=step,
     )
 
 
@@ -122,42 +185,133 @@ def parent_said_so(cause: Failure | None, source: str) -> Failure:
 
 
 def gave_up(reasons: Sequence[Failure], source: str) -> Failure:
-    message = "; ".join(f"{reason.type}: {reason.message}" for reason in reasons)
-    return Failure(type=GAVE_UP, message=message, source=source, causes=tuple(reasons))
+    return Failure(type=GAVE_UP, message=_named(reasons), source=source, causes=tuple(reasons))
 
 
 def rollback_failed(failures: Sequence[Failure], began_with: Failure | None, source: str) -> Failure:
     """Why a run could not be rolled back, and behind it why it was to be."""
     if len(failures) == 1:
         first = failures[0]
-        causes = first.causes if began_with is None or began_with in first.causes else (*first.causes, began_with)
+        is_known = began_with is None or any(_is_same(cause, began_with) for cause in first.causes)
         return Failure(
             type=first.type,
             message=first.message,
             source=first.source or source,
             stack_trace=first.stack_trace,
-            causes=causes,
+            causes=first.causes if is_known or began_with is None else (*first.causes, began_with),
+            step=first.step,
+            attempts=first.attempts,
+            left_undone=True,
         )
     return Failure(
         type=ROLLBACK_FAILED,
-        message=f"{len(failures)} parts of the rollback failed: "
-        + "; ".join(f"{failure.type}: {failure.message}" for failure in failures),
+        message=f"{len(failures)} parts of the rollback failed: {_named(failures)}",
         source=source,
         causes=(*failures, *(() if began_with is None else (began_with,))),
+        left_undone=True,
     )
 
 
-def trace(failure: Failure, indent: str = "") -> str:
-    """The failure as people read it: run by run from the root down, each with its own stack, causes indented."""
-    at = f" in {failure.source}" if failure.source else ""
-    lines = [f"{indent}{failure.type}: {failure.message}{at}"]
-    lines += [
-        f'{indent}  File "{frame.file_name}", line {frame.line_number}, in {_function(frame)}'
-        for frame in failure.stack_trace
-    ]
-    for number, cause in enumerate(failure.causes):
-        lines.append(f"{indent}caused by:" if number == 0 else f"{indent}and by:")
-        lines.append(trace(cause, indent + "  "))
+def _named(failures: Sequence[Failure]) -> str:
+    """The first few, in one line that does not grow from level to level."""
+    named = [f"{one.type}: {_short(one.message)}" for one in failures[:_REASONS_NAMED]]
+    rest = len(failures) - len(named)
+    return "; ".join([*named, f"and {rest:,} more"] if rest else named)
+
+
+def _short(message: str) -> str:
+    return message if len(message) <= MESSAGE_CHARS_MAX else f"{message[: MESSAGE_CHARS_MAX - 1]}…"
+
+
+def _is_same(one: Failure, other: Failure) -> bool:
+    """Whether both tell of the same. Their causes are not compared: there may be a thousand below each other."""
+    return one is other or (one.type, one.message, one.source, one.place) == (
+        other.type,
+        other.message,
+        other.source,
+        other.place,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# References
+
+
+def placed(failure: Failure, scope: str, seq: int) -> Failure:
+    """The failure as the row has it that is number `seq` of a scope; unchanged if another row has it."""
+    return failure if failure.place else replace(failure, place=f"{scope}/{seq}")
+
+
+def reference(failure: Failure) -> Failure:
+    """What a row has of a failure that another row has."""
+    if failure.cut:
+        return failure
+    root = failure.root_cause
+    short = _without_rest(failure)
+    return short if root is failure else replace(short, causes=(_without_rest(root),))
+
+
+def _without_rest(failure: Failure) -> Failure:
+    return Failure(
+        type=failure.type,
+        message=_short(failure.message),
+        source=failure.source,
+        step=failure.step,
+        attempts=failure.attempts,
+        left_undone=failure.left_undone,
+        place=failure.place,
+        cut=bool(failure.place),
+    )
+
+
+def as_stored(failure: Failure, place: str = "") -> Failure:
+    """The failure as the row at a place has it: a reference if another row has it, and whole otherwise, with references
+    in place of those causes that other rows have."""
+    if failure.place and failure.place != place:
+        return reference(failure)
+    return replace(failure, causes=tuple(_with_references(cause, LEVELS_MAX) for cause in failure.causes), place="")
+
+
+def _with_references(failure: Failure, levels: int) -> Failure:
+    if failure.place or levels == 0:
+        return reference(failure)
+    return replace(failure, causes=tuple(_with_references(cause, levels - 1) for cause in failure.causes))
+
+
+def within_levels(failure: Failure, levels: int = LEVELS_MAX) -> Failure:
+    """The failure with at most so many levels of causes. In place of the rest are references."""
+    if levels == 0:
+        return reference(failure)
+    causes = tuple(within_levels(cause, levels - 1) for cause in failure.causes)
+    if all(one is other for one, other in zip(causes, failure.causes, strict=True)):
+        return failure
+    return replace(failure, causes=causes)
+
+
+def trace(failure: Failure, shown_max: int = SHOWN_MAX) -> str:
+    """The failure as people read it: run by run from the root down, each with its own stack, causes indented. At most
+    `shown_max` failures are shown, and how many are not is the last line."""
+    lines: list[str] = []
+    shown, left_out = 0, 0
+    waiting: list[tuple[Failure, str, str]] = [(failure, "", "")]
+    while waiting:
+        one, indent, why = waiting.pop()
+        if shown == shown_max:
+            left_out += 1
+            continue
+        shown += 1
+        lines += [f"{indent.removesuffix('  ')}{why}"] if why else []
+        lines.append(f"{indent}{one.line()}")
+        lines += [
+            f'{indent}  File "{frame.file_name}", line {frame.line_number}, in {_function(frame)}'
+            for frame in one.stack_trace
+        ]
+        if one.cut:
+            lines.append(f"{indent}  (its stack and its causes are in row {one.place} of message_event)")
+        below = [(cause, f"{indent}  ", "and by:" if place else "caused by:") for place, cause in enumerate(one.causes)]
+        waiting += reversed(below)
+    if left_out:
+        lines.append(f"({left_out:,} more causes, and what caused those, are not shown)")
     return "\n".join(lines)
 
 
@@ -165,8 +319,17 @@ def _function(frame: Frame) -> str:
     return ".".join(part for part in (frame.class_name, frame.function_name) if part) or "?"
 
 
+def _storable(text: str) -> str:
+    """Without lone surrogates, which no JSON has: file names that are no UTF-8 have them."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _text(error: BaseException) -> str:
     try:
-        return str(error).encode(errors="backslashreplace").decode()
+        text = _storable(str(error))
     except Exception:  # noqa: BLE001 - users' classes may raise anything
         return f"<{type(error).__qualname__} whose str() failed>"
+    half = _MESSAGE_MAX_CHARS // 2
+    if len(text) <= 2 * half:
+        return text
+    return f"{text[:half]}\n  [… {len(text) - 2 * half:,} characters …]\n{text[-half:]}"

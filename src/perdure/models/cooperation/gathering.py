@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
+from perdure.kernel.cooperation import depth_of
+from perdure.models.cooperation.children import Child, Children
+from perdure.models.cooperation.context import CancellationToken, token_names
 from perdure.models.cooperation.events import (
     SLEEP_TOPIC,
     EventType,
@@ -19,11 +22,10 @@ from perdure.models.cooperation.events import (
     ReturnValue,
     failure_in,
     in_order,
-    parent,
     state_of,
 )
 from perdure.models.cooperation.failures import Failure
-from perdure.models.cooperation.moves import Ask, Child, NewRun, OperationRun
+from perdure.models.cooperation.moves import Ask, NewRun, OperationRun
 
 
 class Hierarchy:
@@ -37,26 +39,26 @@ class Hierarchy:
         values: Iterable[ReturnValue] = (),
     ) -> None:
         self.messages: Mapping[str, Message] = {message.id: message for message in messages}
-        self._runs: dict[Lineage, NewRun] = {}
-        self._below: dict[Lineage, list[NewRun]] = {}
+        self._runs: dict[str, NewRun] = {}
+        self._below: dict[str, list[NewRun]] = {}
         for run in runs:
-            self._runs[run.lineage] = run
-            self._below.setdefault(parent(run.lineage), []).append(run)
+            self._runs[run.id] = run
+            self._below.setdefault(run.lineage[-2], []).append(run)
         self._values = list(values)
-        self.rows: dict[Lineage, list[MessageEvent]] = {}
+        self._rows: dict[str, list[MessageEvent]] = {}  # by the last id of their lineage
         self._emitted: dict[str, MessageEvent] = {}
         self._told: dict[str, MessageEvent] = {}
         for row in events:
-            self.rows.setdefault(row.cooperation_lineage, []).append(row)
+            self._rows.setdefault(row.cooperation_lineage[-1], []).append(row)
             if row.type is EventType.EMITTED:
                 self._emitted[row.message_id] = row
             elif row.type is EventType.ROLLBACK_EMITTED:
                 self._told[row.message_id] = row
-        for lineage, rows in self.rows.items():
-            self.rows[lineage] = in_order(rows)
+        for id, rows in self._rows.items():
+            self._rows[id] = in_order(rows)
 
     def own(self, lineage: Lineage) -> Sequence[MessageEvent]:
-        return self.rows.get(lineage, ())
+        return self._rows.get(lineage[-1], ())
 
     def view(self, run: NewRun, now: int) -> OperationRun:
         """The run as the rules see it."""
@@ -68,8 +70,8 @@ class Hierarchy:
             origin=self._emitted[run.message_id],
             events=own,
             told=self._told.get(run.message_id),
-            asks=tuple(self._asks(run)),
-            children=tuple(self._children(run, emitted)),
+            asks=(*self._asks(run), *self.cancelled_tokens(run)),
+            children=Children(self._children(run, emitted)),
             wakes={id: wake_of(self.messages[id]) for id in emitted if self.messages[id].topic == SLEEP_TOPIC},
             returned=frozenset(value.variable for value in self._values if value.lineage == run.lineage),
             now=now,
@@ -77,7 +79,7 @@ class Hierarchy:
 
     def _children(self, run: NewRun, emitted: Sequence[str]) -> Iterable[Child]:
         order = {message_id: place for place, message_id in enumerate(emitted)}
-        found = [one for one in self._below.get(run.lineage, ()) if one.message_id in order]
+        found = [one for one in self._below.get(run.id, ()) if one.message_id in order]
         for one in sorted(found, key=lambda one: (order[one.message_id], one.handler)):
             rows = self.own(one.lineage)
             yield Child(
@@ -90,16 +92,31 @@ class Hierarchy:
             )
 
     def _asks(self, run: NewRun) -> Iterable[Ask]:
-        for length in range(1, len(run.lineage) + 1):
-            lineage = run.lineage[:length]
-            for row in self.own(lineage):
-                if row.type is EventType.CANCELLATION_REQUESTED and row.exception is not None:
-                    yield Ask(kind="cancel", lineage=lineage, failure=row.exception)
-            above = self._runs.get(lineage) if length < len(run.lineage) else None
-            told = self._told.get(above.message_id) if above is not None else None
+        """From the run up to the root emission, as far as those above were read."""
+        found: list[Ask] = []
+        depth = depth_of(run.lineage)
+        id: str | None = run.id
+        while id is not None:
+            above = self._runs.get(id)
+            told = self._told.get(above.message_id) if above is not None and id != run.id else None
             if told is not None:
                 failure = told.exception or Failure(type="unknown", message="")
-                yield Ask(kind="rollback", lineage=lineage, failure=failure)
+                found.append(Ask(kind="rollback", depth=depth, failure=failure))
+            found += [
+                Ask(kind="cancel", depth=depth, failure=row.exception)
+                for row in self._rows.get(id, ())
+                if row.type is EventType.CANCELLATION_REQUESTED and row.exception is not None
+            ]
+            id = above.lineage[-2] if above is not None else None
+            depth -= 1
+        return reversed(found)
+
+    def cancelled_tokens(self, run: NewRun) -> Iterable[Ask]:
+        """Of the tokens that the run has, those that are cancelled, as far as their rows were read."""
+        for name in token_names(self._emitted[run.message_id].context):
+            for row in self._rows.get(CancellationToken(name).scope, ()):
+                if row.exception is not None:
+                    yield Ask(kind="cancel", depth=depth_of(run.lineage), failure=row.exception)
 
 
 class _Sleep(Struct, frozen=True):

@@ -17,34 +17,49 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from perdure.coordinator.deciding import Outlook
+from perdure.coordinator.notices import Outage
 from perdure.coordinator.timers import Timers
-from perdure.errors import EngineBug, HandlersChanged, PerdureError, StoreError, UnstorableValue
+from perdure.errors import AskedMeanwhile, EngineBug, HandlersChanged, PerdureError, StoreError
 from perdure.kernel import ops
-from perdure.kernel.cooperating import JOIN
-from perdure.kernel.effects import Begin, Drop, Finish, Look
-from perdure.kernel.records import Engine, Hold, Run, Staged, Wait
+from perdure.kernel.cooperating import ASK, JOIN, NEWS
+from perdure.kernel.cooperation import token_tags
+from perdure.kernel.effects import Begin, Drop, Examine, Finish, Look
+from perdure.kernel.records import Engine, Run, Staged
 from perdure.kernel.status import Status
+from perdure.models.blame import Blame
 from perdure.models.carriers import Carriers
 from perdure.models.cooperation.book import Book
-from perdure.models.cooperation.define import Operation
+from perdure.models.cooperation.cause_reader import CauseReader
 from perdure.models.cooperation.drafting import Blocked, Drafting
-from perdure.models.cooperation.executing import Enter, Executor
+from perdure.models.cooperation.drafts import Drafts, Making
+from perdure.models.cooperation.eviction import Eviction
+from perdure.models.cooperation.executing import Enter, Executor, TryAgain, effort_of, within_bounds
+from perdure.models.cooperation.execution import StepExecution, Surroundings, armed, heartbeat, pause, recall
 from perdure.models.cooperation.failures import to_failure
-from perdure.models.cooperation.live import Code, Draft, LiveOperation, StepExecution
+from perdure.models.cooperation.holds import Holds
+from perdure.models.cooperation.live import Code, Draft, LiveOperation
 from perdure.models.cooperation.moves import Nothing, Raised, Returned
 from perdure.models.cooperation.moves import Outcome as StepOutcome
 from perdure.models.cooperation.moves import Wait as Waiting
+from perdure.models.cooperation.outlook import HostOutlook
 from perdure.models.cooperation.progress import Mismatch
+from perdure.models.cooperation.revival import Revival
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
 from perdure.models.cooperation.rules import next_move, refused
+from perdure.models.cooperation.slots import Slots
+from perdure.models.cooperation.tokens import read_scopes
 from perdure.models.cooperation.transactions import Transactions
+from perdure.models.cooperation.turns import Turns
+from perdure.models.cooperation.versions import Operations
+from perdure.models.cooperation.waits import stored_waits
+from perdure.models.interrupts import is_by_signal
+from perdure.models.proof import Proof
 from perdure.models.transacting import CodecFailed
-from perdure.ports import Clock, Codec, Ids, Store
+from perdure.ports import Clock, Codec, Ids, Journal, Store
 
 log = logging.getLogger("perdure")
 
-UNTIL = "until"  # the position at which a run waits for time to pass
-_NEWS = "news"  # and the one at which it was told something while nobody had it
 _AGAIN_US = 1_000_000
 _READ_AT_ONCE = 64
 
@@ -61,41 +76,57 @@ class OperationHost:
         ids: Ids,
         timers: Timers,
         owe: Callable[[ops.Op], None],
-        request: Callable[[ops.Op, Callable[[Any, BaseException | None], None]], None],
+        request: Callable[[ops.Op, Callable[[Any, BaseException | None], object]], None],
         prove: Callable[[], Coroutine[Any, Any, object]],
         me: Callable[[], Engine],
         lookup: Callable[[str], Run | None],
         dropped: Callable[[str, int | None], None],
-        operations: Mapping[str, Operation[Any]],
+        operations: Operations,
         book: Book,
         threads: ThreadPoolExecutor,
         enter: Enter,
         live_runs_max: int,
         payload_bytes_max: int,
         steps_max: int,
+        hierarchy_levels_max: int,
+        read_mail: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._store = store
         self._clock = clock
         self._timers = timers
+        self._outage = Outage("runs of operations")
         self._owe = owe
         self._request = request
-        self._prove = prove
         self._lookup = lookup
         self._dropped = dropped
         self._operations = operations
         self._book = book
-        self._live_runs_max = live_runs_max
+        self._read_mail = read_mail
         self._payload_bytes_max = payload_bytes_max
-        self._steps_max = steps_max
-        self._rows = RowCodec(codec)
-        self._drafting = Drafting(
-            operations=operations, book=book, rows=self._rows, codec=codec, ids=ids, now=clock.now
-        )
+        self._blame = Blame(clock, request)
+        self._slots = Slots(steps_max, self._start, self._blame)
+        self._codec = codec
+        self._rows = rows = RowCodec(codec)
+        self._surroundings = Surroundings(clock, payload_bytes_max, self._beaten)
+        self._drafting = Drafting(operations=operations, book=book, rows=rows, codec=codec, ids=ids, now=clock.now)
         self._transactions = Transactions(store=store, codec=codec, me=me, prove=prove, now=clock.now)
         self._executor = Executor(
-            now=clock.now, ids=ids, threads=threads, enter=enter, transactions=self._transactions, check=self._possible
+            now=clock.now,
+            ids=ids,
+            threads=threads,
+            enter=enter,
+            transactions=self._transactions,
+            check=self._possible,
+            causes=CauseReader(store, self._rows, self._drafting.failures),
+            blame=self._blame,
+            levels_max=hierarchy_levels_max,
+            proof=(proof := Proof(store.is_surely_alive, prove)),
         )
-        self._carriers = Carriers(self._ended, store.is_surely_alive, prove)
+        self._holds = Holds(
+            store=store, clock=clock, rows=self._rows, owe=owe, operation=lambda *pair: operations.get(pair)
+        )
+        self._revival = Revival(store=store, clock=clock, rows=self._rows, operations=operations, holds=self._holds)
+        self._carriers = Carriers(self._ended, proof)
         self._live: dict[str, LiveOperation] = {}
         self._expected: dict[str, LiveOperation] = {}  # new runs that are being committed
         self._loading: dict[str, Run] = {}
@@ -104,12 +135,10 @@ class OperationHost:
         self._reading: asyncio.Task[None] | None = None
         self._fetching: set[asyncio.Task[None]] = set()
         self._joining: set[str] = set()  # runs of which somebody may handle what they wait for
-        self._leaving: set[str] = set()
+        self._eviction = Eviction(live_runs_max)
+        self._turns = Turns(self._go_on)
+        self._drafts = Drafts(self._hear)
         self._landed: list[tuple[LiveOperation, Draft]] = []  # just written
-        self._active: set[StepExecution] = set()
-        self._queued: OrderedDict[StepExecution, None] = OrderedDict()
-        self._draining = False
-        self._drained = asyncio.Event()
 
     @property
     def drafting(self) -> Drafting:
@@ -117,18 +146,19 @@ class OperationHost:
 
     @property
     def steps_running(self) -> int:
-        return len(self._active)
+        return len(self._slots)
 
     @property
     def busy(self) -> bool:
         """Whether something is going on here that no timer is needed for."""
-        return bool(self._loading or self._fetching or self._reading is not None)
+        is_going_on = self._turns.waiting or self._drafts.busy
+        return bool(self._loading or self._fetching or is_going_on or self._reading is not None)
 
     @property
     def live_runs(self) -> int:
         return len(self._live)
 
-    def perform(self, effect: Begin | Drop | Finish | Look) -> None:
+    def perform(self, effect: Begin | Drop | Examine | Finish | Look) -> None:
         """Do what was decided and is now committed."""
         if isinstance(effect, Begin):
             self._begin(effect.run, is_new=effect.input is not None)
@@ -136,22 +166,24 @@ class OperationHost:
             self._look(effect.tell)
         elif isinstance(effect, Finish):
             self._close(effect.run.id)
+        elif isinstance(effect, Examine):
+            self._fetch(self._holds.examine(effect.run))
         else:
             self._drop(effect.run_id)
 
+    def examine_left(self) -> None:
+        """Find out what held runs may do meanwhile, of which nobody has found it out."""
+        if self._operations:
+            self._fetch(self._holds.examine_left())
+
     async def drain(self, grace_s: float) -> None:
-        """Start nothing new; wait until the code that runs has ended, or for the grace period."""
-        self._draining = True
-        if self._active:
-            self._drained.clear()
-            try:
-                await asyncio.wait_for(self._drained.wait(), grace_s)
-            except TimeoutError:
-                log.warning("%d steps did not end within %s s and will run again", len(self._active), grace_s)
+        """Start nothing new; wait until the code that runs has ended, or for the grace period, and has its draft."""
+        await self._slots.drain(grace_s)
+        await self._drafts.drain()
 
     def close(self) -> None:
         """Close every run in memory. Writes nothing."""
-        self._draining = True
+        self._slots.is_closed = True
         for run_id in [*self._live]:
             self._close(run_id)
         for task in (*self._fetching, *([self._reading] if self._reading is not None else [])):
@@ -160,16 +192,9 @@ class OperationHost:
 
     # Word.
 
-    def is_ready(self, run_id: str, told: Sequence[ops.Tell]) -> bool:
-        """Whether a waiting run can go on with what it is told, or would wait for another time."""
-        live = self._live.get(run_id)
-        if live is None or live.is_busy or live.is_stale or any(not tell.about for tell in told):
-            return True
-        now = self._clock.now()
-        news = [self._drafting.read_news(tell.about) for tell in told]
-        view = replace(live.view(now), children=tuple(live.with_news(news)))
-        move = next_move(live.plan, view, live.progress)
-        return not isinstance(move, Waiting) or move.until != live.until
+    def outlook(self) -> Outlook:
+        """For one batch: which waiting runs can go on with what the batch tells them."""
+        return HostOutlook(self._live, self._drafting, self._clock)
 
     def heard(self, run_id: str) -> int:
         """How often a run has got word so far."""
@@ -180,6 +205,11 @@ class OperationHost:
         """Whether a run knows that what it does is to be undone."""
         live = self._live.get(run_id)
         return live is not None and (live.is_undone or live.told is not None)
+
+    def is_asked(self, run_id: str, heard: int) -> bool:
+        """Whether a run was asked to give up after it had got word this often."""
+        live = self._live.get(run_id)
+        return live is not None and live.asked > heard >= 0
 
     def expect(self, began: Iterable[LiveOperation]) -> None:
         """These runs are about to be committed, and to be begun here."""
@@ -194,13 +224,25 @@ class OperationHost:
         live = self._live.get(run_id)
         if live is None:
             return  # Whoever begins with it reads all of this.
-        self._leaving.discard(run_id)
+        if live.is_drafting:
+            self._drafts.defer(live, tell)
+        else:
+            self._hear(live, tell)
+
+    def _hear(self, live: LiveOperation, tell: ops.Tell) -> None:
+        self._eviction.stays(live.id)
         live.heard += 1
         live.is_undone = live.is_undone or tell.kind == "undo"
         if tell.kind == JOIN:
-            self._joining.add(run_id)
-        if tell.kind == _NEWS and tell.about and live.hear(self._drafting.read_news(tell.about)):
+            self._joining.add(live.id)
+        elif tell.kind != NEWS:
+            live.asked = live.heard
+            self._slots.withdraw(live)
+        if tell.kind == NEWS and tell.about and live.hear(self._drafting.read_news(tell.about)):
             self._go_on(live)
+        elif tell.kind == ASK and tell.about and not live.is_stale:
+            live.ask(self._drafting.read_ask(tell.about))
+            self._turns.soon(live)
         else:
             self._read_anew(live)
 
@@ -208,10 +250,13 @@ class OperationHost:
 
     def _begin(self, run: Run, *, is_new: bool) -> None:
         expected = self._expected.pop(run.id, None)
-        if run.id in self._live:
+        known = self._live.get(run.id)
+        if known is not None and known.claim == run.claim and not known.is_closed:
+            return  # It was begun before: recovery claimed it while a conflict had it read from the store.
+        if known is not None:
             self._close(run.id)
-        if expected is None or not is_new:
-            self._load(run)
+        if expected is None or not is_new or token_tags(run.tags):
+            self._load(run)  # A token of its own may have been cancelled before this run was there to be told.
             return
         parent = self._live.get(run.parent_id or "")
         if parent is not None and parent.is_stale:
@@ -220,7 +265,7 @@ class OperationHost:
         if parent is not None:
             expected.asks = parent.asks
         self._live[run.id] = expected
-        self._go_on(expected)
+        self._turns.soon(expected)
         self._evict()
 
     def _load(self, run: Run) -> None:
@@ -237,20 +282,31 @@ class OperationHost:
             self._reading = asyncio.get_running_loop().create_task(self._read(), name="perdure-scopes")
 
     async def _read(self) -> None:
+        at_once = _READ_AT_ONCE  # One by one once somebody's rows are damaged, until all are read.
         try:
             while self._wanted:
-                ids = [self._wanted.popitem(last=False)[0] for _ in range(min(_READ_AT_ONCE, len(self._wanted)))]
+                ids = [self._wanted.popitem(last=False)[0] for _ in range(min(at_once, len(self._wanted)))]
                 try:
-                    scopes = self._rows.read(await self._store.scopes(ids))
-                    staged = await self._staged(ids)
+                    scopes = await read_scopes(self._store, self._rows, ids)
+                    journals = await self._journals(ids)
                     await self._read_book(ids)
                 except StoreError as error:
-                    log.warning("%d runs could not be read and are tried again: %s", len(ids), error)
-                    self._timers.arm(self._clock.now() + _AGAIN_US, partial(self._want_again, ids))
+                    self._outage.failed(f"{len(ids)} runs could not be read and are tried again", error)
+                    self._timers.after(_AGAIN_US, partial(self._want_again, ids))
                     continue
+                except Exception as error:  # noqa: BLE001 - whatever their rows hold, other runs go on
+                    at_once = 1
+                    if len(ids) > 1:  # One by one it is found out whose rows are damaged.
+                        self._wanted.update(dict.fromkeys(ids))
+                    elif (run := self._loading.pop(ids[0], None) or self._live.get(ids[0])) is not None:
+                        self._told.pop(ids[0], None)
+                        self._holds.unreadable(ids[0], run.claim, error)
+                    continue
+                self._outage.worked()
                 hierarchy = scopes.hierarchy()
                 for run_id in ids:
-                    self._found(run_id, scopes, hierarchy, staged.get(run_id))
+                    self._found(run_id, scopes, hierarchy, journals.get(run_id))
+                await asyncio.sleep(0)  # Not every store waits for something when it is asked.
         except Exception:
             log.exception("runs of operations could not be read")
         finally:
@@ -262,23 +318,19 @@ class OperationHost:
             self._joining.difference_update(ids)
             await self._book.load(again=True)
 
-    async def _staged(self, ids: Iterable[str]) -> dict[str, Staged]:
-        """What code of runs that are to be brought back to life came to, and is committed, but has not become rows."""
+    async def _journals(self, ids: Iterable[str]) -> Mapping[str, Journal]:
+        """What is stored of code of runs that are to be brought back to life: what it came to, if that is committed but
+        has not become rows, and which attempts have failed. A run that was never begun has none of it."""
         runs = [run for run_id in ids if (run := self._loading.get(run_id)) is not None]
-        asked = [run.id for run in runs if self._is_transactional(run.workflow)]
-        journals = await self._store.journals(asked) if asked else {}
-        return {run_id: journal.staged[0] for run_id, journal in journals.items() if journal.staged}
-
-    def _is_transactional(self, name: str) -> bool:
-        operation = self._operations.get(name)
-        return operation is not None and any(node.transactional for node in operation.plan.nodes)
+        asked = [run.id for run in runs if run.status is not Status.CREATED]
+        return await self._store.journals(asked) if asked else {}
 
     def _want_again(self, ids: Iterable[str]) -> None:
         for run_id in ids:
             if run_id in self._loading or run_id in self._live:
                 self._want(run_id)
 
-    def _found(self, run_id: str, scopes: StoredScopes, hierarchy: Any, staged: Staged | None) -> None:
+    def _found(self, run_id: str, scopes: StoredScopes, hierarchy: Any, journal: Journal | None) -> None:
         if run_id in self._loading and run_id in self._wanted:
             return  # It was asked for since: this may have been read before what made it come to life was written.
         run = self._loading.pop(run_id, None)
@@ -288,21 +340,19 @@ class OperationHost:
             if live is not None and live.is_stale and run_id in scopes.runs:
                 live.is_stale = run_id in self._wanted
                 live.learn(hierarchy.view(scopes.runs[run_id], self._clock.now()), scopes.values)
-                if not live.is_stale:
+                if not live.is_stale and not self._slots.land(live):
                     self._go_on(live)
             return
-        if self._draining:
+        if self._slots.is_closed:
             return
-        try:
-            live = self._revived(run, scopes, hierarchy)
-        except Exception as error:
-            log.error("run %s is held", run.id, exc_info=error)
-            self._hold(run.id, run.claim, f"it cannot be brought back to life: {error!r}")
-            return
+        is_staged = journal is not None and bool(journal.staged)
+        live = self._revival.revived(run, scopes, hierarchy, is_staged=is_staged)
         if live is None:
             return
         self._live[run_id] = live
-        live.staged = staged
+        self._blame.watch(run)
+        if journal is not None:
+            recall(live, journal, self._codec)
         if told:
             # It may have been read before what it was told was written.
             self._read_anew(live)
@@ -310,32 +360,9 @@ class OperationHost:
             self._go_on(live, is_loaded=True)
         self._evict()
 
-    def _revived(self, run: Run, scopes: StoredScopes, hierarchy: Any) -> LiveOperation | None:
-        operation = self._operations.get(run.workflow)
-        if operation is None:
-            self._hold(run.id, run.claim, f"this engine has no operation {run.workflow!r}")
-            return None
-        if run.id not in scopes.runs:
-            raise EngineBug(f"the rows of run {run.id!r} are gone")
-        new = scopes.runs[run.id]
-        view = hierarchy.view(new, self._clock.now())
-        mine = {run.id, *(child.lineage[-1] for child in view.children)}
-        return LiveOperation(
-            operation=operation,
-            lineage=new.lineage,
-            claim=run.claim,
-            origin=view.origin,
-            payload=hierarchy.messages[new.message_id].payload,
-            events=view.events,
-            told=view.told,
-            asks=view.asks,
-            children=view.children,
-            wakes=dict(view.wakes),
-            topics={message.id: message.topic for message in scopes.messages},
-            returned=view.returned,
-            values=[value for value in scopes.values if value.lineage[-1] in mine],
-            has_waited=True,
-        )
+    async def waiting(self, runs: Sequence[Run]) -> set[str]:
+        """Of runs that nobody has in memory, those that wait for others, or for a time. Raises StoreError."""
+        return await self._revival.waiting(runs)
 
     # Going on.
 
@@ -349,64 +376,59 @@ class OperationHost:
         if live.staged is not None:
             self._land_staged(live, live.staged)
             return
+        self._drafts.make(live, self._draft(live, run.status, is_loaded=is_loaded))
+
+    def _draft(self, live: LiveOperation, status: Status, *, is_loaded: bool) -> Making:
         try:
-            draft = self._drafting.go_on(live, Draft(run.status))
+            draft = yield from self._drafting.go_on(live, Draft(status))
         except Blocked as blocked:
-            self._hold(live.id, live.claim, str(blocked), live)
-            return
-        self._write(live, run, draft, is_loaded=is_loaded)
+            self._hold(live, str(blocked))
+            return None
+        if live.attempts is not None and draft.code is not None:
+            pause(live, draft, draft.code, self._codec, self._clock.now())
+        return (yield from self._write(live, draft, is_loaded=is_loaded))
 
     def _write(
-        self,
-        live: LiveOperation,
-        run: Run,
-        draft: Draft,
-        *,
-        is_loaded: bool = False,
-        again: Callable[[], None] | None = None,
-    ) -> None:
-        waits, gone = self._waits(live, run, draft, is_loaded)
+        self, live: LiveOperation, draft: Draft, *, is_loaded: bool = False, again: Callable[[], None] | None = None
+    ) -> Making:
+        run = self._lookup(live.id)
+        if run is None or run.claim != live.claim:
+            return None  # It is another engine's by now, and about to be dropped here.
+        draft.asked, heard = live.asked, live.heard
+        waits, gone = stored_waits(live, run, draft, is_loaded=is_loaded)
         is_same = draft.status is run.status and not (draft.rows or draft.tells or draft.runs or waits or gone)
         if is_same:
-            self._committed(live, draft)
-            return
-        live.in_commit = True
+            yield from self._drafts.hear(live)
+            return partial(self._committed, live, draft)
         now = self._clock.now()
+        added = yield from self._drafting.added(draft, now)
+        starts = yield from self._drafting.starts(draft, run.tags, now)
+        members = yield from self._drafting.members(draft, now)
+        draft.has_members = bool(members)
         op = ops.Cooperate(
             run_id=live.id,
             at=now,
             claim=live.claim,
             cause=draft.cause,
             status=draft.status,
-            added=self._drafting.added(draft, now),
-            starts=self._drafting.starts(draft, run.tags, now),
+            added=added,
+            starts=starts,
             tells=draft.tells,
+            members=members,
             waits=waits,
             waits_dropped=gone,
             outcome=self._drafting.outcome(draft),
-            heard=-1 if live.is_stale else live.heard,
+            heard=-1 if live.is_stale else heard,
             has_waited=live.has_waited,
+            workflow_version=live.operation.stored_version if live.operation.version and draft.begins else "",
         )
+        yield from self._drafts.hear(live)
+        live.in_commit = True
+        if draft.rows:
+            self._blame.forget(live.id)
         self.expect(draft.began)
         self._request(op, partial(self._answered, live, draft, again))
-
-    def _waits(
-        self, live: LiveOperation, run: Run, draft: Draft, is_loaded: bool
-    ) -> tuple[tuple[Wait, ...], tuple[str, ...]]:
-        """What is to be stored of when it goes on by itself: for whoever finds it without an owner."""
-        until = draft.until if draft.status is Status.SUSPENDED else None
-        # What is there of one that was read is not known; what it was told is known now.
-        gone = [_NEWS] if is_loaded and run.status is not Status.CREATED else []
-        if draft.staged:
-            gone.append(draft.staged)
-        if until is None and (live.until is not None or (is_loaded and gone)):
-            gone.append(UNTIL)
-        waits: tuple[Wait, ...] = ()
-        if until is not None and until != live.until:
-            waits = (Wait(run_id=live.id, position=UNTIL, kind="timer", name=UNTIL, due_at=until),)
-            live.has_waited = True
-        draft.until_stored = until
-        return waits, tuple(gone)
+        return None
 
     def _answered(
         self,
@@ -418,6 +440,9 @@ class OperationHost:
     ) -> None:
         if is_written and not live.is_closed:
             draft.apply(live)
+            self._drafting.failures.note(draft.own)
+            if draft.has_members:
+                self._fetch(self._read_mail())
             if not self._landed:
                 # What runs are told by this very commit comes first: it is next in the loop's queue.
                 loop = asyncio.get_running_loop()
@@ -427,8 +452,14 @@ class OperationHost:
         live.forget()
         for began in draft.began:
             self._expected.pop(began.id, None)
-        if isinstance(error, HandlersChanged) and not live.is_closed:
+        if live.is_closed:
+            return
+        if isinstance(error, HandlersChanged):
             self._fetch(self._write_again(live, again))
+        elif isinstance(error, AskedMeanwhile):
+            live.in_commit = False
+            self._slots.land_later(live, again or partial(self._go_on, live))
+            self._read_anew(live)
 
     def _proceed(self) -> None:
         landed, self._landed = self._landed, []
@@ -445,12 +476,16 @@ class OperationHost:
             try:
                 await self._book.load(again=True)
             except StoreError as error:
-                log.warning("the book of handlers could not be read and is tried again: %s", error)
+                self._outage.failed("the handlers could not be read and are tried again", error)
                 await asyncio.sleep(0.1)
             else:
                 break
         live.in_commit = False
-        if not live.is_closed:
+        if live.is_closed:
+            return
+        if live.is_stale:
+            self._slots.land_later(live, again or partial(self._go_on, live))
+        else:
             (again or partial(self._go_on, live))()
 
     def _committed(self, live: LiveOperation, draft: Draft) -> None:
@@ -461,13 +496,19 @@ class OperationHost:
             live.timer.cancel()
             live.timer = None
         if draft.code is not None:
-            self._execute(live, draft.code)
+            if live.is_stale or live.asked > draft.asked:
+                self._go_on(live)  # It was asked to give up after this was drafted, or may have been.
+            else:
+                self._execute(live, draft.code)
             return
         if draft.until is not None:
-            live.timer = self._timers.arm(draft.until, partial(self._due, live))
+            live.timer = armed(live, draft.until, self._timers, self._clock.now(), partial(self._due, live))
+            if live.attempts is not None and not live.attempts.is_durable:
+                self._blame.rest(live.id)
         if self._has_changed(live, draft):
             self._go_on(live)
-        elif len(self._live) > self._live_runs_max:
+        else:
+            self._eviction.rests(live.id)
             self._evict()
 
     def _has_changed(self, live: LiveOperation, draft: Draft) -> bool:
@@ -475,8 +516,12 @@ class OperationHost:
         run = self._lookup(live.id)
         if run is None or run.status is not draft.status:
             return run is not None
+        now = self._clock.now()
+        move = next_move(live.plan, live.view(now), live.progress)
+        if isinstance(move, Code):
+            return not live.is_pausing(move, now)
         # It may have ended by its rows if somebody else has it, which this engine has not heard of yet.
-        return not isinstance(next_move(live.plan, live.view(self._clock.now()), live.progress), (Waiting, Nothing))
+        return not isinstance(move, (Waiting, Nothing))
 
     def _due(self, live: LiveOperation) -> None:
         live.timer = None
@@ -485,40 +530,59 @@ class OperationHost:
     # Code.
 
     def _execute(self, live: LiveOperation, code: Code) -> None:
-        if self._draining:
+        if self._slots.is_closed:
             return
-        live.execution = execution = StepExecution(live, code)
-        if len(self._active) >= self._steps_max:
-            self._queued[execution] = None
-        else:
-            self._start(execution)
+        live.execution = execution = StepExecution(self._surroundings, live, code, effort_of(live, code))
+        self._slots.take(execution)
 
     def _start(self, execution: StepExecution) -> None:
-        self._active.add(execution)
         execution.coroutine, execution.context = self._executor.prepare(execution)
         self._carriers.give(execution)
 
-    def _ended(self, execution: StepExecution, outcome: StepOutcome | None, error: BaseException | None) -> None:
-        self._inactive(execution)
+    def _ended(
+        self, execution: StepExecution, outcome: StepOutcome | TryAgain | None, error: BaseException | None
+    ) -> None:
+        execution.end(is_tried_again=isinstance(outcome, TryAgain))
+        self._slots.free(execution)
+        if error is not None and is_by_signal(error):
+            raise error  # Somebody stops the process: the step runs again in the next one.
         live = execution.live
         if execution.dropped or live.is_closed or live.execution is not execution:
             return
         live.execution = None
+        live.attempts = execution.attempts
+        if isinstance(outcome, TryAgain):
+            self._go_on(live)
+            return
         if outcome is None:
             if isinstance(error, CodecFailed):
-                log.error("run %s is held", live.id, exc_info=error)
+                log.error("run %s cannot go on", live.id, exc_info=error)
                 reason = f"what {execution.code.name!r} came to cannot be stored: the codec raised {error.error!r}"
-                self._hold(live.id, live.claim, reason, live)
+                self._hold(live, reason)
                 return
-            outcome = Raised(failure=to_failure(error or EngineBug("a step came to nothing"), live.source))
-        self._land(live, execution.code, self._within_bounds(live, outcome))
+            outcome = Raised(
+                failure=to_failure(error or EngineBug("a step came to nothing"), live.source, execution.code.name)
+            )
+        landing = partial(
+            self._land, live, execution.code, within_bounds(outcome, live.source, self._payload_bytes_max)
+        )
+        if live.is_stale:
+            self._slots.land_later(live, landing)
+        else:
+            landing()
+
+    def _beaten(self, execution: StepExecution) -> None:
+        run = self._lookup(execution.live.id)
+        if run is not None and execution.live.execution is execution:
+            op = heartbeat(execution, run.status, self._codec, self._clock.now())
+            self._request(op, lambda _written, _error: execution.beat_written())
 
     def _land_staged(self, live: LiveOperation, staged: Staged) -> None:
         """What code came to before a crash, with its writes, comes first, whatever was asked of the run since."""
         try:
             code, outcome = self._transactions.read(live.plan, staged)
         except Mismatch as error:
-            self._hold(live.id, live.claim, f"the code does not fit what is staged: {error}", live)
+            self._hold(live, f"the code does not fit what is staged: {error}")
             return
         live.staged = None
         self._land(live, code, outcome, is_loaded=True)
@@ -526,41 +590,28 @@ class OperationHost:
     def _possible(self, live: LiveOperation, code: Code, outcome: StepOutcome) -> StepOutcome:
         """What code came to, or why that cannot be."""
         failure = refused(live.plan, live.view(0), code, outcome) if isinstance(outcome, Returned) else None
-        return self._within_bounds(live, outcome) if failure is None else Raised(failure=failure)
-
-    def _within_bounds(self, live: LiveOperation, outcome: StepOutcome) -> StepOutcome:
-        if isinstance(outcome, Returned):
-            for emission in outcome.emissions:
-                if len(emission.payload) > self._payload_bytes_max:
-                    error = UnstorableValue(
-                        f"a message on topic {emission.topic!r} has {len(emission.payload):,} bytes, and may have "
-                        f"{self._payload_bytes_max:,}"
-                    )
-                    return Raised(failure=to_failure(error, live.source))
-        return outcome
+        return (
+            within_bounds(outcome, live.source, self._payload_bytes_max) if failure is None else Raised(failure=failure)
+        )
 
     def _land(self, live: LiveOperation, code: Code, outcome: StepOutcome, *, is_loaded: bool = False) -> None:
         run = self._lookup(live.id)
-        if run is None or run.claim != live.claim:
-            return
+        if run is not None and run.claim == live.claim:
+            self._drafts.make(live, self._draft_landing(live, code, outcome, run.status, is_loaded=is_loaded))
+
+    def _draft_landing(
+        self, live: LiveOperation, code: Code, outcome: StepOutcome, status: Status, *, is_loaded: bool
+    ) -> Making:
         try:
-            draft = self._drafting.land(live, code, outcome, Draft(run.status))
+            draft = yield from self._drafting.land(live, code, outcome, Draft(status))
         except PerdureError as error:
-            log.error("run %s is held", live.id, exc_info=error)
-            self._hold(live.id, live.claim, f"what {code.name!r} came to cannot be written: {error}", live)
-            return
+            log.error("run %s cannot go on", live.id, exc_info=error)
+            is_staged = isinstance(outcome, Returned) and bool(outcome.staged)
+            self._hold(live, f"what {code.name!r} came to cannot be written: {error}", is_staged=is_staged)
+            return None
         draft.staged = outcome.staged if isinstance(outcome, Returned) else ""
         again = partial(self._land, live, code, outcome, is_loaded=is_loaded)
-        self._write(live, run, draft, is_loaded=is_loaded, again=again)
-
-    def _inactive(self, execution: StepExecution) -> None:
-        self._active.discard(execution)
-        while self._queued and len(self._active) < self._steps_max:
-            waiting = self._queued.popitem(last=False)[0]
-            if not waiting.dropped and not self._draining:
-                self._start(waiting)
-        if self._draining and not self._active:
-            self._drained.set()
+        return (yield from self._write(live, draft, is_loaded=is_loaded, again=again))
 
     def _fetch(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -570,20 +621,15 @@ class OperationHost:
     # Ending.
 
     def _evict(self) -> None:
-        """Give up runs that wait, those first that have been here longest: whoever can go on with them takes them."""
-        excess = len(self._live) - len(self._leaving) - self._live_runs_max
-        if excess <= 0:
-            return
-        for run_id, live in self._live.items():
-            run = self._lookup(run_id)
-            if run_id in self._leaving or live.is_busy or live.is_stale or run is None:
-                continue
-            if run.status is Status.SUSPENDED:
-                self._leaving.add(run_id)
-                self._owe(ops.Release(run_id=run_id, at=self._clock.now(), claim=live.claim))
-                excess -= 1
-                if excess <= 0:
-                    return
+        """Give up runs that wait, if too many are here: whoever can go on with them takes them."""
+        for run_id in self._eviction.chosen(len(self._live), self._may_leave):
+            self._owe(ops.Release(run_id=run_id, at=self._clock.now(), claim=self._live[run_id].claim))
+
+    def _may_leave(self, run_id: str) -> bool:
+        live, run = self._live.get(run_id), self._lookup(run_id)
+        if live is None or run is None or live.is_busy or live.is_stale:
+            return False
+        return run.status is Status.SUSPENDED
 
     def _drop(self, run_id: str) -> None:
         live = self._live.get(run_id)
@@ -593,23 +639,25 @@ class OperationHost:
         self._close(run_id)
         self._dropped(run_id, until)
 
-    def _hold(self, run_id: str, claim: int, reason: str, live: LiveOperation | None = None) -> None:
-        if live is not None:
-            live.close()
-        fingerprint = live.operation.fingerprint if live is not None else ""
-        hold = Hold(kind="blocked", reason=reason, fingerprint=fingerprint, at=self._clock.now())
-        self._owe(ops.SetHold(run_id=run_id, at=hold.at, hold=hold, claim=claim))
+    def _hold(self, live: LiveOperation, reason: str, *, is_staged: bool = False) -> None:
+        live.close()
+        self._holds.set(
+            live.id,
+            live.claim,
+            reason,
+            fingerprint=live.operation.fingerprint,
+            view=replace(live.view(self._clock.now()), events=tuple(live.events)),
+            strategy=live.plan.strategy,
+            is_staged=is_staged or live.staged is not None,
+        )
 
     def _close(self, run_id: str) -> None:
-        self._leaving.discard(run_id)
+        self._eviction.forget(run_id)
+        self._blame.forget(run_id)
         self._loading.pop(run_id, None)
         self._told.pop(run_id, None)
         live = self._live.pop(run_id, None)
         if live is None:
             return
         live.close()
-        if (execution := live.execution) is not None:
-            live.execution = None
-            execution.drop()
-            self._queued.pop(execution, None)
-            self._inactive(execution)
+        self._slots.forget(live)

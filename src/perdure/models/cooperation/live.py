@@ -3,20 +3,21 @@ word arrives; and what it is about to write."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from perdure.coordinator.timers import Timer
 from perdure.kernel.ops import Settle, Tell
-from perdure.kernel.records import Staged
+from perdure.kernel.records import Run, Staged
+from perdure.kernel.records import Wait as KernelWait
 from perdure.kernel.status import Status
+from perdure.models.cooperation.attempts import Attempts
+from perdure.models.cooperation.children import Child, Children
 from perdure.models.cooperation.define import Operation, Plan
 from perdure.models.cooperation.events import (
     SLEEP_TOPIC,
+    EventType,
     Lineage,
     Message,
     MessageEvent,
@@ -27,27 +28,17 @@ from perdure.models.cooperation.failures import Failure, source_of
 from perdure.models.cooperation.gathering import wake_of
 from perdure.models.cooperation.moves import (
     Ask,
-    Child,
     Handle,
     Invoke,
     NewRun,
     OperationRun,
     Undo,
 )
-from perdure.models.cooperation.progress import Folding, Progress
-from perdure.models.transacting import Fate
+from perdure.models.cooperation.progress import Folding, Progress, Window
+from perdure.models.cooperation.rows import StoredScopes
+from perdure.ports import TimerHandle
 
 Code = Invoke | Handle | Undo  # moves that name code to be run
-
-_RANKS: Final = {
-    State.CREATED: 0,
-    State.ACTIVE: 1,
-    State.COMMITTED: 2,
-    State.ROLLING_BACK: 3,
-    State.ROLLED_BACK: 4,
-    State.ROLLBACK_FAILED: 4,
-    State.DISMISSED: 4,
-}
 
 
 class News(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -63,9 +54,39 @@ class LiveOperation:
     """One run. It does one thing at a time: it runs code, or has something committed, or waits."""
 
     __slots__ = (
-        "asks", "children", "claim", "events", "execution", "folding", "handler", "has_waited", "heard", "id",
-        "in_commit", "is_closed", "is_stale", "is_undone", "lineage", "message", "operation", "origin", "returned",
-        "staged", "stopped", "timer", "told", "topics", "until", "values", "wakes",
+        "asked",
+        "asks",
+        "attempts",
+        "children",
+        "claim",
+        "dismissed",
+        "events",
+        "execution",
+        "folding",
+        "handler",
+        "has_waited",
+        "heard",
+        "id",
+        "in_commit",
+        "is_closed",
+        "is_drafting",
+        "is_stale",
+        "is_undone",
+        "joined",
+        "landing",
+        "lineage",
+        "message",
+        "operation",
+        "origin",
+        "returned",
+        "staged",
+        "stopped",
+        "timer",
+        "told",
+        "topics",
+        "until",
+        "values",
+        "wakes",
     )  # fmt: skip
 
     def __init__(
@@ -96,22 +117,30 @@ class LiveOperation:
         self.events = list(events)
         self.told = told
         self.asks = asks
-        self.children = {child.lineage[-1]: child for child in children}
+        self.children = children if isinstance(children, Children) else Children(children)
         self.wakes = wakes or {}
         self.topics = topics or {}  # of what it has emitted
         self.returned = frozenset(returned)
-        self.values = list(values)  # its own and its children's
+        self.values = {value.key: value for value in values}  # its own and its children's
         self.has_waited = has_waited
         self.until: int | None = None  # the time in the store at which it goes on by itself
-        self.stopped: set[str] = set()  # called runs that were told to stop
+        # The window whose called runs were told to stop, whose missing children were told not to begin, and that was
+        # compared with which version of the book of handlers.
+        self.stopped: Window | None = None
+        self.dismissed: Window | None = None
+        self.joined: tuple[Window, int] | None = None
         self.heard = 0  # how often it has got word
+        self.asked = 0  # and how often it had when it was last asked to give up
+        self.landing: Callable[[], None] | None = None  # writes what code came to, once the run has been read anew
         self.in_commit = False
         self.is_closed = False
+        self.is_drafting = False  # What it is about to write takes more than one turn of the loop.
         self.is_stale = False  # It is being read anew.
         self.is_undone = False  # It was told so.
         self.staged: Staged | None = None  # what code of it came to that has not become rows yet
+        self.attempts: Attempts | None = None  # at code that has not come to its end
         self.execution: Any = None
-        self.timer: Timer | None = None
+        self.timer: TimerHandle | None = None
         self.folding: Folding | None = None
 
     @property
@@ -128,9 +157,20 @@ class LiveOperation:
             self.folding = folding
         return self.folding
 
+    def position_of(self, code: Code) -> str:
+        """Where code stands that comes next: the same for all its attempts, and for no other execution."""
+        return f"{code.name}[{self.progress.next_seq - 1}]"
+
+    def is_pausing(self, code: Code, now: int) -> bool:
+        """Whether code has failed, and its next attempt is not due yet."""
+        attempts = self.attempts
+        return attempts is not None and attempts.due_at > now and attempts.position == self.position_of(code)
+
     def forget(self) -> None:
-        """What it was about to write is not written: its rows are those that it had before."""
+        """What it was about to write is not written: its rows and its children are those that it had before."""
         self.folding = None
+        self.children.discard()
+        self.joined = None
 
     @property
     def plan(self) -> Plan:
@@ -138,56 +178,59 @@ class LiveOperation:
 
     @property
     def is_busy(self) -> bool:
-        return self.in_commit or self.execution is not None
+        return self.in_commit or self.execution is not None or self.landing is not None or self.is_drafting
 
     @property
     def source(self) -> str:
         return source_of(self.handler, self.id)
 
-    def view(self, now: int, children: Iterable[Child] = ()) -> OperationRun:
-        """As the rules see it, with children that are about to be written. Its rows are not in it: its progress is
-        what they come to."""
+    def view(self, now: int, children: Children | None = None) -> OperationRun:
+        """As the rules see it, with children that are about to be written, or with those that are given. Its rows are
+        not in it: its progress is what they come to."""
         return OperationRun(
             lineage=self.lineage,
             handler=self.handler,
             origin=self.origin,
             told=self.told,
             asks=self.asks,
-            children=(*self.children.values(), *children),
+            children=self.children if children is None else children,
             wakes=self.wakes,
             returned=self.returned,
             now=now,
         )
 
-    def with_news(self, news: Iterable[News]) -> list[Child]:
-        """Its children after they were heard of."""
-        children = dict(self.children)
-        for one in news:
-            child = children.get(one.run_id)
-            if child is not None and _RANKS[one.state] > _RANKS[child.state]:
-                children[one.run_id] = replace(child, state=one.state, failure=one.failure)
-        return list(children.values())
+    def topics_of_children(self) -> dict[str, str]:
+        """The topic of the message that each child handles, by the child's id."""
+        return {child.id: self.topics.get(child.message_id, "") for child in self.children}
 
     def hear(self, news: News) -> bool:
         """Take in what a child has become; False if there is no such child."""
-        if news.run_id not in self.children:
+        child = self.children.get(news.run_id)
+        if child is None:
             return False
-        self.children = {child.lineage[-1]: child for child in self.with_news([news])}
-        known = {(value.lineage, value.variable) for value in self.values}
-        self.values += [value for value in news.values if (value.lineage, value.variable) not in known]
+        self.children.put(child.become(news.state, news.failure))
+        for value in news.values:
+            self.values.setdefault(value.key, value)
         return True
+
+    def ask(self, ask: Ask) -> None:
+        """Take in what is asked of it, or of a run above it, once: what concerns this run most counts."""
+        same = [known for known in self.asks if known.failure.place == ask.failure.place]
+        if all(known.depth < ask.depth for known in same):
+            self.asks = (*(known for known in self.asks if known not in same), ask)
 
     def learn(self, view: OperationRun, values: Iterable[ReturnValue]) -> None:
         """Take in what others wrote: what it was told, what is asked of it, what its children have become."""
         self.told = view.told or self.told
         self.asks = view.asks
-        known = {child.lineage[-1]: child for child in view.children}
-        news = [News(child.lineage[-1], child.state, child.failure) for child in known.values()]
-        self.children = {child.lineage[-1]: child for child in self.with_news(news)}
-        for run_id, child in known.items():
-            self.children.setdefault(run_id, child)
-        have = {(value.lineage, value.variable) for value in self.values}
-        self.values += [value for value in values if (value.lineage, value.variable) not in have]
+        for child in view.children:
+            known = self.children.get(child.id)
+            if known is None:
+                self.children.add(child)
+            else:
+                self.children.put(known.become(child.state, child.failure))
+        for value in values:
+            self.values.setdefault(value.key, value)
 
     def close(self) -> None:
         self.is_closed = True
@@ -200,18 +243,20 @@ class Draft:
     """What a run is about to write, in one commit, and what it does then."""
 
     __slots__ = (
-        "began", "children", "code", "failure", "late", "messages", "own", "rows", "runs", "seen", "staged", "state",
-        "status", "stopped", "tells", "until", "until_stored", "values",
+        "asked", "began", "book", "code", "dismissed", "failure", "has_members", "keeps_attempts", "late", "messages",
+        "own", "rows", "runs", "seen", "staged", "state", "status", "stopped", "tells", "until", "until_stored",
+        "values", "wait",
     )  # fmt: skip
 
     def __init__(self, status: Status) -> None:
         self.status = status
+        self.asked = 0  # as LiveOperation.asked when this was drafted
         self.rows: list[MessageEvent] = []  # of its own lineage and of others
         self.own: list[MessageEvent] = []  # those of its own
         self.messages: tuple[Message, ...] = ()
         self.values: tuple[ReturnValue, ...] = ()
         self.runs: tuple[NewRun, ...] = ()
-        self.children: tuple[Child, ...] = ()
+        self.has_members = False  # Mail is left about tokens of these runs.
         self.began: tuple[LiveOperation, ...] = ()  # new runs that this engine takes at once
         self.seen: tuple[tuple[str, str], ...] = ()
         self.tells: tuple[Tell | Settle, ...] = ()
@@ -220,61 +265,67 @@ class Draft:
         self.code: Code | None = None
         self.state: State | None = None  # that it ends in
         self.failure: Failure | None = None
-        self.stopped: list[str] = []  # called runs that are told to stop
+        self.stopped: Window | None = None  # whose called runs are told to stop
+        self.dismissed: Window | None = None  # whose missing children are told not to begin
+        self.book = 0  # the version of the book of handlers that emissions and late runs go by
         self.late: dict[str, str] = {}  # messages that were emitted before, for which there are new runs; their topics
         self.staged = ""  # where what becomes rows now was staged
+        self.keeps_attempts = False  # The code that comes next has been tried before.
+        self.wait: KernelWait | None = None  # what is to be stored of these attempts
 
     @property
     def cause(self) -> str:
         """Why its status changes, for the audit trail."""
         if self.code is not None:
             return self.code.name
+        if self.wait is not None:
+            return "step failed"
         return self.own[-1].type.lower() if self.own else "told"
+
+    @property
+    def begins(self) -> bool:
+        """Whether this is what a run's code begins with: SEEN, and not because it never will."""
+        return bool(self.own) and self.own[0].type is EventType.SEEN and self.state is None
 
     def apply(self, live: LiveOperation) -> None:
         """It is committed."""
         live.events += self.own
-        if self.children:
-            live.children |= {child.lineage[-1]: child for child in self.children}
+        live.children.keep()
         if self.messages:
             live.wakes |= wakes_of(self.messages)
             live.topics |= {message.id: message.topic for message in self.messages}
         if self.values:
             live.returned |= {value.variable for value in self.values}
-            live.values += self.values
+            live.values |= {value.key: value for value in self.values}
         live.until = self.until_stored
-        live.stopped.update(self.stopped)
+        if not self.keeps_attempts:
+            live.attempts = None
+        live.stopped = self.stopped or live.stopped
+        live.dismissed = self.dismissed or live.dismissed
 
 
 def wakes_of(messages: Iterable[Message]) -> dict[str, int]:
     return {message.id: wake_of(message) for message in messages if message.topic == SLEEP_TOPIC}
 
 
-class StepExecution:
-    """Code of a run in flight, for carriers."""
-
-    __slots__ = ("code", "context", "coroutine", "dropped", "fate", "live", "task")
-
-    def __init__(self, live: LiveOperation, code: Code) -> None:
-        self.live = live
-        self.code = code
-        self.coroutine: Any = None
-        self.context: Any = None
-        self.task: asyncio.Future[Any] | None = None
-        self.dropped = False
-        self.fate: Fate | None = None  # of what it writes in a transaction
-
-    @property
-    def label(self) -> str:
-        return f"step {self.code.name!r} of run {self.live.id!r}"
-
-    def suspended(self) -> None:
-        """There is no time limit but the deadlines, which are looked at between steps."""
-
-    def drop(self) -> None:
-        """The outcome no longer matters. What runs in a thread is left to end."""
-        self.dropped = True
-        if self.fate is not None:
-            self.fate.give_up()
-        if self.task is not None and not self.task.done():
-            self.task.cancel()
+def revived(
+    operation: Operation[Any], run: Run, view: OperationRun, payload: str, scopes: StoredScopes
+) -> LiveOperation:
+    """A run that is brought back to life from its rows."""
+    mine = {run.id, *(child.lineage[-1] for child in view.children)}
+    return LiveOperation(
+        operation=operation,
+        lineage=view.lineage,
+        claim=run.claim,
+        origin=view.origin,
+        payload=payload,
+        events=view.events,
+        told=view.told,
+        asks=view.asks,
+        children=view.children,
+        wakes=dict(view.wakes),
+        topics={message.id: message.topic for message in scopes.messages},
+        returned=view.returned,
+        values=[value for value in scopes.values if value.lineage[-1] in mine],
+        has_waited=True,
+    )

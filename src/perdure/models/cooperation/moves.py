@@ -6,16 +6,16 @@ what came of it goes back to the rules.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from msgspec import Struct, field
 
+from perdure.models.cooperation.children import Child, Children
 from perdure.models.cooperation.context import EMPTY, Context
-from perdure.models.cooperation.define import NextStep
 from perdure.models.cooperation.events import Lineage, Message, MessageEvent, ReturnValue, State
 from perdure.models.cooperation.failures import Failure, source_of
-from perdure.models.cooperation.scope import Call, Emission
+from perdure.models.cooperation.scope import Call, Emission, NextStep
 
 
 class NewRun(Struct, frozen=True, kw_only=True, gc=False):
@@ -26,29 +26,19 @@ class NewRun(Struct, frozen=True, kw_only=True, gc=False):
     message_id: str
     is_call: bool = False  # It is of a function or a graph, which knows nothing of messages.
     call: Call | None = None  # what it is to be started with
+    tokens: tuple[str, ...] = ()  # names of cancellation tokens that it has, and that the emitter does not have
 
     @property
     def id(self) -> str:
         return self.lineage[-1]
 
 
-class Child(Struct, frozen=True, kw_only=True, gc=False):
-    """A run that handles something that this run has emitted."""
-
-    message_id: str
-    handler: str
-    lineage: Lineage
-    state: State
-    failure: Failure | None = None
-    is_call: bool = False
-
-
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """Somebody wants the run to give up: a cancellation of its lineage or of one above it, or the rollback of a run
-    above it that had not finished (`lineage` is that run's)."""
+    above it that had not finished. `depth` is the number of ids in the lineage that it was asked of."""
 
     kind: Literal["cancel", "rollback"]
-    lineage: Lineage
+    depth: int
     failure: Failure
 
 
@@ -62,7 +52,7 @@ class OperationRun(Struct, frozen=True, kw_only=True, gc=False):
     events: tuple[MessageEvent, ...] = ()
     told: MessageEvent | None = None
     asks: tuple[Ask, ...] = ()
-    children: tuple[Child, ...] = ()
+    children: Children = field(default_factory=Children)
     wakes: Mapping[str, int] = field(default_factory=dict)
     returned: frozenset[str] = frozenset()  # the names of what it has returned so far
     now: int
@@ -117,6 +107,7 @@ class Handle(Move, frozen=True, kw_only=True, gc=False):
     context: Context
     rolling_back: bool = False
     text: str = ""  # the phase of the rollback that it is asked in
+    next_step: int | None = None  # where the step said to go on, as a place in the plan
 
 
 class Undo(Move, frozen=True, kw_only=True, gc=False):
@@ -156,16 +147,15 @@ class Finish(Move, frozen=True, kw_only=True, gc=False):
 
 
 class Wait(Move, frozen=True, kw_only=True, gc=False):
-    """Nothing to do until one of these children changes, something is asked, or the time has come."""
+    """Nothing to do until a child changes, something is asked, or the time has come."""
 
-    children: tuple[Child, ...] = ()
     until: int | None = None
 
 
 class Dismiss(Move, frozen=True, kw_only=True, gc=False):
     """Have these children never begin, unless they have; then look again. Each child's own writer decides."""
 
-    children: tuple[Child, ...]
+    children: Collection[Child]
 
 
 class Block(Move, frozen=True, kw_only=True, gc=False):

@@ -3,7 +3,8 @@ done. A pure fold, the same live and after a crash."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -35,6 +36,7 @@ class Instance(Struct, frozen=True, kw_only=True, gc=False):
     call: int | None = None
     emitted: tuple[str, ...] = ()
     next_step: int | None = None
+    is_numbered: bool = False  # An earlier version stored where it goes on as a number alone.
 
     @property
     def text(self) -> str:
@@ -75,6 +77,7 @@ class Progress(Struct, frozen=True, kw_only=True, gc=False):
     recorded: tuple[Failure, ...] = ()  # what could not be undone and was passed over
     next_seq: int = 1
     state: State = State.CREATED
+    misfit: str = ""  # how the order of what was executed differs from that of the code
 
     @property
     def phase(self) -> Phase:
@@ -94,8 +97,8 @@ class Folding:
     """A fold that rows are added to as they come: a run of many steps need not be folded anew for each of them."""
 
     __slots__ = (
-        "_context", "_done", "_emitted", "_instances", "_last_seq", "_plan", "_progress", "_recorded", "_rollback",
-        "_state", "_told", "_window",
+        "_context", "_done", "_emitted", "_instances", "_last_seq", "_misfit", "_phases", "_plan", "_progress",
+        "_recorded", "_rollback", "_state", "_told", "_window",
     )  # fmt: skip
 
     def __init__(self, plan: Plan) -> None:
@@ -106,10 +109,12 @@ class Folding:
         self._window: Window | None = None
         self._context = EMPTY
         self._rollback: MessageEvent | None = None
+        self._phases: tuple[Phase, ...] = ()
         self._done = 0
         self._recorded: list[Failure] = []
         self._last_seq = 0
         self._state = State.CREATED
+        self._misfit = ""
         self._progress: Progress | None = None
 
     def add(self, row: MessageEvent) -> None:
@@ -127,6 +132,7 @@ class Folding:
             self._suspended(row)
         elif kind is EventType.ROLLING_BACK:
             self._rollback = row
+            self._phases = phases_of(self._plan, self._instances)  # On the way back no instance is added.
             self._window = None
             self._emitted, self._told = [], []
             self._state = State.ROLLING_BACK
@@ -140,7 +146,10 @@ class Folding:
     def _suspended(self, row: MessageEvent) -> None:
         call = row.child_failure_handler_iteration
         if self._rollback is None:
-            self._instances.append(_instance(self._plan, row, self._instances, tuple(self._emitted)))
+            instance = _instance(self._plan, row, self._instances, tuple(self._emitted))
+            if call is None and not self._misfit:
+                self._misfit = _misfit(self._plan, self._instances, instance.index)
+            self._instances.append(instance)
         else:
             self._done += call is None
             if row.exception is not None:
@@ -161,11 +170,12 @@ class Folding:
                 window=self._window,
                 context=self._context,
                 rollback=self._rollback,
-                phases=phases_of(self._plan, self._instances) if self._rollback is not None else (),
+                phases=self._phases,
                 done=self._done,
                 recorded=tuple(self._recorded),
                 next_seq=self._last_seq + 1,
                 state=self._state,
+                misfit=self._misfit,
             )
         return self._progress
 
@@ -184,8 +194,45 @@ def _instance(plan: Plan, row: MessageEvent, before: Sequence[Instance], emitted
         iteration=before[-1].iteration if call is not None else iteration_of(plan, before, index),
         call=call,
         emitted=emitted,
-        next_step=row.next_step,
+        next_step=_next_step(plan, row),
+        is_numbered=row.next_step is not None and not row.next_name,
     )
+
+
+def _next_step(plan: Plan, row: MessageEvent) -> int | None:
+    """Where to go on after a step, as a place in the plan. Raises Mismatch."""
+    if row.next_step is None:
+        return None
+    if not row.next_name:
+        return row.next_step
+    try:
+        return plan.index_of(row.next_name)
+    except LookupError:
+        raise Mismatch(
+            f"this run is to go on with step {row.next_name!r} after {row.step!r}, which operation {plan.handler!r} "
+            f"does not have any more; it has {_listed(node.name for node in plan.nodes)}"
+        ) from None
+
+
+def _misfit(plan: Plan, before: Sequence[Instance], index: int) -> str:
+    """How the order of the steps that a run has executed differs from that of the code; "" if it does not."""
+    if any(one.is_numbered for one in before[-2:]):
+        return ""  # What the number meant is not known, and the rows say what came next.
+    expected = following(plan, before)
+    if expected == index:
+        return ""
+    executed = [one.name for one in before if one.call is None]
+    after = f"after {executed[-1]!r}" if executed else "first"
+    comes = repr(plan.nodes[expected].name) if expected < len(plan.nodes) else "the end"
+    return (
+        f"{after} this run has executed {plan.nodes[index].name!r}, and in operation {plan.handler!r} comes {comes}; "
+        f"the run executed {_listed([*executed, plan.nodes[index].name])}, and the code has "
+        f"{_listed(node.name for node in plan.nodes)}"
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def iteration_of(plan: Plan, before: Sequence[Instance], index: int) -> int:
@@ -237,5 +284,5 @@ def phases_of(plan: Plan, instances: Sequence[Instance]) -> tuple[Phase, ...]:
 
 def _cleaned(instances: Sequence[Instance], place: int) -> bool:
     """Whether the step's finally was run after this instance of it."""
-    later = [one for one in instances[place + 1 :] if one.call is None]
-    return bool(later) and later[0].index == instances[place].index + 1
+    later = next((one for one in islice(instances, place + 1, None) if one.call is None), None)
+    return later is not None and later.index == instances[place].index + 1

@@ -10,8 +10,17 @@ from typing import Final
 
 import msgspec
 
-from perdure.models.cooperation.context import EXEMPT, HAPPY_DEADLINE, ROLLBACK_DEADLINE, Context
-from perdure.models.cooperation.events import SLEEP_TOPIC, EventType, Lineage, Message, MessageEvent
+from perdure.kernel.cooperation import depth_of
+from perdure.models.cooperation.context import (
+    EXEMPT,
+    HAPPY_DEADLINE,
+    NOT_BEFORE,
+    ROLLBACK_DEADLINE,
+    CancellationToken,
+    Context,
+    token_names,
+)
+from perdure.models.cooperation.events import SLEEP_TOPIC, EventType, Kinship, Lineage, Message, MessageEvent
 from perdure.models.cooperation.failures import DISMISSED, Failure
 from perdure.models.cooperation.strategies import Pending, Registry, Strategy
 
@@ -54,9 +63,11 @@ class _Rows:
         self.seen: dict[Pair, MessageEvent] = {}
         self.dismissed: set[Pair] = set()
         self.by_lineage: dict[Lineage, list[MessageEvent]] = {}
+        self.by_id: dict[str, list[MessageEvent]] = {}
         self.seen_by_message: dict[str, list[MessageEvent]] = {}
         for row in sorted(events, key=lambda row: (row.cooperation_lineage, row.seq)):
             self.by_lineage.setdefault(row.cooperation_lineage, []).append(row)
+            self.by_id.setdefault(row.cooperation_lineage[-1], []).append(row)
             if row.type is EventType.EMITTED:
                 self.emitted[row.message_id] = row
             elif row.type is EventType.ROLLBACK_EMITTED:
@@ -66,6 +77,8 @@ class _Rows:
                 self.seen_by_message.setdefault(row.message_id, []).append(row)
             elif row.type is EventType.CANCELLATION_REQUESTED and _type(row.exception) == DISMISSED:
                 self.dismissed.add((row.message_id, row.coroutine_name or ""))
+
+        self.kinship = Kinship(self.by_lineage)
 
     def takers(self, message_id: str) -> list[str]:
         return [row.coroutine_name or "" for row in self.seen_by_message.get(message_id, ())]
@@ -83,7 +96,8 @@ class _Rows:
             return seen.message_id in self.told
         window = self._window(own)
         if window is None:
-            return True
+            begins_at = self._begins_at(seen.message_id)
+            return rolling_back or now >= begins_at or bool(strategy.heeds(self._reasons(own, rolling_back, now)))
         emitted, told, since = window
         if not emitted and not told:
             return True
@@ -97,6 +111,10 @@ class _Rows:
             return True
         pending = Pending(missing=tuple(missing), giving_up=giving_up, rolling_back=rolling_back, since=since, now=now)
         return strategy.goes_on(pending)
+
+    def _begins_at(self, message_id: str) -> int:
+        context = self.emitted[message_id].context
+        return 0 if context is None else context.get(NOT_BEFORE) or 0
 
     def _window(self, own: list[MessageEvent]) -> tuple[list[str], list[str], int] | None:
         """What was emitted, and told to roll back, between the last SUSPENDED but one and the last; its time."""
@@ -127,7 +145,7 @@ class _Rows:
                         continue
                     seen = self.seen.get((message_id, handler))
                     rows = self.by_lineage.get(seen.cooperation_lineage, []) if seen else []
-                    types = {row.type for row in rows if len(row.cooperation_lineage) == len(lineage) + 1}
+                    types = {row.type for row in rows if row.cooperation_lineage[-2] == lineage[-1]}
                     # Rolling back ends what was committed: only what came after it counts.
                     is_back = EventType.ROLLING_BACK in types
                     is_done = bool(types & (_UNDONE if is_back else ends))
@@ -151,14 +169,16 @@ class _Rows:
         if rolling_back:
             return found
         exempt = context.get(EXEMPT) or 0
-        for length in range(max(exempt + 1, 1), len(lineage) + 1):
-            above = self.by_lineage.get(lineage[:length], ())
+        for _, id in zip(range(depth_of(lineage), exempt, -1), self.kinship.above(lineage), strict=False):
+            above = self.by_id.get(id, ())
             cancelled = any(
                 row.type is EventType.CANCELLATION_REQUESTED and _type(row.exception) != DISMISSED for row in above
             )
             told = any(row.type is EventType.SEEN and row.message_id in self.told for row in above)
             if cancelled or told:
                 found.append(Failure(type="asked", message=""))
+        tokens = [CancellationToken(name) for name in token_names(self.emitted[own[0].message_id].context)]
+        found += [Failure(type="asked", message="") for token in tokens if token.scope in self.by_id]
         return found
 
 

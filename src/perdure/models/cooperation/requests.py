@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from perdure.errors import Misuse, RunFinished
-from perdure.models.cooperation.context import EMPTY
+from perdure.kernel.cooperation import extended
+from perdure.models.cooperation.context import EMPTY, begun
 from perdure.models.cooperation.define import Plan
 from perdure.models.cooperation.events import (
     ENDED,
     EventType,
+    Kinship,
     Lineage,
     MessageEvent,
     ReturnValue,
     State,
-    covers,
     is_run,
     state_of,
 )
-from perdure.models.cooperation.failures import CANCELLATION_REQUESTED, DISMISSED, ROLLBACK_REQUESTED, Failure
+from perdure.models.cooperation.failures import CANCELLATION_REQUESTED, DISMISSED, ROLLBACK_REQUESTED, Failure, placed
 from perdure.models.cooperation.moves import NewRun, OperationRun, Wait, Writes
 from perdure.models.cooperation.progress import Progress, fold
 from perdure.models.cooperation.rules import next_move, refusal
@@ -43,7 +44,7 @@ def cancel(
         message_id=message_id,
         type=EventType.CANCELLATION_REQUESTED,
         cooperation_lineage=lineage,
-        exception=failure,
+        exception=placed(failure, lineage[-1], 0),
     )
     return (row,)
 
@@ -57,19 +58,25 @@ def roll_back(
     source: str,
 ) -> tuple[MessageEvent, ...]:
     """Undo a hierarchy that has committed, or the part of it below one of its runs. `rows` are those of the hierarchy,
-    `not_taken` its runs that no handler has taken. No rows if one of the runs above or below has not ended."""
+    `not_taken` its runs that no handler has taken. No rows if one of the runs above or below has not ended, or if none
+    of those who handled the message has committed."""
     by_lineage: dict[Lineage, list[MessageEvent]] = {}
     for row in rows:
         by_lineage.setdefault(row.cooperation_lineage, []).append(row)
-    related = [one for one in by_lineage if is_run(one) and (covers(one, lineage) or covers(lineage, one))]
-    waiting = [one for one in not_taken if covers(lineage, one) and state_of(by_lineage.get(one, ())) is State.CREATED]
+    not_taken = list(not_taken)
+    kinship = Kinship([*by_lineage, *not_taken])
+    below = kinship.below(lineage[-1])
+    above = {*kinship.above(lineage)}
+    related = [one for one in by_lineage if is_run(one) and (one[-1] in below or one[-1] in above)]
+    waiting = [one for one in not_taken if one[-1] in below and state_of(by_lineage.get(one, ())) is State.CREATED]
     if waiting or any(state_of(by_lineage[one]) not in ENDED for one in related):
         return ()
     own = by_lineage.get(lineage, [])
     failure = Failure(type=ROLLBACK_REQUESTED, message=reason, source=source)
     if not is_run(lineage):
         emitted = [row for row in own if row.type is EventType.EMITTED]
-        if not emitted or any(row.type is EventType.ROLLBACK_EMITTED for row in own):
+        committed = any(state_of(found) is State.COMMITTED for one, found in by_lineage.items() if one[:-1] == lineage)
+        if not committed or not emitted or any(row.type is EventType.ROLLBACK_EMITTED for row in own):
             return ()
         return (
             MessageEvent(
@@ -77,7 +84,7 @@ def roll_back(
                 message_id=emitted[0].message_id,
                 type=EventType.ROLLBACK_EMITTED,
                 cooperation_lineage=lineage,
-                exception=failure,
+                exception=placed(failure, lineage[-1], _next_seq(own)),
                 context=EMPTY,
             ),
         )
@@ -93,7 +100,7 @@ def roll_back(
             coroutine_name=seen.coroutine_name,
             coroutine_identifier=seen.coroutine_identifier,
             cooperation_lineage=lineage,
-            exception=failure,
+            exception=placed(failure, lineage[-1], _next_seq(own)),
             context=last,
         ),
     )
@@ -103,7 +110,7 @@ def complete(run: OperationRun, values: Sequence[ReturnValue] = ()) -> Writes:
     """An external party has done what the handler was to do: SEEN and COMMITTED. Raises RunFinished, Misuse."""
     _check_not_taken(run)
     rows = (
-        _own(run, 1, EventType.SEEN, context=run.origin.context),
+        _own(run, 1, EventType.SEEN, context=begun(run.origin.context)),
         _own(run, 2, EventType.COMMITTED),
     )
     return Writes(rows=rows, values=tuple(values))
@@ -134,24 +141,26 @@ def dismiss(run: OperationRun) -> tuple[MessageEvent, ...]:
     return (_own(run, 1, EventType.CANCELLATION_REQUESTED, exception=failure, seq=0),)
 
 
-def join(
-    plan: Plan,
-    emitter: OperationRun,
-    message_id: str,
-    handler: str,
-    run_id: str,
-    progress: Progress | None = None,
-) -> NewRun | None:
+def join(plan: Plan, emitter: OperationRun, message_id: str, handler: str, run_id: str) -> NewRun | None:
     """A run for a handler that has registered since the message was emitted; None if its emitter has gone on, is
-    giving up or has such a child already. `progress` is what the emitter's rows come to, where that is known."""
-    progress = progress or fold(plan, emitter.events)
-    known = any(child.message_id == message_id and child.handler == handler for child in emitter.children)
-    if known or progress.rollback is not None or progress.window is None:
+    giving up or has such a child already."""
+    progress = fold(plan, emitter.events)
+    if progress.window is None or message_id not in progress.window.emitted:
         return None
-    still_waits = message_id in progress.window.emitted and isinstance(next_move(plan, emitter, progress), Wait)
-    if not still_waits or emitter.asks or emitter.told is not None:
+    if emitter.children.has(message_id, handler) or not may_be_joined(plan, emitter, progress):
         return None
-    return NewRun(lineage=(*emitter.lineage, run_id), handler=handler, message_id=message_id)
+    return late_run(emitter, message_id, handler, run_id)
+
+
+def may_be_joined(plan: Plan, emitter: OperationRun, progress: Progress) -> bool:
+    """Whether handlers that registered late may still have runs for what the emitter waits for."""
+    if progress.rollback is not None or emitter.asks or emitter.told is not None:
+        return False
+    return isinstance(next_move(plan, emitter, progress), Wait)
+
+
+def late_run(emitter: OperationRun, message_id: str, handler: str, run_id: str) -> NewRun:
+    return NewRun(lineage=extended(emitter.lineage, run_id), handler=handler, message_id=message_id)
 
 
 def _check_not_taken(run: OperationRun) -> None:

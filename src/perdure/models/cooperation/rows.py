@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,11 +13,12 @@ from perdure.kernel.cooperation import (
     OperationRow,
     ReturnValueRow,
     ScopeRows,
+    read_lineage,
     read_origin,
 )
 from perdure.kernel.records import Failure as StoredFailure
 from perdure.kernel.status import Status
-from perdure.models.cooperation.context import EMPTY, Context
+from perdure.models.cooperation.context import EMPTY, Context, token_names
 from perdure.models.cooperation.events import (
     SLEEP_TOPIC,
     EventType,
@@ -26,13 +27,15 @@ from perdure.models.cooperation.events import (
     ReturnValue,
     unique_key,
 )
-from perdure.models.cooperation.failures import Failure, source_of
+from perdure.models.cooperation.failures import Failure, as_stored, placed, source_of, trace
 from perdure.models.cooperation.gathering import Hierarchy
 from perdure.models.cooperation.moves import NewRun
 from perdure.ports import Codec
 
 _decode_failure: Final = msgspec.json.Decoder(Failure).decode
+_NEXT_STEP: Final = "perdure.next_step"  # in the context of a row: the name of the step that comes next
 _decode_context: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_SHOWN_WITH_RUN_MAX: Final = 8  # failures: each run of a hierarchy has such a text, and theirs are in their own
 _ENDED: Final = {"ROLLED_BACK or ROLLBACK_FAILED": "ENDED"}
 
 
@@ -63,17 +66,20 @@ class RowCodec:
             step=row.step,
             cooperation_lineage="/".join(lineage),
             created_at=row.created_at,
-            exception=None if row.exception is None else self.failure(row.exception),
-            context=None if row.context is None else self._context(row.context),
+            exception=None if row.exception is None else self.failure(row.exception, f"{lineage[-1]}/{row.seq}"),
+            context=None if row.context is None else self._context(row.context, row.next_name),
             next_step=row.next_step,
             child_failure_handler_iteration=row.child_failure_handler_iteration,
         )
 
-    def _context(self, context: Context) -> str:
+    def _context(self, context: Context, next_name: str) -> str:
+        if next_name:
+            return self._codec.encode(msgspec.json.encode({**context.values, _NEXT_STEP: next_name}).decode())
         return self._codec.encode(msgspec.json.encode(context.values).decode()) if context.values else self._empty
 
-    def failure(self, failure: Failure) -> str:
-        return self._codec.encode(msgspec.json.encode(failure).decode())
+    def failure(self, failure: Failure, place: str = "") -> str:
+        """For the row at a place: a failure that another row has is a reference to it."""
+        return self._codec.encode(msgspec.json.encode(as_stored(failure, place)).decode())
 
     def value(self, value: ReturnValue) -> ReturnValueRow:
         encoded = self._codec.encode(value.value)
@@ -84,6 +90,7 @@ class RowCodec:
         return Message(id=row.id, topic=row.topic, payload=payload, created_at=row.created_at)
 
     def read_event(self, row: MessageEventRow) -> MessageEvent:
+        context, next_name = (None, "") if row.context is None else self._read_context(row.context)
         return MessageEvent(
             id=row.id,
             seq=row.seq,
@@ -92,20 +99,23 @@ class RowCodec:
             coroutine_name=row.coroutine_name,
             coroutine_identifier=row.coroutine_identifier,
             step=row.step,
-            cooperation_lineage=tuple(row.cooperation_lineage.split("/")),
+            cooperation_lineage=read_lineage(row.cooperation_lineage),
             created_at=row.created_at,
-            exception=None if row.exception is None else self.read_failure(row.exception),
-            context=None if row.context is None else self._read_context(row.context),
+            exception=None if row.exception is None else self.read_failure(row.exception, row.scope, row.seq),
+            context=context,
             next_step=row.next_step,
+            next_name=next_name,
             child_failure_handler_iteration=row.child_failure_handler_iteration,
         )
 
-    def _read_context(self, text: str) -> Context:
+    def _read_context(self, text: str) -> tuple[Context, str]:
         values = _decode_context(self._codec.decode(text))
-        return Context(values) if values else EMPTY
+        next_name = values.pop(_NEXT_STEP, "")
+        return Context(values) if values else EMPTY, next_name
 
-    def read_failure(self, text: str) -> Failure:
-        return _decode_failure(self._codec.decode(text))
+    def read_failure(self, text: str, scope: str, seq: int) -> Failure:
+        """With its place: that of the row itself, unless the row has a reference."""
+        return placed(_decode_failure(self._codec.decode(text)), scope, seq)
 
     def read_value(self, row: ReturnValueRow, run: NewRun) -> ReturnValue:
         value = self._codec.decode(row.value)
@@ -140,6 +150,20 @@ class StoredScopes:
         self.events = [*self.events, *rows_of_call(row, run)]
         if row.status == Status.SUCCEEDED and row.output is not None:
             self.values = [*self.values, codec.read_output(row.output, run)]
+
+    @property
+    def tokens(self) -> set[str]:
+        """The names of the cancellation tokens that messages were emitted with."""
+        return {
+            name
+            for event in self.events
+            if event.type is EventType.EMITTED and event.context is not None and event.context.values
+            for name in token_names(event.context)
+        }
+
+    def add(self, events: Iterable[MessageEvent]) -> None:
+        """Take in rows of other lineages."""
+        self.events = [*self.events, *events]
 
     def hierarchy(self) -> Hierarchy:
         return Hierarchy(self.messages, self.events, self.runs.values(), self.values)
@@ -199,5 +223,5 @@ def key_of(row: MessageEvent) -> str | None:
 
 def outcome_failure(failure: Failure) -> str:
     """The failure as every run has one, whatever its model."""
-    stored = StoredFailure(type=failure.type, message=failure.message, stack=str(failure))
+    stored = StoredFailure(type=failure.type, message=failure.message, stack=trace(failure, _SHOWN_WITH_RUN_MAX))
     return msgspec.json.encode(stored).decode()

@@ -7,19 +7,23 @@ between any two commits leaves rows from which the same next move follows.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from perdure.errors import EngineBug, InvalidArguments
+from perdure.kernel.pieces import Pieces, at_once
+from perdure.models.cooperation.children import Child
 from perdure.models.cooperation.context import (
-    EMPTY,
     EXEMPT,
     HAPPY_DEADLINE,
+    NOT_BEFORE,
     ROLLBACK_DEADLINE,
     Context,
     Deadline,
+    begun,
 )
 from perdure.models.cooperation.define import Plan
-from perdure.models.cooperation.emitting import Emitting, Origin, emit
+from perdure.models.cooperation.emitting import Emitting, Origin, emit_in_pieces
 from perdure.models.cooperation.events import (
     EventType,
     MessageEvent,
@@ -33,13 +37,13 @@ from perdure.models.cooperation.failures import (
     child_failure,
     gave_up,
     parent_said_so,
+    placed,
     rollback_failed,
     to_failure,
 )
 from perdure.models.cooperation.moves import (
     BeginRollback,
     Block,
-    Child,
     Dismiss,
     Finish,
     Handle,
@@ -59,7 +63,7 @@ from perdure.models.cooperation.moves import (
     Writes,
 )
 from perdure.models.cooperation.progress import Mismatch, Progress, Window, fold, following, iteration_of
-from perdure.models.cooperation.strategies import Pending, Strategy
+from perdure.models.cooperation.strategies import Names, Pending, Strategy
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING = Writes()
@@ -91,23 +95,24 @@ def next_move(plan: Plan, run: OperationRun, progress: Progress | None = None) -
 
 def _begin(plan: Plan, run: OperationRun, progress: Progress) -> Move:
     """A run that is told to give up before it was taken never begins, but leaves the rows of one that rolled back."""
-    context = run.origin.context or EMPTY
+    context = begun(run.origin.context)
     if run.told is not None:
         failure = _by_parent(run, run.told)
     elif found := plan.strategy.heeds(reasons(run, context, rolling_back=False)):
         failure = gave_up(found, run.source)
     else:
         return Take(rows=(_row(run, progress.next_seq, EventType.SEEN, context=context),))
-    return Refuse(rows=refusal(run, failure, progress.next_seq), failure=failure)
+    rows = refusal(run, failure, progress.next_seq)
+    return Refuse(rows=rows, failure=rows[1].exception or failure)
 
 
 def refusal(run: OperationRun, failure: Failure, seq: int = 1) -> tuple[MessageEvent, ...]:
     """The rows of a run that never begins, from a number on."""
-    context = run.origin.context or EMPTY
+    first = context = begun(run.origin.context)
     if run.told is not None and run.told.context is not None:
         context = context.plus(run.told.context)
     return (
-        _row(run, seq, EventType.SEEN, context=run.origin.context),
+        _row(run, seq, EventType.SEEN, context=first),
         _row(run, seq + 1, EventType.ROLLING_BACK, exception=failure, context=context),
         _row(run, seq + 2, EventType.ROLLED_BACK),
     )
@@ -115,6 +120,8 @@ def refusal(run: OperationRun, failure: Failure, seq: int = 1) -> tuple[MessageE
 
 def _happy(plan: Plan, run: OperationRun, progress: Progress) -> Move:
     found = heeded(plan, run, progress.context, rolling_back=False)
+    if progress.misfit and not found:
+        return Block(reason=progress.misfit)  # What it has done can be undone, but not gone on from.
     last = progress.instances[-1] if progress.instances else None
     window = progress.window
     if last is not None and window is not None:
@@ -136,9 +143,13 @@ def _happy(plan: Plan, run: OperationRun, progress: Progress) -> Move:
                 attempt=window.calls + 1,
                 failure=failure,
                 context=progress.context,
+                next_step=last.next_step,
             )
     elif found:
         return _begin_rollback(run, progress, gave_up(found, run.source), None)
+    elif (begins_at := run.origin.context and run.origin.context.get(NOT_BEFORE)) and begins_at > run.now:
+        limit = progress.context.get(HAPPY_DEADLINE)
+        return Wait(until=_first(begins_at, None if limit is None else limit.at))
     index = following(plan, progress.instances)
     if index >= len(plan.nodes):
         row = _row(run, progress.next_seq, EventType.COMMITTED, step=last.name if last else None)
@@ -246,17 +257,19 @@ def _begin_rollback(run: OperationRun, progress: Progress, failure: Failure, ste
     if run.told is not None and run.told.context is not None:
         context = context.plus(run.told.context)
     row = _row(run, progress.next_seq, EventType.ROLLING_BACK, step=step, exception=failure, context=context)
-    return BeginRollback(rows=(row,), failure=failure)
+    return BeginRollback(rows=(row,), failure=row.exception or failure)
 
 
-def _end_rollback(run: OperationRun, progress: Progress, failures: Any) -> Finish:
-    step = progress.phase.text if progress.done else None
+def _end_rollback(run: OperationRun, progress: Progress, failures: Any, step: str | None = None) -> Finish:
+    """The end of a rollback. `step` is the phase that failed, unless it is the one whose children were waited for."""
+    if step is None and progress.done:
+        step = progress.phase.text
     if not failures:
         row = _row(run, progress.next_seq, EventType.ROLLED_BACK, step=step)
         return Finish(rows=(row,), state=State.ROLLED_BACK, failure=_cause(progress))
     failure = rollback_failed(failures, _cause(progress), run.source)
     row = _row(run, progress.next_seq, EventType.ROLLBACK_FAILED, step=step, exception=failure)
-    return Finish(rows=(row,), state=State.ROLLBACK_FAILED, failure=failure)
+    return Finish(rows=(row,), state=State.ROLLBACK_FAILED, failure=row.exception)
 
 
 def _cause(progress: Progress) -> Failure:
@@ -282,18 +295,21 @@ def _waiting(
     window = progress.window
     if window is None or not (window.emitted or window.told):
         return None
-    missing, busy = _open(run, window)
+    outstanding = run.children.outstanding(window)
+    missing = outstanding.missing
     limit = progress.context.get(ROLLBACK_DEADLINE if rolling_back else HAPPY_DEADLINE)
     deadline = None if limit is None else limit.at
-    if busy:
-        return Wait(children=tuple(busy + missing), until=None if giving_up else deadline)
-    asleep_until = max((run.wakes[id] for id in window.emitted if id in run.wakes), default=0)
+    if outstanding.busy:
+        return Wait(until=None if giving_up else deadline)
+    # Asked with every news of a child, so this must not go through all messages of the window.
+    fewer = run.wakes if len(run.wakes) < len(window.emitted) else window.emitted
+    asleep_until = max((run.wakes[id] for id in fewer if id in run.wakes and id in outstanding.emitted), default=0)
     if asleep_until > run.now and not giving_up:
-        return Wait(children=tuple(missing), until=_first(asleep_until, deadline))
-    if all(id in run.wakes for id in window.messages):
+        return Wait(until=_first(asleep_until, deadline))
+    if all(id in run.wakes for id in chain(window.emitted, window.told)):
         return None
     pending = Pending(
-        missing=tuple(child.handler for child in missing),
+        missing=Names(missing),
         giving_up=giving_up,
         rolling_back=rolling_back,
         since=window.since,
@@ -301,41 +317,25 @@ def _waiting(
     )
     if not strategy.goes_on(pending):
         until = strategy.looks_again_at(pending)
-        return Wait(children=tuple(missing), until=until if giving_up else _first(until, deadline))
+        return Wait(until=until if giving_up else _first(until, deadline))
     if missing and not giving_up:
-        return Dismiss(children=tuple(missing))
+        return Dismiss(children=missing)
     return None
-
-
-def _open(run: OperationRun, window: Window) -> tuple[list[Child], list[Child]]:
-    """The children of the window that have not begun (what they are to do), and those that have and are not done."""
-    missing: list[Child] = []
-    busy: list[Child] = []
-    for child in run.children:
-        if child.message_id in window.emitted:
-            if child.state is State.CREATED:
-                missing.append(child)
-            elif child.state in (State.ACTIVE, State.ROLLING_BACK):
-                busy.append(child)
-        elif child.message_id in window.told:
-            if child.state in (State.CREATED, State.COMMITTED):
-                missing.append(child)
-            elif child.state in (State.ACTIVE, State.ROLLING_BACK):
-                busy.append(child)
-    return missing, busy
 
 
 def _failed(run: OperationRun, window: Window) -> list[tuple[Failure, bool]]:
     """The failures of the window's children, in the order of emission, and whether something was left undone."""
     found: list[tuple[Failure, bool]] = []
-    if not window.emitted and not window.told:
-        return found
-    for child in run.children:
-        left_undone = child.state is State.ROLLBACK_FAILED and child.message_id in window.messages
-        if left_undone or (child.state is State.ROLLED_BACK and child.message_id in window.emitted):
-            unknown = Failure(type=CHILD_ROLLED_BACK, message=f"{child.handler!r} gave no reason")
-            found.append((child.failure or unknown, left_undone))
+    told = frozenset(window.told)
+    for child in run.children.of(window.messages):
+        left_undone = child.state is State.ROLLBACK_FAILED
+        if left_undone or (child.state is State.ROLLED_BACK and child.message_id not in told):
+            found.append((child.failure or _unknown(child), left_undone))
     return found
+
+
+def _unknown(child: Child) -> Failure:
+    return Failure(type=CHILD_ROLLED_BACK, message=f"{child.handler!r} gave no reason")
 
 
 def heeded(plan: Plan, run: OperationRun, context: Context, *, rolling_back: bool) -> tuple[Failure, ...]:
@@ -356,7 +356,7 @@ def reasons(run: OperationRun, context: Context, *, rolling_back: bool) -> tuple
     asked = [
         ask.failure if ask.kind == "cancel" else parent_said_so(ask.failure, run.source)
         for ask in run.asks
-        if len(ask.lineage) > exempt
+        if ask.depth > exempt
     ]
     told = () if run.told is None else (_by_parent(run, run.told),)
     return (*told, *asked, *missed)
@@ -386,9 +386,20 @@ def after(
     move: Invoke | Handle | Undo,
     outcome: Outcome,
     emitting: Emitting,
-    progress: Progress | None = None,
 ) -> Writes:
     """What is written once the code that a move named has returned or raised."""
+    return at_once(after_in_pieces(plan, run, move, outcome, emitting))
+
+
+def after_in_pieces(
+    plan: Plan,
+    run: OperationRun,
+    move: Invoke | Handle | Undo,
+    outcome: Outcome,
+    emitting: Emitting,
+    progress: Progress | None = None,
+) -> Pieces[Writes]:
+    """As `after`. A step that emits much takes several pieces."""
     progress = progress or fold(plan, run.events)
     if isinstance(outcome, Returned):
         failure = refused(plan, run, move, outcome)
@@ -410,7 +421,7 @@ def after(
                 next_step = progress.instances[-1].next_step if outcome.said is None else target
     emitted = _NOTHING
     if outcome.emissions:
-        emitted = emit(
+        emitted = yield from emit_in_pieces(
             outcome.emissions,
             strategy=plan.strategy,
             emitting=emitting,
@@ -424,6 +435,7 @@ def after(
         step=text,
         context=outcome.context,
         next_step=next_step,
+        next_name=plan.nodes[next_step].name if next_step is not None and next_step < len(plan.nodes) else "",
         child_failure_handler_iteration=call,
     )
     return Writes(
@@ -442,7 +454,7 @@ def refused(plan: Plan, run: OperationRun, move: Move, outcome: Returned) -> Fai
                     f"{run.handler!r} has returned {value.variable!r} before: a name can be returned once per run"
                 )
     except InvalidArguments as error:
-        return to_failure(error, run.source)
+        return to_failure(error, run.source, move.name if isinstance(move, (Invoke, Handle, Undo)) else "")
     return None
 
 
@@ -455,7 +467,8 @@ def _after_raising(
         text = move.text if isinstance(move, (Undo, Handle)) else move.name
         call = move.attempt - 1 if isinstance(move, Handle) else None
         return _passed_over(run, progress, text, failure, call)
-    return _end_rollback(run, progress, [*progress.recorded, failure]).rows[0]
+    step = move.text if isinstance(move, (Undo, Handle)) else move.name
+    return _end_rollback(run, progress, [*progress.recorded, failure], step).rows[0]
 
 
 def readable(run: OperationRun, values: tuple[ReturnValue, ...]) -> tuple[ReturnValue, ...]:
@@ -465,8 +478,15 @@ def readable(run: OperationRun, values: tuple[ReturnValue, ...]) -> tuple[Return
 
 
 def _row(
-    run: OperationRun, seq: int, type: EventType, *, message_id: str | None = None, **columns: Any
+    run: OperationRun,
+    seq: int,
+    type: EventType,
+    *,
+    message_id: str | None = None,
+    exception: Failure | None = None,
+    **columns: Any,
 ) -> MessageEvent:
+    """A row of the run. Its failure is stored here, unless another row has it."""
     return MessageEvent(
         seq=seq,
         message_id=message_id or run.message_id,
@@ -475,5 +495,6 @@ def _row(
         coroutine_identifier=run.lineage[-1],
         cooperation_lineage=run.lineage,
         created_at=run.now,
+        exception=None if exception is None else placed(exception, run.lineage[-1], seq),
         **columns,
     )

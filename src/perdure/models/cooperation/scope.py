@@ -6,24 +6,26 @@ raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from perdure.errors import InvalidArguments, Misuse, UnstorableValue
+from perdure.errors import HierarchyTooDeep, InvalidArguments, Misuse, UnstorableValue
+from perdure.kernel.cooperation import depth_of
 from perdure.models.cooperation.context import (
     EMPTY,
-    HAPPY_DEADLINE,
-    ROLLBACK_DEADLINE,
+    TOKENS,
+    CancellationToken,
     Context,
-    Deadline,
     Key,
     ReadableKey,
-    earlier,
+    bounded,
     independent,
+    time_of,
+    token_names,
 )
 from perdure.models.cooperation.events import CALL_TOPIC, SLEEP_TOPIC, Lineage, ReturnValue
 from perdure.models.cooperation.failures import Failure, gave_up, source_of
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 M = TypeVar("M")
 V = TypeVar("V")
+
+HIERARCHY_LEVELS_MAX: Final = 1_000  # unless an engine allows fewer, or more
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -68,6 +72,13 @@ class Call(Struct, frozen=True, kw_only=True, gc=False):
     input: str
 
 
+class NextStep(Struct, frozen=True):
+    """Which step comes next: the following one, the same one again, or another (by its number from 0, or its name)."""
+
+    kind: Literal["go_on", "repeat", "go_to"]
+    target: int | str | None = None
+
+
 class Emission(Struct, frozen=True, kw_only=True, gc=False):
     """A message to be emitted, with the context its handlers begin with. `root` is the new id that is the lineage of an
     emission on the global scope. The message of a `call` has no handlers, but a run of its own id."""
@@ -99,8 +110,11 @@ class Scope:
         now: int,
         ids: Callable[[], str],
         rolling_back: bool = False,
+        next_step: NextStep | None = None,
         returned: Sequence[ReturnValue] = (),
+        topics: Mapping[str, str] | None = None,
         reasons: Callable[[Context], Sequence[Failure]] = lambda _: (),
+        levels_max: int = HIERARCHY_LEVELS_MAX,
     ) -> None:
         self.lineage = lineage
         self.handler = handler
@@ -108,12 +122,15 @@ class Scope:
         self.iteration = iteration  # how often in a row this step has run before
         self.context = context
         self.rolling_back = rolling_back
+        self.next_step = next_step  # where the step said to go on: for its answer to a child's failure
         self.emissions: list[Emission] = []
         self.values: list[ReturnValue] = []
         self._now = now
         self._ids = ids
         self._returned = returned
+        self._topics = topics or {}  # of the messages that children handle, by the children's ids
         self._reasons = reasons
+        self._levels_max = levels_max
 
     @property
     def run_id(self) -> str:
@@ -124,17 +141,90 @@ class Scope:
         """When the step was begun, in microseconds since the epoch."""
         return self._now
 
-    def emit(self, topic: Topic[M], message: M, *, context: Context = EMPTY) -> Emission:
-        """Emit a message in this scope: its handlers are this run's children, and the next step waits for them."""
-        return self._emit(topic, message, context, None)
+    @property
+    def tokens(self) -> tuple[CancellationToken, ...]:
+        """The cancellation tokens of this run: those of the run that emitted its message, and those that the message
+        was emitted with."""
+        return tuple(CancellationToken(name) for name in token_names(self.context))
 
-    def emit_globally(self, topic: Topic[M], message: M, *, context: Context = EMPTY) -> Emission:
+    def emit(
+        self,
+        topic: Topic[M],
+        message: M,
+        *,
+        context: Context = EMPTY,
+        deadline: datetime | timedelta | None = None,
+        rollback_deadline: datetime | timedelta | None = None,
+        delay: timedelta | None = None,
+        tokens: Iterable[CancellationToken] = (),
+    ) -> Emission:
+        """Emit a message in this scope: its handlers are this run's children, and the next step waits for them.
+
+        What handles it, and all below, is to be done by the `deadline`, and undone by the `rollback_deadline` if it
+        comes to that; the earliest one counts. Its handlers begin after the `delay`, not before. They have these
+        `tokens` beside those of this run, and give up when one of them is cancelled. Raises InvalidArguments,
+        UnstorableValue; HierarchyTooDeep if its handlers would be more than the engine's `hierarchy_levels_max` below
+        the root.
+        """
+        limits = self._bounded(context, deadline, rollback_deadline, delay, tokens)
+        return self._emit(topic, message, limits, None)
+
+    def emit_globally(
+        self,
+        topic: Topic[M],
+        message: M,
+        *,
+        context: Context = EMPTY,
+        deadline: datetime | timedelta | None = None,
+        rollback_deadline: datetime | timedelta | None = None,
+        delay: timedelta | None = None,
+        tokens: Iterable[CancellationToken] = (),
+    ) -> Emission:
         """Emit a message as the root of a hierarchy of its own. Nobody waits for it, and it is not rolled back with
-        this run; but it is emitted in the same commit, or not at all."""
-        return self._emit(topic, message, context, self._ids())
+        this run; but it is emitted in the same commit, or not at all. It has the given `tokens` only: pass
+        `scope.tokens` to have it cancelled with this run. Otherwise as `emit`."""
+        limits = self._bounded(context, deadline, rollback_deadline, delay, tokens)
+        return self._emit(topic, message, limits, self._ids())
+
+    def _bounded(
+        self,
+        context: Context,
+        deadline: datetime | timedelta | None,
+        rollback_deadline: datetime | timedelta | None,
+        delay: timedelta | None,
+        tokens: Iterable[CancellationToken] = (),
+    ) -> Context:
+        if deadline is None and rollback_deadline is None and delay is None and tokens == ():
+            return context
+        return bounded(
+            context,
+            now=self._now,
+            source=source_of(self.handler, self.run_id),
+            deadline=deadline,
+            rollback_deadline=rollback_deadline,
+            delay=delay,
+            tokens=tokens,
+        )
+
+    def _check_level(self, what: str) -> None:
+        """Raise HierarchyTooDeep if children of this run would be too far down. What a rollback emits may be further
+        down by a tenth, so that what the last level did can be undone."""
+        level = depth_of(self.lineage)  # of the children: the lineage of a run of the first level has two ids
+        allowed = self._levels_max + (self._levels_max // 10 + 1 if self.rolling_back else 0)
+        if level > allowed:
+            raise HierarchyTooDeep(
+                f"step {self.step!r} of {self.handler!r} {what}, {level:,} levels below the root of its hierarchy, "
+                f"which may have {allowed:,}. If operations emit to each other without end, have one of them stop, or "
+                "use scope.emit_globally(…), which begins a hierarchy of its own; if it is to be this deep, set "
+                "Engine(hierarchy_levels_max=…)",
+                level=level,
+                levels_max=allowed,
+            )
 
     def _emit(self, topic: Topic[M], message: M, context: Context, root: str | None) -> Emission:
-        own = self.context if root is None else independent(self.context)
+        if root is None:
+            self._check_level(f"emits on topic {topic.name!r}")
+        own = independent(self.context) if root is not None else self._inherited()
         emission = Emission(
             message_id=self._ids(),
             topic=topic.name,
@@ -144,6 +234,10 @@ class Scope:
         )
         self.emissions.append(emission)
         return emission
+
+    def _inherited(self) -> Context:
+        """The context for children. What a rollback emits is not stopped by tokens of the run that rolls back."""
+        return self.context.without(TOKENS) if self.rolling_back and self.tokens else self.context
 
     def start(self, call: WorkflowCall) -> Emission:
         """Start a function or a graph as a child: `scope.start(charge(order.id))`. Awaited, it gives the run's id.
@@ -155,12 +249,13 @@ class Scope:
         if not hasattr(call, "workflow") or not hasattr(call, "input"):
             raise Misuse(f"scope.start() takes a called workflow, as in scope.start(charge('o-17')), not {call!r:.80}")
         workflow = call.workflow
+        self._check_level(f"starts {workflow.name!r}")
         what = Call(workflow=workflow.name, version=workflow.version, model=workflow.model, input=call.input())
         emission = Emission(
             message_id=self._ids(),
             topic=CALL_TOPIC,
             payload=msgspec.json.encode({"workflow": what.workflow, "version": what.version}).decode(),
-            context=self.context,
+            context=self._inherited(),
             call=what,
         )
         self.emissions.append(emission)
@@ -172,7 +267,7 @@ class Scope:
 
     def sleep_until(self, time: datetime) -> None:
         """Have the next step wait until then."""
-        self._sleep_until(_microseconds(time))
+        self._sleep_until(time_of(time, self._now, "a time to sleep until"))
 
     def _sleep_until(self, at: int) -> None:
         self.emissions.append(
@@ -191,14 +286,11 @@ class Scope:
 
         When it is missed on the happy path, the run rolls back; on the way back, the rollback has failed.
         """
-        at = self._now + when // _MICROSECOND if isinstance(when, timedelta) else _microseconds(when)
-        mine = Deadline(at=at, source=source_of(self.handler, self.run_id))
         if path not in ("happy", "rollback", "both"):
             raise InvalidArguments(f'a deadline is for the path "happy", "rollback" or "both", not {path!r}')
-        for name, key in (("happy", HAPPY_DEADLINE), ("rollback", ROLLBACK_DEADLINE)):
-            if path in (name, "both"):
-                known = self.context.get(key)
-                self.put(key, mine if known is None else earlier(known, mine))
+        self.context = self._bounded(
+            self.context, None if path == "rollback" else when, None if path == "happy" else when, None
+        )
 
     def give_up_if_needed(self) -> None:
         """Raise what makes the run roll back if it was cancelled or its deadline has passed. For long steps: between
@@ -217,13 +309,29 @@ class Scope:
             raise UnstorableValue(f"the return value {name!r} of {self.handler!r} cannot be stored: {error}") from error
         self.values.append(ReturnValue(lineage=self.lineage, handler=self.handler, variable=name, value=text))
 
-    def returned(self, name: str, type: type[V]) -> list[V]:
-        """What this run's children have returned under a name: of each that has committed, in the order of emission."""
-        found = (value.value for value in self._returned if value.variable == name)
-        return [msgspec.json.decode(text, type=type) for text in found]
+    def returned(
+        self, name: str, type: type[V], *, handler: str | None = None, topic: Topic[Any] | str | None = None
+    ) -> list[V]:
+        """What this run's children have returned under a name: of each that has committed, in the order of emission.
+
+        With a `handler`, only what children of that operation have returned; with a `topic`, only what was returned by
+        children that handle a message of it. Raises UnstorableValue if a value does not fit the type.
+        """
+        wanted = topic if topic is None or isinstance(topic, str) else topic.name
+        return [
+            read_value(value, type)
+            for value in self._returned
+            if value.variable == name
+            and handler in (None, value.handler)
+            and wanted in (None, self._topics.get(value.lineage[-1]))
+        ]
 
 
-def _microseconds(time: datetime) -> int:
-    if time.tzinfo is None:
-        raise InvalidArguments(f"{time!r} has no time zone: say which time is meant, as in datetime.now(UTC)")
-    return round(time.timestamp() * 1_000_000)
+def read_value(value: ReturnValue, type: type[V]) -> V:
+    """A value that a run has returned. Raises UnstorableValue if it does not fit the type."""
+    try:
+        return msgspec.json.decode(value.value, type=type)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise UnstorableValue(
+            f"what {value.handler!r} has returned as {value.variable!r} does not fit the type: {error}"
+        ) from error

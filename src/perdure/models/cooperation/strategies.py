@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
+from itertools import islice
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -20,6 +22,44 @@ class Handlers(Struct, frozen=True, kw_only=True):
     retired: frozenset[str] = frozenset()
 
 
+class Handler(Protocol):
+    """A child, as far as its name goes."""
+
+    @property
+    def handler(self) -> str: ...
+
+
+class Names(Sequence[str]):
+    """The handlers of children, named when they are asked for: how many there are is known without going through
+    them."""
+
+    def __init__(self, children: Collection[Handler]) -> None:
+        self._children = children
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def __iter__(self) -> Iterator[str]:
+        return (child.handler for child in self._children)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice) or place < 0:
+            return tuple(self)[place]
+        found = next(islice(self, place, None), None)
+        if found is None:
+            raise IndexError(place)
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
 class Pending(Struct, frozen=True, kw_only=True):
     """What a suspended run waits for, once none of the children that were taken is still at work.
 
@@ -27,7 +67,7 @@ class Pending(Struct, frozen=True, kw_only=True):
     suspended, both times in microseconds since the epoch.
     """
 
-    missing: tuple[str, ...]
+    missing: Sequence[str]
     giving_up: bool
     rolling_back: bool
     since: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context as CodeContext
 from typing import Any, Final, NoReturn, Protocol
 
@@ -18,14 +19,15 @@ from msgspec import Struct
 from perdure.errors import EngineBug
 from perdure.kernel.records import Engine, Staged
 from perdure.models.cooperation.context import EMPTY, Context
-from perdure.models.cooperation.define import NextStep, Plan
+from perdure.models.cooperation.define import Plan
 from perdure.models.cooperation.events import ReturnValue
+from perdure.models.cooperation.execution import StepExecution
 from perdure.models.cooperation.failures import Failure
-from perdure.models.cooperation.live import Code, StepExecution
+from perdure.models.cooperation.live import Code
 from perdure.models.cooperation.moves import Handle, Invoke, Raised, Returned, Undo
 from perdure.models.cooperation.moves import Outcome as StepOutcome
 from perdure.models.cooperation.progress import Mismatch
-from perdure.models.cooperation.scope import Emission, Scope
+from perdure.models.cooperation.scope import Emission, NextStep, Scope
 from perdure.models.transacting import (
     CodecFailed,
     Fate,
@@ -151,6 +153,8 @@ class _Body:
     def _plain(self, connection: Any) -> Staged:
         name = self._execution.code.name
         scope = self._begin(connection)
+        with suppress(RuntimeError):  # Once the loop is closed, nobody looks at the time.
+            self._owner.loop.call_soon_threadsafe(self._execution.arm)
         holds_writer.set(lambda: name if self._is_running else "")
         with without_loop(name):
             said = self._work.call.plain(scope)
@@ -160,6 +164,7 @@ class _Body:
     async def awaited(self, connection: Any, /) -> Staged:
         try:
             scope = self._begin(connection)
+            self._execution.arm()
             text = self._text(scope, await self._work.call.awaited(scope))
             return self._staged(encoded(self._owner.codec, text, self._refuse))
         except BaseException as error:
@@ -172,6 +177,7 @@ class _Body:
         if not self._fate.reopen():
             raise GivenUp
         self._work.place.connection = connection
+        self._execution.has_store_failed = connection.has_store_failed
         return self._work.scope()
 
     def _text(self, scope: Scope, said: NextStep | None) -> str:
@@ -192,7 +198,7 @@ class _Body:
             position=self._work.position,
             name=self._execution.code.name,
             claim=live.claim,
-            attempt=1,
+            attempt=self._execution.attempt,
             value=text,
             started_at=self._started_at,
             at=self._owner.now(),
@@ -237,7 +243,9 @@ class Transactions:
         """What the code asked for, once it is committed with its writes. Raises what the code raised; CodecFailed."""
         live, code = execution.live, execution.code
         check_form(self._store.transacts, code.name, is_async=work.is_async)
-        fate = execution.fate = Fate()
+        fate = execution.fate
+        if fate is None:
+            raise EngineBug("a step that is not transactional is to run in a transaction")
 
         def ended() -> None:
             work.place.connection = None
@@ -251,6 +259,7 @@ class Transactions:
             prove=self._prove,
             is_dropped=lambda: execution.dropped,
             ended=ended,
+            again=execution.interrupted,
         )
         if end.staged is None:
             raise end.error or EngineBug("a transaction came to nothing")

@@ -17,12 +17,12 @@ from perdure.coordinator.timers import Timers
 from perdure.errors import CommitRefused, EngineStopped, PerdureError, StoreError
 from perdure.kernel.effects import Deliver
 from perdure.kernel.ops import Advance, Due, Op
-from perdure.kernel.records import Outcome, Run
+from perdure.kernel.records import DeadLetter, Event, Outcome, Run, misfit
 from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.commands import Ask
 from perdure.models.functions.identity import check_same
 from perdure.models.functions.runner import LiveRun
-from perdure.models.functions.waiting import EventChoice, Won, child_failed, won_by_end, won_by_event
+from perdure.models.functions.waiting import EventChoice, Won, child_failed, misfit_of, won_by_end, won_by_event
 from perdure.ports import Clock, Codec, Journal, Store
 
 log = logging.getLogger("perdure")
@@ -112,10 +112,11 @@ class Answering:
         at = self._clock.now()
         target, outcome, event = effect.target, effect.outcome, effect.event
         consumed: tuple[str, ...] = ()
-        if target is not None and outcome is not None and outcome[0].status is not Status.SUCCEEDED:
-            consumed = (target,)
+        has_failed = outcome is not None and outcome[0].status is not Status.SUCCEEDED
+        if target is not None and outcome is not None and has_failed and outcome[0].parent_id == live.id:
+            consumed = (target,)  # A run that only looks on takes nothing from the one that it belongs to.
         if target is not None and ask.kind == "child":
-            if consumed or outcome is None:
+            if has_failed or outcome is None:
                 error = child_failed(target, outcome, self._codec)
                 advance = live.ask_done(ask, None, error, at=at, consumed=consumed)
             else:
@@ -127,11 +128,54 @@ class Answering:
             won = won_by_end(effect.option, target, outcome, self._codec)
         elif event is not None:
             won = won_by_event(event, effect.option, self._codec)
+            if ask.kind == "wait" and (wrong := misfit_of(ask.what, won)):
+                self._set_event_aside(live, ask, event, wrong)
+                return
         else:
-            won = Won(option=effect.option, due=ask.what.due_at[effect.option], fired=max(at, live.loop.now()))
+            due = ask.what.due_at[effect.option]
+            won = Won(option=effect.option, due=due, fired=max(live.time(at), due))
         read = () if event is None else (event.id,)
         text = to_json(won).decode()
         self._progressed(live, live.ask_done(ask, text, None, at=at, read=read, consumed=consumed))
+
+    def _set_event_aside(self, live: LiveRun, ask: Ask, event: Event, wrong: str) -> None:
+        """An event does not fit the class by which the run waits for it: make it a dead letter, and wait on.
+
+        A crash before the commit leaves the event where it was, and it is set aside when the run is back.
+        """
+        log.warning(
+            "run %s waits on: %s. The event is now a dead letter: send what was meant, or mend the class and replay it",
+            live.id,
+            wrong,
+        )
+        at = self._now(live)
+        # A retained one is everybody's: each run that cannot take it says so for itself.
+        letter_id = event.id if event.consumed else f"{event.id}@{live.id}"
+        letter = DeadLetter(
+            id=letter_id,
+            name=event.name,
+            value=event.value,
+            fields=event.fields,
+            run_id=live.id,
+            status=misfit(wrong),
+            ended_at=at,
+            consumed=event.consumed,
+            at=event.at,
+        )
+        live.gate.append(lambda: None)
+        self._owe(
+            Advance(
+                run_id=live.id,
+                at=at,
+                claim=live.claim,
+                cause="event set aside",
+                waits=live.waits_again(ask, at),
+                events_read=(event.id,),
+                rejected=(letter,),
+                idle=live.idle,
+            )
+        )
+        self._arm_asks(live, [ask])
 
     async def _fetch_end(self, live: LiveRun, ask: Ask, effect: Deliver) -> None:
         """Read how a run ended that was waited for."""
@@ -140,7 +184,7 @@ class Answering:
             stored = (await self._store.get([target])).get(target)
         except StoreError as error:
             log.warning("run %s could not be read and is tried again: %s", target, error)
-            self._timers.arm(self._clock.now() + 1_000_000, lambda: self._deliver(effect))
+            self._timers.after(1_000_000, lambda: self._deliver_again(live, effect))
             return
         finally:
             live.fetching -= 1
@@ -149,6 +193,12 @@ class Answering:
             return
         ended = None if stored is None else (stored.run, stored.outcome)
         asyncio.get_running_loop().call_soon(self._end_fetched, live, ask, effect, ended)
+
+    def _deliver_again(self, live: LiveRun, effect: Deliver) -> None:
+        """What could not be read the first time. A run that was brought back to life since has asked by itself, and to
+        one that continues as another call the position means something else."""
+        if self._live.get(live.id) is live:
+            self._deliver(effect)
 
     def _end_fetched(self, live: LiveRun, ask: Ask, effect: Deliver, ended: tuple[Run, Outcome] | None) -> None:
         if self._live.get(live.id) is live and live.asks.get(ask.position) is ask and not live.ended:
@@ -174,7 +224,8 @@ class Answering:
             started = await self._submit(start)
             if not started.created:
                 stored = (await self._store.get([start.run_id]))[start.run_id]
-                check_same(stored.run, self._codec.decode(stored.input), start.workflow, ask.what.input)
+                given = ask.what.input
+                check_same(stored.run, self._codec.decode(stored.input), start.workflow, given, ask.what.workflow)
         except EngineStopped as stopped:
             log.warning("child %s is started when its parent goes on: %s", start.run_id, stopped)
             return
@@ -182,7 +233,7 @@ class Answering:
             error = refused
         except StoreError as unavailable:
             log.warning("child %s could not be started and is tried again: %s", start.run_id, unavailable)
-            self._timers.arm(self._clock.now() + 1_000_000, partial(self._arm_asks, live, [ask]))
+            self._timers.after(1_000_000, partial(self._arm_asks, live, [ask]))
             return
         except PerdureError as refused:
             error = refused

@@ -52,10 +52,14 @@ class AskingLoop(GeneratorLoop):
         "_timers",
         "_timers_dropped",
         "at",
+        "elapsed",
         "has_compensations",
+        "has_digests",
+        "instances",
         "keys",
         "payload_max",
         "posts_chars",
+        "rules",
     )
 
     def __init__(self, run_id: str) -> None:
@@ -74,7 +78,9 @@ class AskingLoop(GeneratorLoop):
         self._steps_cancelled: list[str] | None = None
         self._timers_dropped: list[str] | None = None
         self._only_steps = True  # Nothing else was asked for or withdrawn in this activation, as in most.
+        self.elapsed = 0  # The number of the last entry by which somebody's time was up.
         self.has_compensations = False
+        self.has_digests = False  # Whether calls are compared by their arguments; the run's to say.
         self._asks: dict[str, AskFuture] = {}
         self._new_asks: list[Ask] | None = None
         self._asks_withdrawn: list[str] | None = None
@@ -82,6 +88,10 @@ class AskingLoop(GeneratorLoop):
         self.keys: set[str] | None = None  # under which its workflow has published
         self.posts_chars = 0  # of this activation
         self.payload_max = 0  # How many bytes a value may take; the engine's to say.
+        # The names of a graph's executions, by position. Positions of plain callbacks count in the order of happening:
+        # after a retry by hand one may stand for something else.
+        self.instances: dict[str, str] | None = None
+        self.rules = 0  # By which a run of a graph is run: those with which it began.
 
     def pending(self, position: str) -> tuple[str, str] | None:
         """The kind and the name of what is outstanding at `position`."""
@@ -92,6 +102,21 @@ class AskingLoop(GeneratorLoop):
         if (timer := self._timers.get(position)) is not None:
             return "timer", timer.request.name
         return None
+
+    def instance_of(self, position: str) -> str:
+        """What names the execution at `position` in this life of the run: the position itself, in a function."""
+        if self.instances is None:
+            return position
+        if (instance := self.instances.get(position)) is not None:
+            return instance
+        parts = position.split(".", 2)  # One of a task that does a node's work: "c.7.1" in the one at "c.7".
+        outer = self.instances.get(".".join(parts[:2])) if len(parts) == 3 else None
+        return position if outer is None else f"{outer}.{parts[2]}"
+
+    def is_timeout(self, position: str) -> bool:
+        """Whether the timer at `position` bounds something: as those of asyncio do, and no sleep."""
+        timer = self._timers.get(position)
+        return isinstance(timer, DurableTimerHandle) and timer.is_timeout
 
     @property
     def outstanding_steps(self) -> Outstanding[StepRequest]:

@@ -15,7 +15,7 @@ from perdure.kernel.records import Wait
 from perdure.kernel.stock import TASK_EVENT, Task, task_event
 from perdure.models.functions.checks import checked_text
 from perdure.models.functions.commands import Ask
-from perdure.models.functions.context import TimeReached, require_loop, seconds_of
+from perdure.models.functions.context import TimeReached, require_loop, seconds_of, timed_out
 from perdure.models.functions.failures import mark
 from perdure.models.functions.loop import WorkflowLoop
 from perdure.models.functions.publishing import said
@@ -93,7 +93,7 @@ class TaskCall(Struct, frozen=True, kw_only=True):
     def rows(self, run_id: str, ask: Ask, task_id: str) -> tuple[Wait, ...]:
         name = task_event(task_id)
         common: dict[str, Any] = {"run_id": run_id, "position": ask.position, "since": ask.since}
-        waits = [Wait(kind="event", name=name, mode="after_wait", option=0, **common)]
+        waits = [Wait(kind="event", name=name, mode="after_wait", option=0, details=f"queue {self.queue!r}", **common)]
         if self.due_at:
             waits.append(Wait(kind="timer", name="timer", due_at=self.due_at[1], option=1, **common))
         return tuple(waits)
@@ -175,7 +175,7 @@ async def task(
     )
     got = taken(loop, await asked)
     if isinstance(got, TimeReached):
-        raise TimeoutError(f"no answer to {what} came within {timeout}")
+        raise timed_out(TimeoutError(f"no answer to {what} came within {timeout}"))
     if isinstance(got, TaskFailed):
         raise got
     return got

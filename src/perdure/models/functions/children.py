@@ -56,6 +56,7 @@ async def start(
         None if id is None else checked_text(id, "a run's id"),
         checked_tags(tags),
         None if deadline is None else deadline // timedelta(microseconds=1),
+        call.digest_for(loop),
     )
     run_id: str = await loop.ask("start", call.workflow.name, child)
     return ChildHandle(run_id, call.workflow.signature.result)

@@ -49,6 +49,7 @@ class ChildCall(Struct, frozen=True):
     id: str | None = None
     tags: Mapping[str, str] = {}
     deadline_us: int | None = None
+    digest: str = ""  # of its arguments
 
 
 class Post(Struct, frozen=True):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
 from msgspec.json import encode as to_json
 
 from perdure.errors import Misuse, RollbackFailed
+from perdure.kernel.records import Wait
 from perdure.models.functions.context import require_loop
 from perdure.models.functions.define import RunCall, StepCall
+from perdure.models.functions.digests import digest_of
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES
 
 BRANCH = "undo."  # where the positions of a rollback begin
@@ -23,6 +25,7 @@ class Compensation(Struct, frozen=True):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     input: str
+    digest: str = ""  # of its arguments
 
     @property
     def text(self) -> str:
@@ -45,8 +48,18 @@ async def compensate(call: StepCall[Any] | RunCall[Any]) -> None:
         raise Misuse(f"compensate() takes a called step or workflow, as in compensate(release(seat)), not {call!r}")
     input = target.signature.write(call.args, call.kwargs, PAYLOAD_MAX_BYTES)
     args, kwargs = target.signature.read(input)
+    digest = digest_of(target.signature, call.args, call.kwargs) if loop.has_digests else ""
     call.close()
-    await loop.ask("compensate", target.name, Compensation(target, args, kwargs, input))
+    await loop.ask("compensate", target.name, Compensation(target, args, kwargs, input, digest))
+
+
+def is_waiting(waits: Iterable[Wait], now: int) -> bool:
+    """Whether a run that rolls back waits for something, by what is stored of it: for a time, an event, a child or a
+    task, or for the next attempt of a step. Compensations are done one after the other, so nothing else goes on then.
+
+    The wait of a step's next attempt stays stored while that attempt is made, and so does what a step's heartbeats say.
+    """
+    return any(wait.kind != "beat" and (wait.kind != "retry" or (wait.due_at or 0) > now) for wait in waits)
 
 
 async def roll_back(compensations: Sequence[Compensation], policy: str) -> None:

@@ -14,9 +14,12 @@ from msgspec import Struct
 from msgspec.json import decode as from_json
 
 from perdure.errors import Misuse, NotInStep, NotInWorkflow
+from perdure.models.functions.failures import mark
 from perdure.models.functions.loop import WorkflowLoop, running_loop
+from perdure.models.functions.values import to_text
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 _SLEEP_MAX_S = 1000 * 366 * 24 * 3600  # A thousand years: Python has no later dates than 9999.
 
@@ -105,6 +108,14 @@ def require_loop(verb: str) -> WorkflowLoop:
     return loop
 
 
+def timed_out(error: E) -> E:
+    """An exception for whoever's time has just been up. A retry of the run that fails with it begins that time anew."""
+    loop = running_loop()
+    if loop is not None and loop.elapsed:
+        mark(error, loop.elapsed)
+    return error
+
+
 class CurrentStep:
     """The attempt of a step that the calling code belongs to."""
 
@@ -118,6 +129,7 @@ class CurrentStep:
         *,
         run_id: str,
         position: str,
+        key: str,
         name: str,
         attempt: int,
         resources: Callable[[type[Any]], Any],
@@ -133,7 +145,7 @@ class CurrentStep:
         self.position = position
         self.name = name
         self.attempt = attempt
-        self.idempotency_key = f"{run_id}:{position}"
+        self.idempotency_key = key
         self._resources = resources
         self._beat = beat
         self._details = details
@@ -227,28 +239,47 @@ class Describable(Protocol):
 in_step: ContextVar[Describable] = ContextVar("perdure_step")
 
 
+class OperationAttempt(Protocol):
+    """An attempt of a step of an operation."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def payload_max(self) -> int: ...
+
+    position: str
+    details: str | None  # what heartbeats of earlier attempts said, as JSON
+
+    def receive(self, details: str | None) -> None:
+        """A heartbeat, from any thread."""
+
+
 class InOperation:
-    """A step of an operation: it has the engine's resources, a transactional one its `connection`, and nothing else
-    that belongs to a function's step."""
+    """A step of an operation: it has the engine's resources, heartbeats, a transactional one its `connection`, and
+    nothing else that belongs to a function's step."""
 
-    __slots__ = ("_name", "_position", "_resources", "_run_id", "connection")
+    __slots__ = ("_attempt", "_resources", "connection")
 
-    def __init__(self, resources: Callable[[type[Any]], Any], run_id: str, position: str, name: str) -> None:
+    def __init__(self, resources: Callable[[type[Any]], Any], attempt: OperationAttempt) -> None:
         self._resources = resources
-        self._run_id = run_id
-        self._position = position
-        self._name = name
+        self._attempt = attempt
         self.connection: Any = None
 
     def describe(self) -> CurrentStep:
+        attempt = self._attempt
         return CurrentStep(
-            run_id=self._run_id,
-            position=self._position,
-            name=self._name,
-            attempt=1,
+            run_id=attempt.run_id,
+            position=attempt.position,
+            key=f"{attempt.run_id}:{attempt.position}",
+            name=attempt.name,
+            attempt=attempt.attempt,
             resources=self._resources,
-            beat=self._refuse,
-            details=None,
+            beat=self._beat,
+            details=attempt.details,
             append=self._refuse,
             flush=self._refuse,
             stage=self._refuse,
@@ -256,15 +287,18 @@ class InOperation:
             connection=self.connection,
         )
 
+    def _beat(self, details: Any) -> None:
+        attempt = self._attempt
+        what = f"the details of a heartbeat of step {attempt.name!r}"
+        attempt.receive(None if details is None else to_text(details, what, attempt.payload_max))
+
     def _refuse(self, *_: Any) -> Any:
-        raise Misuse(f"{self._name!r} is a step of an operation: heartbeats, streams and artifacts belong to functions")
+        raise Misuse(f"{self._attempt.name!r} is a step of an operation: streams and artifacts belong to functions")
 
 
-def enter_operation(
-    resources: Callable[[type[Any]], Any], context: Context, run_id: str, position: str, name: str
-) -> InOperation:
+def enter_operation(resources: Callable[[type[Any]], Any], context: Context, attempt: OperationAttempt) -> InOperation:
     """Have code that runs in a context know that it is a step of an operation."""
-    place = InOperation(resources, run_id, position, name)
+    place = InOperation(resources, attempt)
     context.run(in_step.set, place)
     return place
 

@@ -20,7 +20,9 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 from perdure.errors import InvalidDefinition, Misuse
 from perdure.kernel.retry import Retry
 from perdure.models.functions.commands import ChildCall
-from perdure.models.functions.loop import running_loop
+from perdure.models.functions.digests import LARGE, SURELY_LARGE_CHARS, digest_of
+from perdure.models.functions.loop import WorkflowLoop, running_loop
+from perdure.models.functions.outlines import Outline
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, UNSTORABLE_TEXT, Signature, local_names
 
 P = ParamSpec("P")
@@ -38,7 +40,7 @@ _WORKFLOWS: weakref.WeakSet[Workflow[Any, Any]] = weakref.WeakSet()
 class StepCall(Coroutine[Any, Any, R_co]):
     """A step with its arguments, to be awaited once. Outside a workflow it runs as the plain function that it is."""
 
-    __slots__ = ("_is_awaited", "_iterator", "args", "kwargs", "step")
+    __slots__ = ("_is_awaited", "_iterator", "args", "digest", "kwargs", "step")
 
     def __init__(
         self, step: Step[Any, R_co], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_awaited: bool = False
@@ -48,6 +50,7 @@ class StepCall(Coroutine[Any, Any, R_co]):
         self.step = step
         self.args = args
         self.kwargs = kwargs
+        self.digest = ""  # of the arguments, once a workflow has asked for it
 
     def __await__(self) -> Generator[Any, Any, R_co]:
         step = self.step
@@ -57,7 +60,10 @@ class StepCall(Coroutine[Any, Any, R_co]):
         loop = running_loop()
         if loop is None:
             return step.plain(self.args, self.kwargs).__await__()
-        self.args, self.kwargs = step.signature.copy(self.args, self.kwargs)
+        args, kwargs = self.args, self.kwargs
+        self.args, self.kwargs, chars = step.signature.copy(args, kwargs)
+        if loop.has_digests:
+            self.digest = LARGE if chars > SURELY_LARGE_CHARS else digest_of(step.signature, args, kwargs)
         return loop.request_step(step.name, self).__await__()
 
     def send(self, value: Any) -> Any:
@@ -189,6 +195,10 @@ class RunCall(Coroutine[Any, Any, R_co]):
         """The arguments as JSON. Raises InvalidArguments, UnstorableValue."""
         return self.workflow.signature.write(self.args, self.kwargs, PAYLOAD_MAX_BYTES)
 
+    def digest_for(self, loop: WorkflowLoop) -> str:
+        """The arguments in short, if the loop's run keeps that."""
+        return digest_of(self.workflow.signature, self.args, self.kwargs) if loop.has_digests else ""
+
     def __await__(self) -> Generator[Any, Any, R_co]:
         if self._iterator is not None:
             raise Misuse(f"this call of workflow {self.workflow.name!r} was awaited before; call the workflow again")
@@ -196,7 +206,7 @@ class RunCall(Coroutine[Any, Any, R_co]):
         if loop is None:
             self._iterator = self.workflow.function(*self.args, **self.kwargs).__await__()
         else:
-            child = ChildCall(self.workflow, self.input(), "awaited")
+            child = ChildCall(self.workflow, self.input(), "awaited", digest=self.digest_for(loop))
             self._iterator = loop.ask("child", self.workflow.name, child).__await__()
         return self._iterator
 
@@ -243,6 +253,11 @@ class Workflow(Generic[P, R]):
         return RunCall(self, args, kwargs)
 
     @cached_property
+    def outline(self) -> Outline | None:
+        """Its definition, if it is data: a run that began with another one does not go on with it."""
+        return None
+
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of its code. Taken when first asked for: what it calls may be defined further down in the module."""
         return _fingerprint(self.function)
@@ -258,6 +273,8 @@ class Workflow(Generic[P, R]):
 
 class Stub(Workflow[P, R]):
     """A workflow whose code is elsewhere: its name, its version, and what it takes and gives."""
+
+    model = ""  # Whoever has the code knows.
 
     def __init__(self, function: Callable[P, Coroutine[Any, Any, R]], **options: Any) -> None:
         super().__init__(function, **options)

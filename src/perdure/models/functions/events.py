@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import weakref
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import Struct, StructMeta
+from msgspec import UNSET, Struct, StructMeta, UnsetType
+from msgspec.structs import replace
 
-from perdure.errors import InvalidArguments, InvalidDefinition
+from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
+from perdure.models.functions.canonical import number_text
 from perdure.models.functions.values import UNSTORABLE_TEXT, Reader
 
 NAME_MAX_CHARS = 500
@@ -49,6 +53,16 @@ def _checked_name(name: object) -> str:
     return name
 
 
+_KINDS: Final[dict[str, weakref.WeakSet[type]]] = {}
+
+
+def _remember(name: str, kind: type) -> None:
+    """Have events that are sent by name alone checked against the class. One defined inside a function is not meant for
+    others."""
+    if "<locals>" not in kind.__qualname__:
+        _KINDS.setdefault(name, weakref.WeakSet()).add(kind)
+
+
 class _EventMeta(StructMeta):
     """Takes the options of an event in its class statement, and leaves the others to msgspec."""
 
@@ -59,23 +73,28 @@ class _EventMeta(StructMeta):
         namespace: dict[str, Any],
         *,
         event_name: str | None = None,
-        expire_after: timedelta | None = None,
-        consume_on_read: bool = True,
-        delivery: Delivery = "after_wait",
-        on_target_terminated: Fallback = "discard",
+        expire_after: timedelta | UnsetType | None = UNSET,
+        consume_on_read: bool | UnsetType = UNSET,
+        delivery: Delivery | UnsetType = UNSET,
+        on_target_terminated: Fallback | UnsetType = UNSET,
         **struct_options: Any,
     ) -> Any:
         struct_options.setdefault("frozen", True)
         cls = super().__new__(mcls, name, bases, namespace, **struct_options)
-        options = EventOptions(
-            name=_checked_name(cls.__qualname__.rpartition(".")[2] if event_name is None else event_name),
-            expire_after=expire_after,
-            consume_on_read=consume_on_read,
-            delivery=delivery,
-            on_target_terminated=on_target_terminated,
-        )
+        given = {
+            "expire_after": expire_after,
+            "consume_on_read": consume_on_read,
+            "delivery": delivery,
+            "on_target_terminated": on_target_terminated,
+        }
+        called = _checked_name(cls.__qualname__.rpartition(".")[2] if event_name is None else event_name)
+        # What is not said here is as the nearest base has it; a name is never inherited.
+        inherited: EventOptions = getattr(cls, OPTIONS, None) or EventOptions(name=called)
+        said = {option: value for option, value in given.items() if value is not UNSET}
+        options = replace(inherited, name=called, **said)
         check_options(options, f"event {cls.__qualname__!r}")
         setattr(cls, OPTIONS, options)
+        _remember(called, cls)
         return cls
 
 
@@ -89,7 +108,7 @@ class Event(Struct, metaclass=_EventMeta):
     `consume_on_read` (True: exactly one waiter gets it; False: all who wait, and later ones by `delivery`, until it
     expires), `delivery` (of those kept: "after_wait" only what is sent once the run waits, "after_create" what is sent
     once the run exists, "all"), `on_target_terminated` (a run ends before it reads it: "discard", "broadcast",
-    "dead_letter").
+    "dead_letter"). A subclass has the options of its base, except for the name, unless it gives others.
     """
 
 
@@ -111,8 +130,15 @@ def options_of(event: Event | NamedEvent | type[Event]) -> EventOptions:
 
 
 @cache
-def reader_of(kind: type[Event]) -> Reader:
+def _reader_of(kind: type[Event]) -> Reader:
     return Reader(kind, f"event {kind.__qualname__!r}")
+
+
+def read_event(kind: type[Event], text: str, name: str) -> Event:
+    """The event that a JSON text stands for. One that was sent by its name alone has no value, and is read as one
+    without fields. Raises UnstorableValue if the text does not fit the class."""
+    event: Event = _reader_of(kind).read("{}" if text == "null" else text, f"the event {name!r}")
+    return event
 
 
 @cache
@@ -136,8 +162,35 @@ def fields_of(value: Any) -> dict[str, str]:
             or isinstance(part, (bool, int, float))
             or (isinstance(part, str) and len(part) <= _FIELD_MAX_CHARS)
         ):
-            found[str(name)] = msgspec.json.encode(part).decode()
+            found[str(name)] = number_text(part) if type(part) is float else msgspec.json.encode(part).decode()
     return found
+
+
+def check_value(event: Event | NamedEvent, text: str) -> None:
+    """Raise InvalidArguments unless the event's JSON text is what its class, or one known here by its name, reads."""
+    if isinstance(event, NamedEvent):
+        check_text(event.name, text)
+    else:
+        _check_readable([type(event)], options_of(event).name, text)
+
+
+def check_text(name: str, text: str) -> None:
+    """As check_value, of an event of which only the name is known. Raises nothing if no class here has it."""
+    kinds = [kind for kind in _KINDS.get(name, ()) if kind is not Event]
+    if kinds:
+        _check_readable(kinds, name, text)
+
+
+def _check_readable(kinds: Sequence[type[Event]], name: str, text: str) -> None:
+    wrong = ""
+    for kind in kinds:
+        try:
+            read_event(kind, text, name)
+        except UnstorableValue as error:
+            wrong = str(error)
+        else:
+            return
+    raise InvalidArguments(f"{wrong}; nothing was sent")
 
 
 def where_of(where: Mapping[str, Any] | None, what: str) -> tuple[tuple[str, str], ...]:
@@ -145,10 +198,17 @@ def where_of(where: Mapping[str, Any] | None, what: str) -> tuple[tuple[str, str
     if not where:
         return ()
     plain = msgspec.to_builtins(dict(where), enc_hook=str)
-    fields = fields_of(plain)
+    fields = fields_of({name: part for name, part in plain.items() if _is_storable(part)})
     if missing := sorted(set(where) - set(fields)):
         raise InvalidArguments(
             f"{what}: where can only ask for short texts, numbers, booleans and None; {missing[0]!r} is "
             f"{where[missing[0]]!r:.80}"
         )
     return tuple(sorted(fields.items()))
+
+
+def _is_storable(part: Any) -> bool:
+    """Whether a part of an event can be this: no event has NaN, infinity or a lone surrogate."""
+    if isinstance(part, float):
+        return math.isfinite(part)
+    return not isinstance(part, str) or part.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in part)

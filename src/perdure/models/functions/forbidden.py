@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import re
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ from types import FrameType
 from typing import Any, Final
 
 from perdure.errors import ForbiddenInWorkflow
+from perdure.models.functions.failures import is_marked
 
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _AUDITED: Final = {
@@ -47,13 +47,15 @@ _AUDITED: Final = {
 }
 # Imports write byte code and run modules, log handlers open files and sockets: the workflow computes the same.
 _EXEMPT: Final = {"importlib._bootstrap", "importlib._bootstrap_external", "_frozen_importlib", "logging"}
-_OTHER_LOOP: Final = re.compile(
-    r"got Future (?P<future>.*) attached to a different loop"
-    r"|(?P<bound>.*) is bound to a different event loop"
-    r"|future belongs to a different loop"
-    r"|Task got bad yield: (?P<yielded>.*)",
-    re.DOTALL,
+# What asyncio says of something that belongs to another loop: how the message begins, what stands before the thing's
+# own text, and how it ends. Looked for at fixed places, since messages of others may be long.
+_OTHER_LOOP: Final = (
+    ("Task ", " got Future ", " attached to a different loop"),
+    ("", "", " is bound to a different event loop"),
+    ("Task got bad yield: ", "", ""),
+    ("The future belongs to a different loop", None, ""),
 )
+_AWAITED_MAX_CHARS: Final = 500
 # Beyond the loop's own frames is the process, which may itself be running under an import.
 _BOUNDARY: Final = "perdure.models.functions.loop"
 
@@ -86,13 +88,19 @@ for _name, _method in list(vars(asyncio.AbstractEventLoop).items()):
 
 def foreign_await(error: BaseException) -> ForbiddenInWorkflow | None:
     """ForbiddenInWorkflow for asyncio's complaint about something of another loop; None for any other error."""
-    if type(error) is not RuntimeError and type(error) is not ValueError:
-        return None
-    found = _OTHER_LOOP.search(str(error))
+    if (type(error) is not RuntimeError and type(error) is not ValueError) or is_marked(error):
+        return None  # What a step raised is the step's matter, whatever it says.
+    message = str(error)
+    found = next((one for one in _OTHER_LOOP if message.startswith(one[0]) and message.endswith(one[2])), None)
     if found is None:
         return None
-    awaited = found["future"] or found["bound"] or found["yielded"] or "a future"
-    translated = forbidden(f"waiting for what belongs to another event loop ({awaited})")
+    start, before, end = found
+    awaited = message[len(start) : len(message) - len(end)]
+    if before is None:
+        awaited = "a future"
+    elif before:
+        awaited = awaited.partition(before)[2]
+    translated = forbidden(f"waiting for what belongs to another event loop ({awaited[:_AWAITED_MAX_CHARS]})")
     translated.__cause__ = error
     return translated
 

@@ -12,31 +12,39 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from operator import itemgetter
+from typing import Any, Final
 
 from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
+from perdure.coordinator.notices import Outage
 from perdure.coordinator.timers import Timers
-from perdure.errors import Misuse, PerdureError, StoreError
+from perdure.errors import Misuse, PerdureError, RowDamaged, StoreError
 from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Begin, Deliver, Drop, Finish
 from perdure.kernel.ops import Advance, Op, Release, SetHold
-from perdure.kernel.records import Engine, Failure, Hold, Run, Staged, Wait
+from perdure.kernel.records import DEFINITION, Engine, Entry, Failure, Hold, Run, Staged, Wait
 from perdure.kernel.status import Status
+from perdure.models.blame import Blame, Request
 from perdure.models.functions.answering import Answering
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.loading import Loader
 from perdure.models.functions.loop import Commands, Livelock, StepRequest, TimerRequest
+from perdure.models.functions.resumption import resume, steps_anew
 from perdure.models.functions.runner import LiveRun, Mismatch
 from perdure.models.functions.speaking import Speaking
 from perdure.models.functions.staging import Staging
 from perdure.models.functions.steps import Execution, StepRunner
 from perdure.models.functions.transactions import Transactions
+from perdure.models.proof import Proof
 from perdure.ports import Clock, Codec, Ids, Journal, Store
 
 log = logging.getLogger("perdure")
+# A run whose timer is due within this time is not given up, or it would be read again at once. A graph that routes for
+# long goes on by such timers.
+_SOON_US: Final = 1_000
 
 
 class FunctionHost(Answering):
@@ -53,6 +61,7 @@ class FunctionHost(Answering):
         owe: Callable[[Op], None],
         submit: Callable[[Op], Awaitable[Any]],
         insist: Callable[[Sequence[Op]], Awaitable[list[Any]]],
+        request: Request,
         prove: Callable[[], Awaitable[object]],
         me: Callable[[], Engine],
         lookup: Callable[[str], Run | None],
@@ -74,6 +83,7 @@ class FunctionHost(Answering):
         self._codec = codec
         self._ids = ids
         self._timers = timers
+        self._outage = Outage("runs")
         self._owe = owe
         self._submit = submit
         self._prove = prove
@@ -85,7 +95,7 @@ class FunctionHost(Answering):
         self._callbacks_max = callbacks_max
         self._payload_bytes_max = payload_bytes_max
         self._steps_max = steps_max
-        self._loader = Loader(store)
+        self._loader = Loader(store, timers.go_on)
         self._live: dict[str, LiveRun] = {}
         self._waking: dict[str, asyncio.Future[Journal]] = {}
         self._arrived: dict[str, list[Deliver]] = {}  # for runs that are being woken
@@ -93,11 +103,13 @@ class FunctionHost(Answering):
         self._leaving: set[str] = set()
         self._active: set[Execution] = set()
         self._queued: OrderedDict[Execution, None] = OrderedDict()  # wait for their turn, in the order of coming
+        self._blame = Blame(clock, request)
         self._draining = False
         self._drained = asyncio.Event()
         self._drained.set()
         self._steps = StepRunner(
             clock=clock,
+            timers=timers,
             resources=resources,
             threads_max=threads_max,
             processes_max=processes_max,
@@ -106,11 +118,11 @@ class FunctionHost(Answering):
             staging=Staging(clock, codec, ids, payload_bytes_max, insist, owe),
             finished=self._step_finished,
             delayed=self._step_delayed,
-            paused=self._inactive,
+            paused=self._paused,
             again=self._attempt,
             beaten=self._step_beat,
-            is_surely_alive=store.is_surely_alive,
-            prove=prove,
+            blame=self._blame,
+            proof=Proof(store.is_surely_alive, prove),
             transactions=Transactions(store, codec, me, prove, self._step_broken),
         )
 
@@ -128,6 +140,11 @@ class FunctionHost(Answering):
     def busy(self) -> bool:
         """Whether something is going on here that no timer is needed for."""
         return bool(self._waking or self._fetching)
+
+    @property
+    def reading(self) -> int:
+        """How many runs are being read, to come back to life."""
+        return len(self._waking)
 
     @property
     def live_runs(self) -> int:
@@ -196,8 +213,10 @@ class FunctionHost(Answering):
         if workflow is None:
             self._hold(run.id, run.claim, f"this engine has no workflow {run.workflow!r}")
             return None
-        live = LiveRun(run, workflow, self._codec, self._ids, self._payload_bytes_max, self._callbacks_max)
+        limits = self._payload_bytes_max, self._callbacks_max
+        live = LiveRun(run, workflow, self._codec, self._ids, *limits, self._box)
         self._live[run.id] = live
+        self._blame.watch(run)
         if len(self._live) > self._live_runs_max:
             self._evict()
         return live
@@ -233,12 +252,17 @@ class FunctionHost(Answering):
             return
         del self._waking[run.id]
         if isinstance(error, StoreError):
-            log.warning("run %s could not be read and is tried again: %s", run.id, error)
-            self._timers.arm(self._clock.now() + 1_000_000, lambda: self._wake_again(run))
+            self._outage.failed(f"run {run.id} could not be read and is tried again", error)
+            self._timers.after(1_000_000, lambda: self._wake_again(run))
         elif error is not None:
-            log.error("run %s is held", run.id, exc_info=error)
+            log.error("run %s cannot be read", run.id, exc_info=error)
             self._hold(run.id, run.claim, f"its journal cannot be read: {error}")
+        elif (missing := _missing(reading.result().entries)) is not None:
+            damage = RowDamaged.at("journal", run.id, "seq", missing, "there are later entries, and not this one")
+            log.error("run %s cannot be read: %s", run.id, damage)
+            self._hold(run.id, run.claim, f"its journal cannot be read: {damage}")
         else:
+            self._outage.worked()
             self._replay(run, reading.result())
 
     def _wake_again(self, run: Run) -> None:
@@ -254,7 +278,7 @@ class FunctionHost(Answering):
         if live is None:
             return
         self._guarded(live, self._replayed, run, stored)
-        won = [event for event in self._box(run.id).events if event.position is not None]
+        won = [event for _, event in sorted(self._box(run.id).given.values(), key=itemgetter(0))]
         arrived += [Deliver(run.id, event.position or "", event.option, event) for event in won]
         ends = [wait for wait in stored.waits if wait.target is not None and wait.due_at == 0]
         arrived += [Deliver(run.id, wait.position, wait.option, target=wait.target) for wait in ends]
@@ -266,41 +290,34 @@ class FunctionHost(Answering):
         if run.status is Status.ROLLING_BACK:
             commands = live.undo(journal.input, journal.entries, at, journal.failure)
         else:
-            commands = live.replay(journal.input, journal.entries, at)
-        stored = {wait.position: wait for wait in journal.waits}
+            commands = live.replay(journal.input, journal.entries, at, is_begun=bool(journal.waits))
         if journal.staged:
             live.find_staged(journal.staged)
-        for ask in commands.asks:
-            if ask.kind == "child" and ask.position in stored:
+        resumed = resume(live, commands, journal.waits, self._clock.now())
+        stored = {wait.position: wait for wait in journal.waits}
+        for ask in resumed.asks:
+            if ask.kind == "child":
                 live.children[ask.position] = stored[ask.position].target or ""
-        for request in list(live.requests.values()):
-            wait = stored.get(request.position)
-            if wait is not None and wait.kind in ("retry", "beat") and wait.name == request.name:
-                details = None if wait.details is None else self._codec.decode(wait.details)
-                live.retries[request.position] = replace(wait, details=details)
-                if wait.kind == "retry" and request.position not in live.staged:
-                    live.pausing[request.position] = None
-        known = {t.position: t for t in commands.timers if t.position in stored}
-        known_asks = [ask for ask in commands.asks if ask.position in stored]
-        asked = {ask.position for ask in known_asks}
-        gone = tuple(p for p in stored if p not in known and p not in live.retries and p not in asked)
-        all_timers, all_asks = list(commands.timers), list(commands.asks)
-        commands.timers = [t for t in all_timers if t.position not in known]
-        commands.asks = [ask for ask in all_asks if ask.position not in stored]
-        unchanged = commands.end is None and not (commands.timers or commands.asks or commands.posts or gone)
+        for position in live.requests.keys() & stored.keys():
+            wait = stored[position]
+            details = None if wait.details is None else self._codec.decode(wait.details)
+            live.retries[position] = replace(wait, details=details)
+            if wait.kind == "retry" and position not in live.staged:
+                live.pausing[position] = None
+        steps_anew(live, commands, self._clock.now())
         is_asleep = run.status is Status.SUSPENDED or (run.status is Status.ROLLING_BACK and live.idle)
-        if unchanged and live.idle == is_asleep and not self._is_stuck(live):
-            commands.timers, commands.asks = all_timers, all_asks
+        if resumed.is_all_of(commands) and live.idle == is_asleep and not self._is_stuck(live):
+            commands.timers, commands.asks = resumed.timers, resumed.asks
             self._release(live, commands)
             return
-        advance = live.advance(commands, self._now(live), "recovered", dropped=gone)
+        advance = live.advance(commands, self._now(live), "recovered")
         fresh = live.gate[-1]
 
         def release() -> None:
             assert isinstance(fresh, Commands)
             self._release(live, fresh)
-            self._arm(live, list(known.values()))
-            self._arm_asks(live, known_asks)
+            self._arm(live, resumed.timers)
+            self._arm_asks(live, resumed.asks)
 
         live.gate[-1] = release
         self._progressed(live, advance)
@@ -310,11 +327,11 @@ class FunctionHost(Answering):
         excess = len(self._live) - len(self._leaving) - self._live_runs_max
         if excess <= 0:
             return
-        now = self._clock.now()
+        soon = self._clock.now() + _SOON_US
         for run_id, live in self._live.items():
             if run_id in self._leaving or live.gate or live.ended or live.pausing or live.fetching:
                 continue
-            if any(timer.due_at <= now for timer in live.timers.values()):
+            if any(timer.due_at <= soon for timer in live.timers.values()):
                 continue
             if live.idle and live.has_waited:  # One that has not begun has asked for nothing.
                 self._leaving.add(run_id)
@@ -349,12 +366,14 @@ class FunctionHost(Answering):
         elif isinstance(error, Livelock):
             self._hold(live.id, live.claim, str(error).partition("; it stands at")[0], error.stack, live)
         else:
-            log.error("run %s is held", live.id, exc_info=error)
+            log.error("run %s cannot go on", live.id, exc_info=error)
             self._hold(live.id, live.claim, f"engine bug: {error!r}", to_failure(error).stack, live)
 
     def _progressed(self, live: LiveRun, advance: Advance) -> None:
         if self._leaving:
             self._leaving.discard(live.id)
+        if advance.entries and self._blame:
+            self._blame.forget(live.id)
         self._owe(advance)
         if advance.idle and self._is_stuck(live):
             reason = "the workflow waits for something that can never happen: nothing that it asked for is outstanding"
@@ -404,16 +423,30 @@ class FunctionHost(Answering):
         if len(self._active) >= self._steps_max:
             self._queued[execution] = None
             execution.queue()
+            self._blame.rest(execution.live.id)
             return
         self._active.add(execution)
-        if execution.step.is_async or execution.step.transactional or self._store.is_surely_alive():
+        if not self._blame:
+            self._begin_attempt(execution)
+        elif execution.step.is_async or execution.step.transactional:
+            self._blame.enter(execution.live.id, execution, partial(self._begin_attempt, execution))
+        else:
+            self._begin_attempt(execution)
+            self._blame.rest(execution.live.id)  # Until it has a thread or a process.
+
+    def _begin_attempt(self, execution: Execution) -> None:
+        if execution.dropped:
+            return
+        if self._draining:
+            self._inactive(execution)
+        elif execution.step.is_async or execution.step.transactional or self._store.is_surely_alive():
             self._run_attempt(execution)
         else:
             self._background(self._begin_once_proven(execution))
 
     async def _begin_once_proven(self, execution: Execution) -> None:
         """Perhaps the process was stopped for a while: if this engine was taken for dead, its runs are dropped here."""
-        await self._prove()
+        await self._steps.proof.make(lambda: execution.dropped)
         if not execution.dropped:
             self._run_attempt(execution)
 
@@ -423,8 +456,15 @@ class FunctionHost(Answering):
         except Exception as error:  # noqa: BLE001 - it cannot even be called: that is how it failed
             asyncio.get_running_loop().call_soon(self._step_finished, execution, None, error)
 
+    def _paused(self, execution: Execution) -> None:
+        """An attempt has failed, and the next one follows within a second."""
+        self._inactive(execution)
+        self._blame.rest(execution.live.id)
+
     def _inactive(self, execution: Execution) -> None:
         self._active.discard(execution)
+        if self._blame:
+            self._blame.leave(execution.live.id, execution)
         if self._queued:
             self._queued.pop(execution, None)
             while self._queued and len(self._active) < self._steps_max:
@@ -450,6 +490,8 @@ class FunctionHost(Answering):
         if len(self._live) * 2 > self._live_runs_max:
             self._touch(live)
         try:
+            if error is None and execution.step.signature.tells_staged and not execution.step.transactional:
+                value = self._steps.staging.told(execution.stager, value)
             if execution.step.transactional and error is None:
                 advance = live.step_staged(request, value, self._clock.now())
             else:
@@ -520,8 +562,11 @@ class FunctionHost(Answering):
         else:
             live.gate.append(execution.details_written)
         cause = "step failed" if kind == "retry" else "heartbeat"
-        at = self._now(live)
-        self._owe(Advance(run_id=live.id, at=at, claim=live.claim, cause=cause, waits=(wait,), idle=live.idle))
+        at, claim = self._now(live), live.claim
+        entries = live.take_outline(at)
+        self._owe(
+            Advance(run_id=live.id, at=at, claim=claim, cause=cause, entries=entries, waits=(wait,), idle=live.idle)
+        )
 
     def _pause(self, execution: Execution, wait: Wait) -> None:
         live = execution.live
@@ -558,7 +603,7 @@ class FunctionHost(Answering):
         self._progressed(live, live.timer_fired(timer, self._clock.now()))
 
     def _now(self, live: LiveRun) -> int:
-        return max(self._clock.now(), live.loop.now())
+        return live.time(self._clock.now())
 
     def _touch(self, live: LiveRun) -> None:
         """Move a run to the young end, so that eviction meets the longest waiting first."""
@@ -582,6 +627,7 @@ class FunctionHost(Answering):
 
     def _close(self, run_id: str) -> None:
         self._leaving.discard(run_id)
+        self._blame.forget(run_id)
         self._arrived.pop(run_id, None)
         if (reading := self._waking.pop(run_id, None)) is not None:
             reading.cancel()
@@ -597,3 +643,9 @@ class FunctionHost(Answering):
             live.close()
         except PerdureError:
             log.exception("run %s did not close cleanly", run_id)
+
+
+def _missing(entries: Sequence[Entry]) -> int | None:
+    """The completion number of an entry that is gone though later ones are there."""
+    numbers = [entry.seq for entry in entries if entry.kind != DEFINITION]
+    return next((wanted for wanted, seq in enumerate(numbers, start=1) if seq != wanted), None)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from perdure.errors import RunNotFound, StoreError
 from perdure.ports import Journal, Store
 
 _AT_ONCE = 64
+_SERVED_PER_TURN = 32
 
 
 class Loader:
-    """Whoever asks while the store is being read is served by the next read, with all others who did."""
+    """Whoever asks while the store is being read is served by the next read, with all others who did.
 
-    def __init__(self, store: Store) -> None:
+    `served` is called after each read.
+    """
+
+    def __init__(self, store: Store, served: Callable[[], object] = lambda: None) -> None:
         self._store = store
+        self._served = served
         self._asked: deque[tuple[str, asyncio.Future[Journal]]] = deque()
         self._reading: asyncio.Task[None] | None = None
 
@@ -39,6 +44,7 @@ class Loader:
             while self._asked:
                 group = [self._asked.popleft() for _ in range(min(_AT_ONCE, len(self._asked)))]
                 await self._serve([(run_id, future) for run_id, future in group if not future.done()])
+                self._served()
         finally:
             self._reading = None
 
@@ -55,13 +61,15 @@ class Loader:
                 for one in group:  # What is wrong with one of them must not concern the others.
                     await self._serve([one])
             return
-        for run_id, future in group:
+        for number, (run_id, future) in enumerate(group, 1):
             if future.done():
                 continue  # The run was dropped in the meantime.
             if run_id in journals:
                 future.set_result(journals[run_id])
             else:
                 future.set_exception(RunNotFound(run_id))
+            if number % _SERVED_PER_TURN == 0:
+                await asyncio.sleep(0)  # Each is replayed now.
 
 
 __all__ = ["Loader"]

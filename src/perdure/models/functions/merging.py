@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
-from perdure.models.functions.commands import Ask
+from msgspec import Struct, field
+
+from perdure.kernel.ops import Start
+from perdure.kernel.records import Entry
+from perdure.models.functions.commands import Ask, Completed, Continued, Raised
 from perdure.models.functions.loop import Commands, StepRequest, TimerRequest, WorkflowLoop
 
 
@@ -56,13 +60,17 @@ class Merged:
         total.posts = [*total.posts, *commands.posts]
         total.end = commands.end
 
-    def next_at_once(self) -> Ask | None:
-        """The next request that needs nobody's answer: for a child that has no id of its own, for a compensation."""
-        if self._total.end is None:
-            for ask in self._asks.values():
-                if ask.kind == "compensate" or (ask.kind == "start" and ask.what.id is None):
-                    return self._asks.pop(ask.position)
-        return None
+    @property
+    def end(self) -> Completed | Raised | Continued | None:
+        return self._total.end
+
+    def has(self, ask: Ask) -> bool:
+        """Whether this is still asked for."""
+        return self._asks.get(ask.position) is ask
+
+    def answered(self, ask: Ask) -> None:
+        """What was asked for is there: it need not be asked for."""
+        del self._asks[ask.position]
 
     def commands(self) -> Commands:
         total = self._total
@@ -70,6 +78,19 @@ class Merged:
             total.steps, total.timers = list(self._steps.values()), list(self._timers.values())
             total.asks = list(self._asks.values())
         return total
+
+
+class AnsweredAtOnce(Struct):
+    """What a run asked for and was given before any of it is committed, and the commands that are left."""
+
+    commands: Commands
+    entries: list[Entry]
+    starts: list[Start] = field(default_factory=list)
+    undo: int = 0
+    read_ahead: tuple[str, ...] = ()
+
+
+NOTHING_AT_ONCE: Final = AnsweredAtOnce(Commands(), [])
 
 
 def _withdrawn(asked: dict[str, Any], positions: Sequence[str]) -> list[str]:

@@ -34,7 +34,7 @@ def stock_of(run_id: str, workflow: str, posts: Sequence[Post], at: int, ids: Id
     for post in posts:
         if isinstance(post, StagePost):
             artifact = Artifact(
-                id=ids(at),
+                id=post.draft.id or ids(at),
                 run_id=run_id,
                 name=post.name,
                 type=post.draft.type,

@@ -31,6 +31,7 @@ from perdure.errors import InvalidDefinition, StepProcessDied
 from perdure.models.functions import worker
 from perdure.models.functions.define import Step
 from perdure.models.functions.worker import Beat, Began, Ended, Item, Job, Ready, Word
+from perdure.models.proof import InDoubt
 
 log = logging.getLogger("perdure")
 
@@ -65,8 +66,10 @@ class Task:
 class ProcessPool:
     """At most `processes_max` processes, started as they are needed. Jobs that find none free wait their turn."""
 
-    def __init__(self, processes_max: int) -> None:
+    def __init__(self, processes_max: int, is_surely_alive: Callable[[], bool] = lambda: True) -> None:
+        """Jobs that had to wait begin only if the engine is surely alive by then; else their futures raise InDoubt."""
         self._loop = asyncio.get_running_loop()
+        self._is_surely_alive = is_surely_alive
         self._processes_max = processes_max
         self._members: set[Member] = set()
         self._idle: list[Member] = []
@@ -82,6 +85,7 @@ class ProcessPool:
         *,
         run_id: str,
         position: str,
+        key: str,
         attempt: int,
         details: str | None,
         payload_max: int,
@@ -101,6 +105,7 @@ class ProcessPool:
             input=input,
             run_id=run_id,
             position=position,
+            key=key,
             attempt=attempt,
             details=details,
             payload_max=payload_max,
@@ -176,6 +181,8 @@ class ProcessPool:
     def _go_on(self) -> None:
         while self._waiting and not self._is_closed:
             task = next(iter(self._waiting))
+            if not task.future.done() and not self._is_surely_alive():
+                task.future.set_exception(InDoubt())
             if not task.future.done():
                 if self._idle:
                     member = self._idle.pop()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from perdure.errors import Misuse, NotInWorkflow
+from perdure.errors import InvalidArguments, Misuse, NotInWorkflow
 from perdure.models.functions.checks import checked_text
 from perdure.models.functions.commands import Post
 from perdure.models.functions.context import in_step, require_loop
@@ -17,6 +17,7 @@ from perdure.models.functions.loop import WorkflowLoop, running_loop
 from perdure.models.functions.values import to_text
 
 KEYS_MAX: Final = 1_000
+RESERVED: Final = frozenset({"perdure.definition"})  # keys of Perdure's own, which nobody sees
 POSTS_MAX: Final = 10_000
 POSTS_CHARS_MAX: Final = 16 * 1024 * 1024
 
@@ -30,6 +31,8 @@ async def publish(key: str, value: Any) -> None:
     """
     loop = require_loop("publish")
     checked_text(key, "a key")
+    if key in RESERVED:
+        raise InvalidArguments(f"the key {key!r} is Perdure's own; publish under another one")
     text = to_text(value, f"the value published under {key!r}", loop.payload_max)
     keys = loop.keys = set() if loop.keys is None else loop.keys
     if key not in keys and len(keys) >= KEYS_MAX:

@@ -15,29 +15,34 @@ from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
-from perdure.errors import InvalidArguments, PerdureError, RollbackFailed, UnstorableValue
+from perdure.errors import ForbiddenInWorkflow, InvalidArguments, RollbackFailed, UnstorableValue
+from perdure.kernel.boxes import Box
+from perdure.kernel.lives import life_of
 from perdure.kernel.ops import Advance, End, Onward, Start
 from perdure.kernel.records import Attempt, Entry, Failure, Outcome, Run, Staged, Wait
 from perdure.kernel.status import Status
 from perdure.kernel.stock import Stock, Task
 from perdure.models.functions.commands import Ask, ChildCall, Continued
 from perdure.models.functions.compensation import BRANCH, Compensation, roll_back
+from perdure.models.functions.context import TimeReached
 from perdure.models.functions.define import StepCall, Workflow
-from perdure.models.functions.failures import entry_of, mark, rebuild, to_failure
+from perdure.models.functions.failures import entry_of, mark, rebuild, to_failure, where_of
 from perdure.models.functions.identity import identity
 from perdure.models.functions.loop import Commands, Completed, StepRequest, TimerRequest, WorkflowLoop
-from perdure.models.functions.merging import Merged, Replayed
+from perdure.models.functions.merging import NOTHING_AT_ONCE, AnsweredAtOnce, Merged, Replayed
+from perdure.models.functions.mismatch import Mismatch, diff, other_arguments
+from perdure.models.functions.outlines import Outline, refusal, split
+from perdure.models.functions.outlines import read as read_outline
 from perdure.models.functions.posts import rows_of, stock_of
+from perdure.models.functions.read_ahead import ReadAhead
 from perdure.models.functions.staging import StagePost
 from perdure.models.functions.values import to_text
 from perdure.models.functions.waiting import RunEnded, Won, read_won
+from perdure.models.interrupts import failed_by_exit, is_by_signal
 from perdure.ports import Codec, Ids, PlainCodec
 
-
-class Mismatch(PerdureError):
-    """The code does not fit the journal. `details` shows both."""
-
-    details: str
+_WITH_ARGUMENTS = ("child", "start", "compensate")
+_SET_BACK_US = 1_000_000  # A clock that goes back by less was corrected, or is another machine's.
 
 
 class Fired(Struct, frozen=True):
@@ -54,16 +59,19 @@ class LiveRun:
     what to do, per advance that is not committed yet."""
 
     __slots__ = (
-        "_callbacks_max", "_codec", "_encode", "_ids", "_input", "_is_retried", "_payload_max", "_starting",
-        "_undone_for", "asks", "children", "claim", "compensations", "ended", "fetching", "gate", "has_staged",
-        "has_waited", "id", "loop", "pausing", "requests", "retries", "running", "seq", "staged", "timers", "workflow",
+        "_attempt", "_box", "_callbacks_max", "_codec", "_encode", "_ids", "_input", "_life", "_outline",
+        "_payload_max", "_starting", "_undone_for", "asks", "children", "claim", "compensations", "ended", "fetching",
+        "gate", "has_staged", "has_waited", "id", "is_retried", "loop", "pausing", "requests", "retries", "running",
+        "seq", "staged", "timers", "workflow",
     )  # fmt: skip
 
     def __init__(
-        self, run: Run, workflow: Workflow[Any, Any], codec: Codec, ids: Ids, payload_max: int, callbacks_max: int
-    ) -> None:
+        self, run: Run, workflow: Workflow[Any, Any], codec: Codec, ids: Ids, payload_max: int, callbacks_max: int,
+        box: Callable[[str], Box] | None = None,
+    ) -> None:  # fmt: skip
         self.id = run.id
         self.claim = run.claim
+        self._life = life_of(run.origin)
         self.workflow = workflow
         # What it refuses is not spelt out method by method, so checkers take it for abstract.
         self.loop = WorkflowLoop(run_id=run.id, callbacks_max=callbacks_max)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
@@ -90,9 +98,15 @@ class LiveRun:
         self.fetching = 0  # ends of other runs that are being read for it
         self._codec = codec
         self._ids = ids
+        self._box = box
         self._encode = None if type(codec) is PlainCodec else codec.encode
+        # Beside what is encrypted, a digest would tell those arguments that can be guessed. What a rollback calls is
+        # made from what was registered, and that is compared: so its loop has none.
+        self.loop.has_digests = self._encode is None
         self._payload_max = self.loop.payload_max = payload_max
-        self._is_retried = run.attempt > 1
+        self.is_retried = run.attempt > 1
+        self._attempt = run.attempt
+        self._outline: Outline | None = None  # to be written with what is written next
 
     @property
     def idle(self) -> bool:
@@ -100,37 +114,80 @@ class LiveRun:
         not: nothing that is stored would wake the run."""
         return len(self.requests) == len(self.pausing) and not self._starting
 
+    def key_of(self, position: str) -> str:
+        """What names the execution of the step at a position: the same in all its attempts, in every process, and
+        another one for every other. Positions have no colon, so no two runs share one; in its first life a run has the
+        keys that it had before lives were counted."""
+        instance = self.loop.instance_of(position)
+        return f"{self.id}:{instance}@{self._life}" if self._life else f"{self.id}:{instance}"
+
+    def time(self, now: int) -> int:
+        """The time at which the run goes on, if it is `now`: never before the time that it has seen, unless the clock
+        was set back. Then the run's time goes back too, or whatever it sleeps for would take longer by as much."""
+        return now if now < self.loop.at - _SET_BACK_US else max(self.loop.at, now)
+
     def begin(self, input: str, at: int) -> Commands:
-        """The first activation. Raises UnstorableValue if the input does not fit the code any more."""
+        """The first activation. A run whose input does not fit the code fails with InvalidArguments: who started it had
+        no code to check it against."""
+        if self.workflow.outline is not None:
+            self._compare((), is_begun=False)
+        try:
+            return self._begin(input, at)
+        except UnstorableValue as error:
+            return self._begin_refused(error, at)
+
+    def _compare(self, outlines: Sequence[Entry], *, is_begun: bool) -> None:
+        """See whether the definition is that with which the run began. Raises Mismatch.
+
+        A retry by hand takes the definition of now, as far as the journal fits it.
+        """
+        outline = self.workflow.outline
+        if outline is None or (is_begun and not outlines):
+            return
+        stored = [read_outline(self._codec.decode(entry.value or "")) for entry in outlines]
+        self.loop.rules = stored[-1].rules if stored else outline.rules
+        if not outlines or outlines[0].seq != 1 - self._attempt:
+            self._outline = outline
+        elif stored[0].fingerprint != outline.fingerprint:
+            reason, details = refusal(stored[0], outline, self.workflow.name, self.workflow.version)
+            raise Mismatch(reason, details=details)
+
+    def _begin(self, input: str, at: int) -> Commands:
         self._input = input
         args, kwargs = self.workflow.signature.read(self._codec.decode(input))
         function = self.workflow.function
         return self._took(self.loop.begin(lambda: function(*args, **kwargs), at))
 
-    def replay(self, input: str, entries: Sequence[Entry], created_at: int) -> Commands:
-        """Bring a new loop to where the journal ends; what is asked for from there on. Raises Mismatch.
+    def _begin_refused(self, error: UnstorableValue, at: int) -> Commands:
+        refused = InvalidArguments(str(error))
+        return self._took(self.loop.begin(lambda: _refuse(refused), at))
+
+    def replay(self, input: str, entries: Sequence[Entry], created_at: int, *, is_begun: bool = False) -> Commands:
+        """Bring a new loop to where the journal ends; what is asked for from there on. Raises Mismatch. `is_begun` says
+        that something was asked for before, though the journal may be empty.
 
         What an activation says is committed with its entry, so it need not be said again. But the first one has no
         entry; and the last one before a failure may, after a retry, have come further with other code.
         """
         self.has_waited = self.has_staged = True
+        outlines, entries = split(entries)
+        self._compare(outlines, is_begun=is_begun or bool(entries))
         total = Replayed()
         try:
-            commands = total.add(self.begin(input, created_at))
+            commands = total.add(self._begin(input, created_at))
         except UnstorableValue as error:
             if entries:
                 raise Mismatch(str(error), details=str(error)) from error
-            # It has done nothing yet: who started it had no code to check the arguments against.
-            refused = InvalidArguments(str(error))
-            commands = total.add(self._took(self.loop.begin(lambda: _refuse(refused), created_at)))
+            commands = total.add(self._begin_refused(error, created_at))  # It has done nothing yet.
         return self._replay_entries(total, commands, entries)
 
     def undo(self, input: str, entries: Sequence[Entry], created_at: int, failure: str) -> Commands:
         """Bring a run that rolls back to where its journal ends: what it did before tells what there is to undo. Raises
         Mismatch."""
         self._undone_for = failure
+        outlines, entries = split(entries)
         forward = [entry for entry in entries if not entry.position.startswith(BRANCH)]
-        self.replay(input, forward, created_at)
+        self.replay(input, [*outlines, *forward], created_at)
         self.loop.close()
         self.asks.clear()
         self._starting.clear()
@@ -151,10 +208,10 @@ class LiveRun:
             if commands.end is not None:
                 raise Mismatch(
                     f"the code ends after {self.seq} of {len(entries)} journal entries",
-                    details=_diff(entries, self.seq, "the end of the workflow"),
+                    details=diff(entries, self.seq, "the end of the workflow"),
                 )
             commands = total.add(self._hand_over(entry, entries))
-        if entries and not self._is_retried:
+        if entries and not self.is_retried:
             commands.posts = ()
         return total.commands(self.requests.values(), self.asks.values(), self.loop, commands)
 
@@ -164,15 +221,19 @@ class LiveRun:
             now = f"{asked[0]} {asked[1]!r}" if asked else "nothing"
             raise Mismatch(
                 f"at position {entry.position} the journal has {entry.kind} {entry.name!r}, the code asks for {now}",
-                details=_diff(entries, self.seq, f"{now} at {entry.position}; open: {self._open()}"),
+                details=diff(entries, self.seq, f"{now} at {entry.position}; open: {self._open()}"),
             )
         self.seq = entry.seq
         if entry.kind == "timer":
-            return self._took(self.loop.fire_timer(entry.position, entry.at))
+            return self._fire(entry.position, entry.at)
         complete = self.loop.complete_step if entry.kind == "step" else self.loop.complete_ask
         ask = self.asks.pop(entry.position, None)
         self._starting.pop(entry.position, None)
         request = self.requests.pop(entry.position, None)
+        if entry.digest:
+            now = ask.what.digest if ask is not None else request.call.digest  # type: ignore[union-attr]
+            if now != entry.digest and now:
+                raise other_arguments(entry, entries, now)
         if entry.failure is not None:
             failure = from_json(entry.failure, type=Failure)
             error = rebuild(failure, run_id=self.id, position=entry.position, seq=entry.seq)
@@ -185,7 +246,7 @@ class LiveRun:
                 call: StepCall[Any] = request.call  # type: ignore[union-attr]
                 value = call.step.signature.result.read(text, f"the journal's value of {entry.name!r}")
         except UnstorableValue as error:
-            raise Mismatch(str(error), details=_diff(entries, entry.seq - 1, str(error))) from error
+            raise Mismatch(str(error), details=diff(entries, entry.seq - 1, str(error))) from error
         return self._took(complete(entry.position, entry.at, value=value))
 
     def _read(self, ask: Ask, text: str) -> Any:
@@ -194,9 +255,14 @@ class LiveRun:
             got = read_won(ask.what, from_json(text, type=Won))
             if isinstance(got, RunEnded) and got.error is not None:
                 mark(got.error, self.seq)
+            elif isinstance(got, TimeReached):
+                self.loop.elapsed = self.seq
             return got
         if ask.kind == "task":
-            return ask.what.read(from_json(text, type=Won), self.seq)
+            got = ask.what.read(from_json(text, type=Won), self.seq)
+            if isinstance(got, TimeReached):
+                self.loop.elapsed = self.seq
+            return got
         if ask.kind == "compensate":
             self.compensations[len(self.compensations)] = ask.what
             return None
@@ -209,9 +275,11 @@ class LiveRun:
         consumed: tuple[str, ...] = (),
     ) -> Advance:  # fmt: skip
         """What was asked for is there, as JSON, or cannot be had: journal it, go on, and say what is to be written."""
-        at = max(self.loop.at, at)
+        at = self.time(at)
         entry, value, error = self._ask_entry(ask, text, error, at)
         commands = self._took(self.loop.complete_ask(ask.position, at, value=value, error=error))
+        if error is not None:
+            entry = _located(entry, error)
         dropped = () if ask.kind == "start" else (ask.position,)
         cause = f"{ask.kind} over"
         return self.advance(commands, at, cause, (entry,), dropped, read=read, consumed=consumed)
@@ -243,6 +311,7 @@ class LiveRun:
             failure=failed,
             started_at=ask.since,
             at=at,
+            digest=ask.what.digest if ask.kind in _WITH_ARGUMENTS else "",
         )
         return entry, value, error
 
@@ -252,7 +321,7 @@ class LiveRun:
     ) -> Advance:  # fmt: skip
         """A step came to its end: journal it, go on, and say what is to be written."""
         position, call = request.position, request.call
-        at = max(self.loop.at, at)
+        at = self.time(at)
         self.seq += 1
         del self.requests[position]
         dropped = (position,) if self.retries.pop(position, None) is not None else ()
@@ -281,15 +350,18 @@ class LiveRun:
             attempts=attempts,
             started_at=started_at,
             at=at,
+            digest=call.digest,
         )
         commands = self._took(self.loop.complete_step(position, at, value=value, error=error))
+        if error is not None:
+            entry = _located(entry, error)
         return self.advance(commands, at, "step finished", (entry,), dropped)
 
     def step_staged(self, request: StepRequest, staged: Staged, at: int) -> Advance:
         """A transactional step has committed what it came to, in this life or in another: journal it, go on, and say
         what is to be written. With its entry, what is staged goes. Raises Mismatch."""
         position, name = request.position, request.name
-        at = max(self.loop.at, at)
+        at = self.time(at)
         call: StepCall[Any] = request.call
         try:
             value = call.step.signature.result.read(self._codec.decode(staged.value), f"the staged value of {name!r}")
@@ -308,6 +380,7 @@ class LiveRun:
             attempts=staged.attempt,
             started_at=staged.started_at,
             at=at,
+            digest=call.digest,
         )
         commands = self._took(self.loop.complete_step(position, at, value=value))
         return self.advance(commands, at, "step finished", (entry,), (position,))
@@ -328,7 +401,7 @@ class LiveRun:
 
     def timer_fired(self, timer: TimerRequest, at: int) -> Advance:
         """A timer is due: journal it, go on, and say what is to be written."""
-        at = max(self.loop.at, at)
+        at = max(self.time(at), timer.due_at)
         self.seq += 1
         entry = Entry(
             run_id=self.id,
@@ -340,18 +413,26 @@ class LiveRun:
             started_at=timer.since,
             at=at,
         )
-        commands = self._took(self.loop.fire_timer(timer.position, at))
+        commands = self._fire(timer.position, at)
         return self.advance(commands, at, "timer fired", (entry,), (timer.position,))
+
+    def _fire(self, position: str, at: int) -> Commands:
+        """Hand over a due timer, and keep in mind whether it was somebody's time that is up."""
+        if self.loop.is_timeout(position):
+            self.loop.elapsed = self.seq
+        return self._took(self.loop.fire_timer(position, at))
 
     def advance(
         self, commands: Commands, at: int, cause: str, entries: tuple[Entry, ...] = (), dropped: tuple[str, ...] = (),
         *, read: tuple[str, ...] = (), consumed: tuple[str, ...] = (),
     ) -> Advance:  # fmt: skip
         """The op that makes these commands durable; they are released from the gate once it is committed."""
-        starts: tuple[Start, ...] = ()
-        undo = 0
+        at_once = NOTHING_AT_ONCE
         if commands.asks:
-            commands, entries, starts, undo = self._answer_at_once(commands, at, entries)
+            at_once = self._answer_at_once(commands, at, entries)
+            commands, entries = at_once.commands, tuple(at_once.entries)
+        if self._outline is not None:
+            entries += self.take_outline(at)
         self.gate.append(commands)
         # The hot path: it goes on with steps and nothing else.
         if commands.only_steps and len(self.requests) > len(self.pausing) and not (read or consumed):
@@ -364,11 +445,18 @@ class LiveRun:
                 waits_dropped=dropped,
                 plain=not dropped and bool(entries),
             )
-        return self._advance_at_length(commands, at, cause, entries, dropped, read, consumed, starts, undo)
+        return self._advance_at_length(commands, at, cause, entries, dropped, read, consumed, at_once)
+
+    def take_outline(self, at: int) -> tuple[Entry, ...]:
+        """What tells which definition the run began with, unless that is written."""
+        outline, self._outline = self._outline, None
+        if outline is None:
+            return ()
+        return (outline.entry(self.id, self._attempt, self._codec.encode(to_json(outline).decode()), at),)
 
     def _advance_at_length(
         self, commands: Commands, at: int, cause: str, entries: tuple[Entry, ...], dropped: tuple[str, ...],
-        read: tuple[str, ...], consumed: tuple[str, ...], starts: tuple[Start, ...], undo: int,
+        read: tuple[str, ...], consumed: tuple[str, ...], at_once: AnsweredAtOnce,
     ) -> Advance:  # fmt: skip
         waits, children, tasks = self._begin_waiting(commands, at)
         more_dropped, cancels = self._stop_waiting(commands)
@@ -396,10 +484,11 @@ class LiveRun:
             waits=tuple(waits),
             waits_dropped=(*dropped, *more_dropped),
             events_read=read,
+            read_ahead=at_once.read_ahead,
             consumed=consumed,
-            starts=(*starts, *children),
+            starts=(*at_once.starts, *children),
             cancels=tuple(cancels),
-            undo=undo,
+            undo=at_once.undo,
             published=published,
             stream_items=items,
             stock=stock,
@@ -438,34 +527,49 @@ class LiveRun:
                 dropped.append(position)
         return dropped, cancels
 
-    def _answer_at_once(
-        self, commands: Commands, at: int, entries: tuple[Entry, ...]
-    ) -> tuple[Commands, tuple[Entry, ...], tuple[Start, ...], int]:
-        """Children that are started and not awaited have their ids at once, and compensations need nothing: so the run
-        goes on with them before all of it is committed, together."""
-        starts: tuple[Start, ...] = ()
-        undo = 0
+    def _answer_at_once(self, commands: Commands, at: int, entries: tuple[Entry, ...]) -> AnsweredAtOnce:
+        """Children that are started and not awaited have their ids at once, compensations need nothing, and events that
+        were sent before are there: so the run goes on with them before all of it is committed, together."""
         total = Merged()
+        answered = AnsweredAtOnce(commands, [*entries])
+        # An advance that is not committed yet may have begun to wait for the very events that are there.
+        ahead = None if self.gate or self._box is None else ReadAhead(self.id, self._box(self.id), self._codec)
+        asked = deque(commands.asks)
         total.add(commands)
-        while (ask := total.next_at_once()) is not None:
-            if ask.kind == "start":
-                child_id = self._ids(at)
-                starts += (self.start_of(ask, child_id, at),)
-                text = to_json(child_id).decode()
-            else:
-                undo += 1
-                text = ask.what.text
-            entry, value, _ = self._ask_entry(ask, text, None, at)
-            entries += (entry,)
-            total.add(self._took(self.loop.complete_ask(ask.position, at, value=value)))
-        return total.commands(), entries, starts, undo
+        while asked and total.end is None:
+            ask = asked.popleft()
+            text = self._text_at_once(ask, at, ahead, answered) if total.has(ask) else None
+            if text is not None:
+                total.answered(ask)
+                entry, value, _ = self._ask_entry(ask, text, None, at)
+                answered.entries.append(entry)
+                more = self._took(self.loop.complete_ask(ask.position, at, value=value))
+                total.add(more)
+                asked += more.asks
+        answered.commands = total.commands()
+        answered.read_ahead = () if ahead is None else tuple(ahead.event_ids)
+        return answered
+
+    def _text_at_once(self, ask: Ask, at: int, ahead: ReadAhead | None, answered: AnsweredAtOnce) -> str | None:
+        """The value of a request that nobody has to be asked about, as JSON."""
+        if ask.kind == "wait":
+            return None if ahead is None else ahead.read(ask, at)
+        if ask.kind == "start" and ask.what.id is None:
+            child_id = self._ids(at)
+            answered.starts.append(self.start_of(ask, child_id, at))
+            return to_json(child_id).decode()
+        if ask.kind == "compensate":
+            answered.undo += 1
+            text: str = ask.what.text
+            return text
+        return None
 
     def _onward(self, end: Continued) -> Onward:
         return Onward(
             workflow=end.workflow.name,
             workflow_version=end.workflow.version,
             input=self._codec.encode(end.input),
-            origin=identity(self.workflow.name, self._codec.decode(self._input)),
+            origin=identity(self.workflow.name, self._codec.decode(self._input), self.workflow),
         )
 
     def start_of(self, ask: Ask, child_id: str, at: int) -> Start:
@@ -500,11 +604,14 @@ class LiveRun:
             child_id = self.children[ask.position] = self._ids(at)
             starts = (self.start_of(ask, child_id, at),)
         wait = Wait(
-            run_id=self.id, position=ask.position, kind="run", name=ask.name, target=child_id, since=ask.since
+            run_id=self.id, position=ask.position, kind="run", name=ask.name, target=child_id, since=ask.since,
+            details=ask.what.digest or None,
         )  # fmt: skip
         return (wait,), starts
 
     def _end(self, end: Any) -> End:
+        if not isinstance(end, Completed) and is_by_signal(end.error):
+            raise end.error  # Somebody stops the process while this run's code runs: that is no end of the run.
         if self._undone_for is not None:
             return self._end_of_rollback(end, self._undone_for)
         if isinstance(end, Completed):
@@ -516,11 +623,12 @@ class LiveRun:
                 return self._ended(Status.SUCCEEDED, outcome)
             except UnstorableValue as unstorable:
                 error: BaseException = unstorable
-        elif isinstance(end.error, KeyboardInterrupt):
-            raise end.error  # Somebody stops the process while this run's code runs: that is no end of the run.
+        elif isinstance(end.error, (KeyboardInterrupt, SystemExit)):
+            error = ForbiddenInWorkflow(failed_by_exit(end.error, f"workflow {self.workflow.name!r}"), run_id=self.id)
+            error.__cause__ = end.error
         else:
             error = end.error
-        failure = to_failure(error, entry=entry_of(error))
+        failure = to_failure(error, entry=entry_of(error, self.loop.elapsed))
         outcome = Outcome(failure=to_json(failure).decode())
         return self._ended(Status.FAILED, outcome)
 
@@ -570,11 +678,13 @@ class LiveRun:
         self.loop.about = None  # It refers back to the loop.
 
 
-def _diff(entries: Sequence[Entry], at: int, now: str) -> str:
-    """The journal around entry number `at` + 1, and what the code does there instead."""
-    lines = [f"  {e.seq:>4}  {e.position:<8} {e.kind} {e.name}" for e in entries[max(0, at - 3) : at]]
-    lines += [f"- {e.seq:>4}  {e.position:<8} {e.kind} {e.name}" for e in entries[at : at + 3]]
-    return "\n".join([*lines, f"+ now: {now}"])
+def _located(entry: Entry, error: BaseException) -> Entry:
+    """The entry of a failure, with where it happened: only the workflow that was handed the exception can tell."""
+    where = where_of(error)
+    if not where or entry.failure is None:
+        return entry
+    failure = from_json(entry.failure, type=Failure)
+    return replace(entry, failure=to_json(replace(failure, where=where)).decode())
 
 
 __all__ = ["Fired", "LiveRun", "Mismatch"]

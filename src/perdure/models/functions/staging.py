@@ -14,12 +14,13 @@ import os
 import threading
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct, field
+from msgspec.json import decode as from_json
 from msgspec.structs import replace
 
 from perdure.errors import InvalidArguments, Misuse
@@ -42,6 +43,7 @@ CHUNK_BYTES: Final = 1024 * 1024
 STAGED_MAX: Final = 1_000  # by one attempt of a step
 STAGED_BYTES_MAX: Final = 16 * 1024 * 1024  # by one attempt, but for files
 _JSON: Final = "application/json"
+_MARK: Final = '{"perdure.staged":'
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -63,6 +65,36 @@ class StagePost(Post, frozen=True, kw_only=True):
 
     draft: Draft
     by: str = ""
+
+
+STAGED: Final = "perdure.staged"  # marks a journaled result that tells what its step has staged
+
+
+class StagingResult(Struct, frozen=True):
+    """A step's result in the journal of a graph's run, with the ids of what the step has staged, by name. A replay
+    finds them here, so that expressions see the same."""
+
+    staged: dict[str, str] = field(name=STAGED)
+    value: Any
+
+
+class _StoredResult(Struct, frozen=True):
+    staged: dict[str, str] = field(name=STAGED)
+    value: Raw
+
+
+def read_result(text: str) -> tuple[str, dict[str, str]]:
+    """The result itself, as JSON, and what was staged with it, from a journal entry of a graph's run."""
+    if not text.startswith(_MARK):
+        return text, {}
+    found = from_json(text, type=_StoredResult)
+    return bytes(found.value).decode(), found.staged
+
+
+def marked(value: Any) -> Any:
+    """A result of a step of a graph that has staged nothing. One that looks as if it had is marked too, so that it
+    stays what it is: values come from outside."""
+    return StagingResult({}, value) if isinstance(value, Mapping) and STAGED in value else value
 
 
 def draft_of(name: str, value: Any, type: str, media_type: str | None, payload_max: int) -> Draft:
@@ -291,6 +323,14 @@ class Staging:
         self._stager(pulse).add(
             replace(draft, id=artifact_id, chunks=number, size=reader.size, digest=reader.digest.hexdigest())
         )  # fmt: skip
+
+    def told(self, stager: Stager | None, value: Any) -> Any:
+        """A step's result as a graph's run has it in its journal: with what the step has staged."""
+        if stager is None:
+            return marked(value)
+        now = self._clock.now()
+        stager.drafts = [one if one.id else replace(one, id=self._ids(now)) for one in stager.drafts]
+        return StagingResult({draft.name: draft.id for draft in stager.drafts}, value)
 
     def kept(self, step: Execution, stager: Stager, advance: Advance) -> Advance:
         """A step's advance, with what its last attempt has staged if that succeeded."""

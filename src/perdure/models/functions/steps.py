@@ -13,7 +13,7 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -22,17 +22,22 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.json import decode as from_json
 
-from perdure.errors import Misuse, StepFailed, StepTimedOut, UnstorableValue
+from perdure.coordinator.timers import Timer, Timers
+from perdure.errors import CommitRefused, Misuse, StepFailed, StepTimedOut, StoreBroken, StoreError, UnstorableValue
 from perdure.kernel.records import Attempt, Failure, StreamItem, Wait
+from perdure.models.blame import Blame
 from perdure.models.carriers import Carriers
 from perdure.models.functions.context import in_step
 from perdure.models.functions.define import Step, StepCall
 from perdure.models.functions.failures import brief, receive
-from perdure.models.functions.heartbeats import Beats, Pulse
+from perdure.models.functions.heartbeats import Pulse
 from perdure.models.functions.loop import StepRequest
 from perdure.models.functions.runner import LiveRun
 from perdure.models.functions.speaking import Speaker, Speaking
 from perdure.models.functions.staging import Stager, Staging
+from perdure.models.heartbeats import Beats
+from perdure.models.interrupts import failed_by_exit, is_by_signal
+from perdure.models.proof import InDoubt, Proof
 from perdure.ports import Clock, TimerHandle
 
 if TYPE_CHECKING:
@@ -43,15 +48,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("perdure")
 
 DURABLE_BACKOFF_US = 1_000_000
+_STORE_FIRST_US = 10_000
 
 
 class Execution:
     """A step in flight: its attempts so far and the one that runs now, which `pulse` stands for."""
 
     __slots__ = (
-        "_beats", "_silence", "_thread", "_timed_out", "_timeout", "attempt", "context", "coroutine", "deadline",
-        "details", "dropped", "fate", "history", "live", "pulse", "request", "runner", "speaker", "stager",
-        "started_at", "step", "task",
+        "_beats", "_outages", "_overtime", "_silence", "_thread", "_timed_out", "_timeout", "attempt", "context",
+        "coroutine", "deadline", "details", "dropped", "fate", "history", "live", "pulse", "request", "runner",
+        "speaker", "stager", "started_at", "step", "task",
     )  # fmt: skip
 
     def __init__(self, runner: StepRunner, live: LiveRun, request: StepRequest) -> None:
@@ -75,8 +81,10 @@ class Execution:
         self._beats: Beats | None = None
         self._thread: Future[Any] | None = None
         self._timeout: TimerHandle | None = None
+        self._overtime: Timer | None = None  # fires when the time for all attempts is over
         self._silence: TimerHandle | None = None
         self._timed_out: StepTimedOut | None = None
+        self._outages = 0  # how often in a row the store failed under the step
         total = self.step.total_timeout_s
         self.deadline = None if total is None else request.emitted_at + round(total * 1_000_000)
 
@@ -91,10 +99,10 @@ class Execution:
     def queue(self) -> None:
         """Its turn has not come yet; the total timeout counts all the same."""
         if self.deadline is not None:
-            self._timeout = self.runner.clock.call_at(self.deadline, self._miss_turn)
+            self._overtime = self.runner.timers.arm(self.deadline, self._miss_turn)
 
     def _miss_turn(self) -> None:
-        self._timeout = None
+        self._overtime = None
         if not self.dropped:
             self.started_at = self.started_at or self.runner.clock.now()
             self._finish(None, self._overall_timeout())
@@ -103,7 +111,7 @@ class Execution:
         """Start the next attempt. Raises Misuse if the step cannot be called like this in a worker process, or has no
         transaction on this store."""
         runner, step, call = self.runner, self.step, self.request.call
-        if self._timeout is not None:
+        if self._timeout is not None or self._overtime is not None:
             self._stop_timers()
         if self.stager is not None:
             self.discard()
@@ -133,6 +141,10 @@ class Execution:
             function = partial(_without_stop_iteration, step.function, *call.args, **call.kwargs)
             if step.is_timed:
                 function = partial(self._announce, pulse, function)
+            function = partial(runner.proof.guarded, function)
+            if self.live.id in runner.blame:
+                is_current = partial(self._is_current, pulse)
+                function = partial(runner.blame.call_in_thread, self.live.id, self, is_current, runner.loop, function)
             self._thread = runner.threads.submit(context.run, function)
             self.task = asyncio.wrap_future(self._thread, loop=runner.loop)
             self.task.add_done_callback(self._thread_ended)
@@ -145,10 +157,11 @@ class Execution:
             step.signature.write(call.args, call.kwargs, runner.payload_max),
             run_id=self.live.id,
             position=self.request.position,
+            key=self.live.key_of(self.request.position),
             attempt=self.attempt,
             details=self.details,
             payload_max=runner.payload_max,
-            began=partial(self.began, pulse),
+            began=partial(self._began_in_process, pulse),
             beat=pulse.receive,
             append=pulse.relay,
         )
@@ -221,6 +234,16 @@ class Execution:
         self.runner.tell(self.began, pulse)
         return function()
 
+    def _is_current(self, pulse: Pulse) -> bool:
+        """Whether an attempt is the one that runs now."""
+        return self.pulse is pulse
+
+    def _began_in_process(self, pulse: Pulse) -> None:
+        # It runs already: what it does there harms this process hardly as soon as that.
+        if self.pulse is pulse:
+            self.runner.blame.enter(self.live.id, self, lambda: None)
+        self.began(pulse)
+
     def began(self, pulse: Pulse) -> None:
         if self.pulse is pulse and self.step.is_timed:
             self._arm()
@@ -228,22 +251,23 @@ class Execution:
     def _arm_deadline(self) -> None:
         """While it waits for a thread or a process."""
         if self.deadline is not None:
-            self._timeout = self.runner.clock.call_at(self.deadline, lambda: self._time_out(self._overall_timeout()))
+            self._overtime = self.runner.timers.arm(self.deadline, lambda: self._time_out(self._overall_timeout()))
 
     def _arm(self) -> None:
+        """An attempt may take so long, by a clock that nobody sets; all of them together end at a time of day, which
+        the next process knows too."""
+        step, clock = self.step, self.runner.clock
         if self._timeout is not None:
             self._timeout.cancel()
             self._timeout = None
-        step, clock = self.step, self.runner.clock
-        now = clock.now()
-        due = now + round(step.timeout_s * 1_000_000) if step.timeout_s is not None else None
-        error = f"step {step.name!r} took longer than its timeout of {step.timeout_s} s in attempt {self.attempt}"
-        if self.deadline is not None and (due is None or self.deadline < due):
-            due, error = self.deadline, str(self._overall_timeout())
-        if due is not None:
-            self._timeout = clock.call_at(due, lambda: self._time_out(StepTimedOut(error)))
+        if step.timeout_s is not None:
+            error = f"step {step.name!r} took longer than its timeout of {step.timeout_s} s in attempt {self.attempt}"
+            after = round(step.timeout_s * 1_000_000)
+            self._timeout = clock.call_after(after, lambda: self._time_out(StepTimedOut(error)))
+        if self._overtime is None:
+            self._arm_deadline()
         if step.heartbeat_timeout_s is not None and (pulse := self.pulse) is not None:
-            pulse.at = now
+            pulse.at = clock.monotonic()
             self._listen(pulse, round(step.heartbeat_timeout_s * 1_000_000))
 
     def _listen(self, pulse: Pulse, silence_max: int) -> None:
@@ -252,7 +276,7 @@ class Execution:
         def look() -> None:
             if self.pulse is not pulse:
                 return
-            if clock.now() < pulse.at + silence_max:
+            if clock.monotonic() < pulse.at + silence_max:
                 self._listen(pulse, silence_max)
                 return
             step = self.step
@@ -260,7 +284,7 @@ class Execution:
             self._time_out(StepTimedOut(error))
 
         clock = self.runner.clock
-        self._silence = clock.call_at(pulse.at + silence_max, look)
+        self._silence = clock.call_after(pulse.at + silence_max - clock.monotonic(), look)
 
     def _overall_timeout(self) -> StepTimedOut:
         return StepTimedOut(
@@ -287,7 +311,20 @@ class Execution:
         task.cancel()  # Which kills a process, and leaves a thread alone.
         self.ended(None, error)
 
+    def interrupted(self) -> None:
+        """The store failed under the attempt, whose body may run again: it gets its whole time then, and the artifacts
+        that it has staged so far are discarded. The time for all attempts goes on."""
+        self._stop_attempts_timers()
+        if self.stager is not None:
+            self.discard()
+
     def _stop_timers(self) -> None:
+        self._stop_attempts_timers()
+        if self._overtime is not None:
+            self._overtime.cancel()
+            self._overtime = None
+
+    def _stop_attempts_timers(self) -> None:
         if self._timeout is not None:
             self._timeout.cancel()
             self._timeout = None
@@ -300,10 +337,21 @@ class Execution:
     def _thread_ended(self, future: asyncio.Future[Any]) -> None:
         if future.cancelled():
             self.ended(None, asyncio.CancelledError())
-        elif (error := future.exception()) is not None:
+        elif isinstance(error := future.exception(), InDoubt):
+            self._doubted()
+        elif error is not None:
             self.ended(None, error)
         else:
             self.ended(future.result(), None)
+
+    def _doubted(self) -> None:
+        """The attempt waited for its turn, and has not begun: it does once it is sure whose the run is."""
+        self.task = self.pulse = None
+        self._stop_timers()
+        if not self.dropped:
+            self.attempt -= 1
+            self.runner.paused(self)
+            self.runner.again(self)
 
     def _transaction_ended(self, future: asyncio.Future[Concluded]) -> None:
         if future.cancelled():
@@ -324,14 +372,19 @@ class Execution:
         if future.cancelled():
             self.ended(None, asyncio.CancelledError())
             return
-        if (error := future.exception()) is not None:
+        if isinstance(error := future.exception(), InDoubt):
+            self._doubted()
+            return
+        if error is not None:
             self.ended(None, error)
             return
         end = future.result()
         if end.details is not None and self.pulse is not None:
             self.pulse.newest = end.details
         if end.failure is not None:
-            self.ended(None, receive(end.failure, run_id=self.live.id, position=self.request.position))
+            position = self.request.position
+            error = receive(end.failure, run_id=self.live.id, position=position, is_final=end.is_final)
+            self.ended(None, error)
             return
         signature = self.step.signature
         try:
@@ -344,7 +397,7 @@ class Execution:
     def ended(self, value: Any, error: BaseException | None) -> None:
         """An attempt came to its end."""
         self.task = None
-        if self._timeout is not None or self._silence is not None:
+        if self._timeout is not None or self._overtime is not None or self._silence is not None:
             self._stop_timers()
         if error is None or self.dropped:
             self.pulse = None
@@ -358,6 +411,11 @@ class Execution:
             self.pulse = None
         if isinstance(error, asyncio.CancelledError):  # In the workflow it would mean another thing.
             error = StepFailed(f"step {self.step.name!r} was cancelled from inside")
+        elif is_by_signal(error):
+            # Somebody stops the process: that is no end of the step, which runs again in the next one.
+            self._end_beats()
+            self.runner.paused(self)
+            raise error
         self._failed(self._timed_out or error)
 
     def _failed(self, error: BaseException) -> None:
@@ -365,16 +423,25 @@ class Execution:
             return
         runner, policy = self.runner, self.step.retry
         now = runner.clock.now()
+        if _is_of_the_store(error) and (self.deadline is None or now < self.deadline):
+            self._begin_again(error)
+            return
+        self._outages = 0
         kind, message = brief(error)
         self.history.append(Attempt(self.attempt, kind, message[:1000], now))
         try:
             again = policy.again(self.attempt, error)
-            delay = policy.backoff(self.attempt, random.random(), error) if again else 0
+            delay = policy.pause_us(self.attempt, random.random(), error) if again else 0
         except Exception as broken:  # noqa: BLE001 - the policy has functions of the user's
             again, delay = False, 0
-            broken.add_note(f"raised by the retry policy of step {self.step.name!r}")
-            broken.__cause__ = error
+            with suppress(Exception):  # It may refuse to be changed.
+                broken.add_note(f"raised by the retry policy of step {self.step.name!r}")
+                broken.__cause__ = error
             error = broken
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):  # In the workflow it would mean another thing.
+            failed = StepFailed(failed_by_exit(error, f"step {self.step.name!r}"))
+            failed.__cause__ = error
+            error = failed
         if again and self.deadline is not None and now + delay >= self.deadline:
             timed_out = self._overall_timeout()
             timed_out.__cause__ = error
@@ -392,11 +459,31 @@ class Execution:
             runner.delayed(self, now + delay, error)
         else:
             runner.paused(self)
-            runner.clock.call_at(now + delay, lambda: runner.again(self))
+            runner.clock.call_after(delay, lambda: runner.again(self))
+
+    def _begin_again(self, error: BaseException) -> None:
+        """The step asked the engine for something, and the store failed: that is no attempt."""
+        self.attempt -= 1
+        delay = min(_STORE_FIRST_US << min(self._outages, 16), DURABLE_BACKOFF_US)
+        self._outages += 1
+        log.log(
+            logging.WARNING if self._outages == 1 else logging.DEBUG,
+            "%s: the store failed, so the step runs again until it works; this is no attempt of the step. What to do:"
+            " check the database (perdure doctor): %s",
+            self.label, error,
+        )  # fmt: skip
+        self.runner.paused(self)
+        self.runner.clock.call_after(delay, lambda: self.runner.again(self))
 
     def _finish(self, value: Any, error: BaseException | None) -> None:
         self._end_beats()
         self.runner.finished(self, value, error)
+
+
+def _is_of_the_store(error: BaseException) -> bool:
+    """Whether a step raised what the engine's store did. What can never be written, or a store that somebody must mend,
+    is the step's failure: its policy decides."""
+    return isinstance(error, StoreError) and not isinstance(error, (CommitRefused, StoreBroken))
 
 
 def _without_stop_iteration(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -414,6 +501,7 @@ class StepRunner:
         self,
         *,
         clock: Clock,
+        timers: Timers,
         resources: Callable[[type[Any]], Any],
         threads_max: int,
         processes_max: int | None,
@@ -425,14 +513,15 @@ class StepRunner:
         paused: Callable[[Execution], None],
         again: Callable[[Execution], None],
         beaten: Callable[[Execution], None],
-        is_surely_alive: Callable[[], bool],
-        prove: Callable[[], Awaitable[object]],
+        blame: Blame,
+        proof: Proof,
         transactions: Transactions,
     ) -> None:
         _check_not_imported_again()
         if processes_max is not None and processes_max < 1:
             raise Misuse(f"processes_max is at least 1, not {processes_max}")
         self.clock = clock
+        self.timers = timers
         self.resources = resources
         self.payload_max = payload_max
         self.speaking = speaking
@@ -442,9 +531,11 @@ class StepRunner:
         self.paused = paused
         self.again = again
         self.beaten = beaten
+        self.blame = blame
         self.transactions = transactions
         self.loop = asyncio.get_running_loop()
-        self.carriers = Carriers(Execution.ended, is_surely_alive, prove)
+        self.proof = proof
+        self.carriers = Carriers(Execution.ended, proof)
         self.threads = ThreadPoolExecutor(threads_max, thread_name_prefix="perdure-step")
         self._processes_max = processes_max or os.cpu_count() or 1
 
@@ -453,7 +544,7 @@ class StepRunner:
         """Made when a step first needs it: most engines need none."""
         from perdure.models.functions.processes import ProcessPool
 
-        return ProcessPool(self._processes_max)
+        return ProcessPool(self._processes_max, self.proof.is_surely_alive)
 
     def tell(self, callback: Callable[..., object], *args: Any) -> None:
         """Call back on the loop, from any thread. Once the loop is closed, nobody listens."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from perdure.models.functions.commands import Ask, StepRequest, TimerRequest
 from perdure.models.functions.forbidden import foreign_await
+
+_SLEPT: Final[Any] = getattr(asyncio.futures, "_set_result_unless_cancelled", None)
 
 if TYPE_CHECKING:
     from perdure.models.functions.loop import WorkflowLoop
@@ -155,3 +157,8 @@ class DurableTimerHandle(asyncio.TimerHandle):
     __slots__ = ("number", "request")
     number: int
     request: TimerRequest
+
+    @property
+    def is_timeout(self) -> bool:
+        """Whether it is not just `asyncio.sleep`."""
+        return getattr(self, "_callback", None) is not _SLEPT

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from perdure.errors import Misuse, UnstorableValue
 from perdure.kernel.records import Engine, Staged
+from perdure.models.functions.staging import marked
 from perdure.models.functions.values import to_text
 from perdure.models.transacting import (
     CodecFailed,
@@ -100,6 +101,8 @@ class _Body:
     def _text(self, value: Any) -> str:
         """What it came to, as JSON that reads as its annotation says."""
         signature = self._execution.step.signature
+        if signature.tells_staged:
+            value = marked(value)
         try:
             text = to_text(value, signature.about_result, self._execution.runner.payload_max)
             signature.result.read(text, signature.about_result)
@@ -175,6 +178,7 @@ class Transactions:
             prove=self._prove,
             is_dropped=lambda: execution.dropped,
             ended=ended,
+            again=execution.interrupted,
         )
 
     def conclude(self, execution: Execution, error: BaseException) -> None:

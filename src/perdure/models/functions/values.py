@@ -22,7 +22,7 @@ from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 
 PAYLOAD_MAX_BYTES = 2 * 1024 * 1024
 _LONG_NUMBER_DIGITS = 300
-_LONG_NUMBER = re.compile("[0-9]{300}")
+_LONG_NUMBER = re.compile("(?<![0-9])[0-9]{300}")  # Only from where digits begin: else each of them is looked at often.
 UNSTORABLE_TEXT = re.compile("[\0\ud800-\udfff]")  # in keys and names: NUL and lone surrogates
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _IMMUTABLE = frozenset({str, int, float, bool, type(None), bytes})
@@ -54,13 +54,14 @@ def _is_finite(value: Any) -> bool:
     import json  # Hardly ever needed, and not at once.
 
     try:
-        json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=_python_hook), allow_nan=False)
+        json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=python_form), allow_nan=False)
     except ValueError:
         return False
     return True
 
 
-def _python_hook(value: Any) -> Any:
+def python_form(value: Any) -> Any:
+    """What stands for an object that msgspec does not know, with sets as sets."""
     dump = getattr(value, "model_dump", None)  # A pydantic model, without importing pydantic.
     if dump is not None:
         return dump()
@@ -86,6 +87,11 @@ def _decode_hook(wanted: type, value: Any) -> Any:
 _ENCODER = msgspec.json.Encoder(enc_hook=_encode_hook)
 
 
+def encode_value(value: Any) -> bytes:
+    """The value as JSON, unchecked."""
+    return _ENCODER.encode(value)
+
+
 class Reader:
     """Decodes JSON text into one type."""
 
@@ -109,6 +115,8 @@ class Reader:
 class Signature:
     """A function's parameters and result: checks calls, writes arguments as JSON, reads them back."""
 
+    tells_staged = False  # Whether results say what the step has staged.
+
     def __init__(self, function: Callable[..., Any], what: str, local_names: Mapping[str, Any]) -> None:
         self.what = what
         self.about_input = f"the input of {what}"
@@ -121,6 +129,7 @@ class Signature:
         plain = all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY) for p in self._parameters)
         self.most = len(self._parameters) if plain else -1
         self.least = sum(p.default is p.empty for p in self._parameters)
+        self.places = [p.name for p in self._parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
         self._readers: tuple[Reader, Reader] | None = None
 
     @property
@@ -140,6 +149,15 @@ class Signature:
             return self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise InvalidArguments(f"{self.what}{self._signature}: {error}") from None
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments by name. Raises InvalidArguments."""
+        return dict(self._bind(args, kwargs))
+
+    def complete(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by name, with the defaults of those that were left out."""
+        defaults = {p.name: p.default for p in self._parameters if p.default is not p.empty}
+        return {**defaults, **arguments}
 
     def write(self, args: tuple[Any, ...], kwargs: dict[str, Any], payload_max: int) -> str:
         """The arguments by name, as a JSON object, checked against the annotations."""
@@ -177,8 +195,9 @@ class Signature:
                 args += (value,)
         return args, kwargs
 
-    def copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], int]:
         """The arguments as they are now: what the callee does to them, or the caller does next, no longer matters.
+        And how many characters they take as JSON, if that is known: 0 if nobody can change them anyway.
 
         Raises InvalidDefinition if the annotations make no sense, before the callee has done anything.
         """
@@ -189,8 +208,9 @@ class Signature:
                 if type(value) not in _IMMUTABLE:
                     break
             else:
-                return args, kwargs
-        return self.read(to_text(self._bind(args, kwargs), f"an argument of {self.what}"))
+                return args, kwargs, 0
+        text = to_text(self._bind(args, kwargs), f"an argument of {self.what}")
+        return *self.read(text), len(text)
 
     @cached_property
     def result(self) -> Reader:

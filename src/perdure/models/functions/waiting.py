@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, TypeGuard, TypeVar, overload
 
 import msgspec
 from msgspec import Raw, Struct
 
-from perdure.errors import ChildFailed, InvalidArguments, UnstorableValue
+from perdure.errors import ChildFailed, InvalidArguments, RunCancelled, UnstorableValue
+from perdure.kernel.records import Entry, Failure, Outcome, Run, Wait
 from perdure.kernel.records import Event as EventRecord
-from perdure.kernel.records import Failure, Outcome, Run, Wait
+from perdure.models.functions.asking import NEVER_US
 from perdure.models.functions.commands import Ask
-from perdure.models.functions.context import TimeReached, from_datetime, require_loop, seconds_of, to_datetime
-from perdure.models.functions.events import Delivery, Event, NamedEvent, field_names, options_of, reader_of, where_of
+from perdure.models.functions.context import (
+    TimeReached,
+    from_datetime,
+    require_loop,
+    seconds_of,
+    timed_out,
+    to_datetime,
+)
+from perdure.models.functions.events import (
+    Delivery,
+    Event,
+    NamedEvent,
+    field_names,
+    fields_of,
+    options_of,
+    read_event,
+    where_of,
+)
 from perdure.models.functions.failures import rebuild
 from perdure.models.functions.values import Reader
-from perdure.ports import Codec
+from perdure.ports import Codec, PlainCodec
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -26,6 +43,9 @@ A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
+
+
+_CANCELLED: Final = "perdure.errors:RunCancelled"
 
 
 class Choice(Generic[T_co]):
@@ -120,11 +140,57 @@ class Won(Struct, frozen=True, omit_defaults=True):
     run: str | None = None
     status: str | None = None
     failure: Failure | None = None
+    fallback: str = "discard"  # of the event: where it goes if a retry sets this entry aside and nobody reads it again
 
 
 def won_by_event(event: EventRecord, option: int, codec: Codec) -> Won:
     value = Raw(codec.decode(event.value).encode())
-    return Won(option=option, event=event.id, name=event.name, sent_at=event.at, value=value)
+    # What came from the queue of its name goes back there, but for a copy: the event itself is kept there.
+    fallback = event.fallback if not event.shared else "broadcast" if event.consumed else "discard"
+    return Won(
+        option=option, event=event.id, name=event.name, sent_at=event.at, value=value, fallback=fallback
+    )  # fmt: skip
+
+
+def read_before(entries: Iterable[Entry], codec: Codec, kept_until: int) -> tuple[EventRecord, ...]:
+    """The events that these entries of a journal have read, in the order of reading, for their run to read again.
+
+    They were read in time, so they do not expire any more; but one that may go back to the queue of its name, which is
+    everybody's, is kept until then."""
+    found: list[EventRecord] = []
+    for entry in entries:
+        if entry.kind != "wait" or entry.value is None:
+            continue
+        won = msgspec.json.decode(codec.decode(entry.value), type=Won)
+        if won.event is None or won.name is None:
+            continue
+        text = bytes(won.value).decode()
+        found.append(
+            EventRecord(
+                id=won.event,
+                name=won.name,
+                value=codec.encode(text),
+                fields=fields_of(msgspec.json.decode(text)) if isinstance(codec, PlainCodec) else {},
+                run_id=entry.run_id,
+                expires_at=kept_until if won.fallback == "broadcast" else NEVER_US - 1,
+                fallback=won.fallback,
+                at=won.sent_at or entry.at,
+            )
+        )
+    return tuple(found)
+
+
+def failed_before(entries: Iterable[Entry], codec: Codec) -> set[str]:
+    """The runs whose failures a wait among these entries of a journal was handed."""
+    texts = (entry.value for entry in entries if entry.kind == "wait" and entry.value is not None)
+    ends = (msgspec.json.decode(codec.decode(text), type=Won) for text in texts)
+    return {won.run for won in ends if won.run is not None and won.status == "failed"}
+
+
+def started_before(entries: Iterable[Entry], codec: Codec) -> set[str]:
+    """The children that these entries of a journal have started, or found started."""
+    texts = (entry.value for entry in entries if entry.kind == "start" and entry.value is not None)
+    return {msgspec.json.decode(codec.decode(text), type=str) for text in texts}
 
 
 def read_won(waits: Waits, won: Won) -> Any:
@@ -136,10 +202,22 @@ def read_won(waits: Waits, won: Won) -> Any:
         text = bytes(won.value).decode()
         if option.kind is None:
             return NamedEvent(option.name, msgspec.json.decode(text))
-        return reader_of(option.kind).read(text, f"the event {option.name!r}")
+        return read_event(option.kind, text, option.name)
     if isinstance(option, RunChoice):
         return _read_end(won, option.reader)
     return TimeReached(to_datetime(won.due or 0), to_datetime(won.fired or 0))
+
+
+def misfit_of(waits: Waits, won: Won) -> str:
+    """What is wrong with the event that has won, for the class it is waited for by; empty if nothing is."""
+    option = waits.options[won.option] if 0 <= won.option < len(waits.options) else None
+    if not isinstance(option, EventChoice) or option.kind is None:
+        return ""
+    try:
+        read_event(option.kind, bytes(won.value).decode(), option.name)
+    except UnstorableValue as error:
+        return str(error)
+    return ""
 
 
 def _read_end(won: Won, reader: Reader | None) -> RunEnded[Any]:
@@ -149,7 +227,10 @@ def _read_end(won: Won, reader: Reader | None) -> RunEnded[Any]:
         value = msgspec.json.decode(text) if reader is None else reader.read(text, f"the result of run {target!r}")
         return RunEnded(target, "succeeded", value)
     error = ChildFailed(_how(target, won), run_id=target, status=won.status)
-    if won.failure is not None:
+    if won.status == "cancelled" or (won.failure is not None and won.failure.type == _CANCELLED):
+        reason = None if won.failure is None else won.failure.message
+        error.__cause__ = RunCancelled(f"run {target!r} was cancelled: {reason}", run_id=target, reason=reason)
+    elif won.failure is not None:
         error.__cause__ = rebuild(won.failure, run_id=target)
     return RunEnded(target, won.status or "", None, error)
 
@@ -241,7 +322,7 @@ async def receive(
     else:
         got = await _wait(chosen, timer(timeout))
         if isinstance(got, TimeReached):
-            raise TimeoutError(f"no event {chosen.name!r} came within {timeout}")
+            raise timed_out(TimeoutError(f"no event {chosen.name!r} came within {timeout}"))
     return got.value if isinstance(got, NamedEvent) else got
 
 

@@ -5,6 +5,7 @@ It ends when its pipe does, in the middle of a job too: then its engine's proces
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 import signal
@@ -31,6 +32,7 @@ from perdure.models.functions.define import Step
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.speaking import item_text
 from perdure.models.functions.values import Signature, to_text
+from perdure.models.interrupts import failed_by_exit
 
 _BEAT_EVERY_S: Final = 0.05
 _LOOK_EVERY_S: Final = 1.0
@@ -45,6 +47,7 @@ class Job(Struct, frozen=True, kw_only=True):
     input: str
     run_id: str
     position: str
+    key: str
     attempt: int
     details: str | None
     payload_max: int
@@ -72,11 +75,13 @@ class Item(Struct, frozen=True, tag=True):
 
 
 class Ended(Struct, frozen=True, tag=True, kw_only=True):
-    """The job is done: the function returned this, as JSON, or failed; `details` is what it said last."""
+    """The job is done: the function returned this, as JSON, or failed (`is_final`: with what no retry follows);
+    `details` is what it said last."""
 
     result: str | None = None
     failure: Failure | None = None
     details: str | None = None
+    is_final: bool = False
 
 
 Word = Ready | Began | Beat | Item | Ended
@@ -146,11 +151,20 @@ class Worker:
             self.send(Began())
             value = context.run(function, *args, **kwargs)
             return Ended(result=to_text(value, signature.about_result, job.payload_max), details=pulse.stop())
-        except KeyboardInterrupt:  # In the engine's process it would mean another thing.
-            error = StepFailed(f"step {job.name!r} raised KeyboardInterrupt in its process")
+        except (KeyboardInterrupt, SystemExit) as leaving:  # As in the engine's process.
+            error = StepFailed(failed_by_exit(leaving, f"step {job.name!r}"))
+            error.__cause__ = leaving
+            return Ended(failure=_as_in_engine(to_failure(error)), details=pulse.stop(), is_final=True)
+        except asyncio.CancelledError:  # As in the engine's process.
+            error = StepFailed(f"step {job.name!r} was cancelled from inside")
             return Ended(failure=to_failure(error), details=pulse.stop())
+        except StopIteration as stop:  # As in a thread.
+            failed = RuntimeError("the step raised StopIteration")
+            failed.__cause__ = stop
+            return Ended(failure=to_failure(failed), details=pulse.stop())
         except BaseException as error:  # noqa: BLE001 - however it ended, that is its outcome
-            return Ended(failure=_as_in_engine(to_failure(error)), details=pulse.stop())
+            failure = _as_in_engine(to_failure(error))
+            return Ended(failure=failure, details=pulse.stop(), is_final=not isinstance(error, Exception))
 
     def _find(self, job: Job) -> tuple[Callable[..., Any], Signature]:
         key = (job.module, job.function)
@@ -186,6 +200,7 @@ class _Pulse:
         return CurrentStep(
             run_id=job.run_id,
             position=job.position,
+            key=job.key,
             name=job.name,
             attempt=job.attempt,
             resources=self._no_resource,
@@ -265,5 +280,6 @@ def _as_in_engine(failure: Failure) -> Failure:
     return replace(
         failure,
         type=failure.type.replace("__mp_main__:", "__main__:", 1),
+        members=[_as_in_engine(one) for one in failure.members],
         cause=None if failure.cause is None else _as_in_engine(failure.cause),
     )

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from msgspec import structs
 
 from perdure.errors import InvalidDefinition
 from perdure.models.graphs.expressions import Expression, ValueMap
 from perdure.models.graphs.kinds.base import Kind, Preparing, Work
 from perdure.models.graphs.merges import Merge
-from perdure.models.graphs.plan import Edge, Exclusive, Join, Node, Plan
+from perdure.models.graphs.places import invalid
+from perdure.models.graphs.plan import Edge, Exclusive, Join, Node, Passes, Plan
+from perdure.models.graphs.references import remember_reducer, resolve
 from perdure.models.graphs.spec import GraphSpec, Limits
-from perdure.models.graphs.validate import Forks, Way, check_shape, tiers_of, ways_of
+from perdure.models.graphs.validate import Forks, Shortcut, Way, check_shape, shortcuts, tiers_of, ways_of
 
 
 def build(
@@ -20,25 +23,6 @@ def build(
 ) -> Plan:
     """Raises InvalidDefinition, whose `problems` are all that is wrong, each with its place."""
     return _Building(spec, kinds, objects, input_fields).plan()
-
-
-def resolve(reference: str, place: str, objects: Mapping[str, Any]) -> Any:
-    """What a reference stands for: something handed in under this name, or `package.module:name`."""
-    if reference in objects:
-        return objects[reference]
-    module, colon, name = reference.partition(":")
-    if not colon:
-        known = ", ".join(sorted(objects)) or "none"
-        raise InvalidDefinition(
-            f"{place}: there is no {reference!r}; write package.module:name, or hand it in by name (known: {known})"
-        )
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise InvalidDefinition(f"{place}: {reference!r} cannot be found: {error}") from error
-    return found
 
 
 class _Building:
@@ -53,6 +37,7 @@ class _Building:
         self._problems: list[str] = []
         self._expressions: list[Expression] = []
         self._joins: dict[tuple[str, str], tuple[Join, Any]] = {}
+        self._shortcuts: dict[tuple[str, str], Shortcut] = {}
 
     def plan(self) -> Plan:
         spec = self._spec
@@ -61,6 +46,7 @@ class _Building:
         self._fail_if_wrong()
         forks = Forks(spec, self._kinds, ways)
         self._problems += forks.problems
+        self._shortcuts = shortcuts(ways, forks.closes)
         edges = {way.number: edge for way in ways if (edge := self._edge(way, forks)) is not None}
         nodes = {name: node for name in self._kinds if (node := self._node(name, ways, edges)) is not None}
         output: ValueMap | None = None
@@ -93,9 +79,7 @@ class _Building:
 
     def _fail_if_wrong(self) -> None:
         if self._problems:
-            problems = list(dict.fromkeys(self._problems))
-            more = f"\n{len(problems)} problems in all" if len(problems) > 1 else ""
-            raise InvalidDefinition("\n".join(problems) + more, problems=problems)
+            raise invalid(self._problems)
 
     def _tried(self, make: Any, *args: Any) -> Any:
         """What a function makes, or None if the definition is wrong there."""
@@ -159,7 +143,9 @@ class _Building:
             when=self._expression(spec.when, f"{place}, when"),
             foreach=self._expression(spec.foreach, f"{place}, foreach"),
             spawn=spec.spawn,
+            at_once=spec.at_once,
             limit=spec.limit if isinstance(spec.limit, int) else None,
+            limit_us=None if spec.limit_timeout is None else round(spec.limit_timeout * 1_000_000),
             join=join,
             cancel=frozenset(spec.cancel),
             place=place,
@@ -168,8 +154,7 @@ class _Building:
     def _join(self, way: Way, fork: str, place: str) -> Join:
         """The join of an edge: the same for all edges into a node that close the same fork."""
         assert way.spec.join is not None
-        said = (way.spec.join.need, way.spec.join.on_early, way.spec.join.timeout, way.spec.join.on_timeout)
-        spec = (said, way.spec.merges)
+        spec = (structs.replace(way.spec.join, fork=None), way.spec.merges)
         known = self._joins.get((way.target, fork))
         if known is not None:
             if known[1] != spec:
@@ -184,11 +169,16 @@ class _Building:
             reducer = None
             if merge.reducer is not None:
                 reducer = self._tried(resolve, merge.reducer, f"{where}.reducer", self._objects)
+                remember_reducer(merge.reducer, reducer)
             made: Merge | None = self._tried(Merge, merge, where, reducer)
             if made is not None:
                 merges.append(made)
                 self._expressions += [made.source] if made.source is not None else []
         where = f"graph {self._spec.graph!r}, join at {way.target!r} of the fork at {fork!r}"
-        join = Join(target=way.target, fork=fork, spec=way.spec.join, merges=merges, place=where)
+        passes = None
+        if (shortcut := self._shortcuts.get((fork, way.target))) is not None:
+            number = -1 - len(self._joins)  # Edges count from zero upwards.
+            passes = Passes(number=number, limit=shortcut.limit, edges=shortcut.edges)
+        join = Join(target=way.target, fork=fork, spec=way.spec.join, merges=merges, place=where, passes=passes)
         self._joins[way.target, fork] = (join, spec)
         return join

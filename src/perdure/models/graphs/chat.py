@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct, field
 
 from perdure.errors import LlmFailed, LlmRefused, LlmTruncated
+from perdure.models.graphs.network import guard
 from perdure.models.graphs.secrets import Veil, secret
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Endpoint:
         base_url = self._base_url or os.environ.get(BASE_URL_VARIABLE) or OPENAI
         if (wrong := wrong_with_url(base_url)) is not None:
             raise LlmRefused(f"{self.place}: {BASE_URL_VARIABLE} in the environment is wrong: {wrong}")
-        key = None if self._secret is None else await secret(self._secret, self.place)
+        key = None if self._secret is None else await secret(self._secret, self.place, base_url)
         return await _Request(self, base_url, key, self._secret, self._stall_s).send(body, heard)
 
 
@@ -121,7 +122,7 @@ class _Request:
         # None of httpx's errors becomes a cause: they refer to the request, and so to the secret.
         try:
             async with (
-                httpx.AsyncClient(timeout=timeout, verify=_trust()) as client,
+                guard(httpx.AsyncClient(timeout=timeout, verify=_trust()), self._url) as client,
                 client.stream("POST", self._url, json=body, headers=headers) as answer,
             ):
                 if answer.status_code != 200:

@@ -4,7 +4,7 @@ it gives a call that an engine starts, or that another workflow awaits."""
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import inspect
 import sys
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,18 +19,25 @@ from perdure.kernel.records import Entry, Run
 from perdure.kernel.retry import Retry
 from perdure.models.functions.define import RunCall, Step, Workflow, forget
 from perdure.models.functions.loop import running_loop
+from perdure.models.functions.outlines import Outline
 from perdure.models.functions.values import Signature, to_text
 from perdure.models.graphs import schemas, texts
-from perdure.models.graphs.build import build, resolve
+from perdure.models.graphs.build import build
+from perdure.models.graphs.fingerprint import fingerprint_of, outline_of
 from perdure.models.graphs.kinds import Child, Function, Kind
+from perdure.models.graphs.kinds.base import plain_exception
 from perdure.models.graphs.kinds.function import as_step
 from perdure.models.graphs.mermaid import mermaid
 from perdure.models.graphs.picture import picture_of
+from perdure.models.graphs.places import Lines, invalid
 from perdure.models.graphs.plan import Plan
+from perdure.models.graphs.references import by_name, resolve
 from perdure.models.graphs.runner import interpret
 from perdure.models.graphs.spec import EdgeSpec, ExclusiveSpec, GraphSpec, JoinSpec, Limits, MergeSpec, RetrySpec
+from perdure.models.graphs.stored import StoredDefinition, digest_of, readable, stored
 from perdure.models.graphs.svg import svg
-from perdure.models.graphs.tracing import TokensView, trace
+from perdure.models.graphs.token_views import TokensView
+from perdure.models.graphs.tracing import Trace, trace
 from perdure.models.graphs.words import Bound, Duration, NodeName, NodeRef, named, reference_of, seconds
 from perdure.ports import Codec
 
@@ -166,7 +173,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
             "input": input,
             "output": None if output is None else dict(output),
             "timeout": seconds(timeout),
-            "retry": None if retry is None else _retry_spec(retry, f"{draft.place}, node {name!r}"),
+            "retry": None if retry is None else draft.retry_spec(retry, f"{draft.place}, node {name!r}"),
             "on_error": on_error,
             "otherwise": otherwise,
             "description": description,
@@ -186,7 +193,9 @@ class Graph(Workflow[..., O], Generic[I, O]):
         on_error: bool = False,
         foreach: str | None = None,
         spawn: int | None = None,
+        at_once: int | None = None,
         limit: int | Literal["unlimited"] | None = None,
+        limit_timeout: Duration | None = None,
         join: JoinSpec | None = None,
         merge: MergeSpec | Bound | Iterable[MergeSpec | Bound] = (),
         cancel: NodeName | Iterable[NodeName] = (),
@@ -205,7 +214,9 @@ class Graph(Workflow[..., O], Generic[I, O]):
                 on_error=on_error,
                 foreach=foreach,
                 spawn=spawn,
+                at_once=at_once,
                 limit=limit,
+                limit_timeout=seconds(limit_timeout),
                 join=join,
                 merge=merges[0] if len(merges) == 1 else merges,
                 cancel=[named(one) for one in cancelled],
@@ -240,20 +251,27 @@ class Graph(Workflow[..., O], Generic[I, O]):
     # Texts.
 
     @classmethod
-    def parse(cls, text: str, *, objects: Mapping[str, Any] | None = None) -> Graph[Any, Any]:
-        """A graph from YAML or JSON. `objects` are functions, workflows, reducers and types that it refers to by other
-        names than `package.module:name`. Raises InvalidDefinition."""
+    def parse(cls, text: str, *, objects: Mapping[str, Any] | Iterable[Any] | None = None) -> Graph[Any, Any]:
+        """A graph from YAML or JSON.
+
+        It refers to steps, workflows, exceptions and types of data that are imported already as `package.module:name`;
+        nothing is imported for it. `objects` are functions, reducers and whatever else it may refer to: a list, by
+        their own names, or a dict. Raises InvalidDefinition.
+        """
         return cls._parsed(text, "this graph", objects)
 
     @classmethod
-    def load(cls, path: str | Path, *, objects: Mapping[str, Any] | None = None) -> Graph[Any, Any]:
-        """A graph from a file with YAML or JSON. Raises InvalidDefinition, OSError."""
+    def load(cls, path: str | Path, *, objects: Mapping[str, Any] | Iterable[Any] | None = None) -> Graph[Any, Any]:
+        """A graph from a file with YAML or JSON, as `parse` has it. Raises InvalidDefinition, OSError."""
         return cls._parsed(Path(path).read_text(encoding="utf-8"), str(path), objects)
 
     @classmethod
-    def _parsed(cls, text: str, place: str, objects: Mapping[str, Any] | None) -> Graph[Any, Any]:
+    def _parsed(cls, text: str, place: str, objects: Mapping[str, Any] | Iterable[Any] | None) -> Graph[Any, Any]:
         graph: Graph[Any, Any] = cls.__new__(cls)
-        graph._define(Draft.of(*texts.parse(text, place), objects or {}), 3)
+        spec, nodes, lines = texts.parse(text, place)
+        draft = Draft.of(spec, nodes, by_name(objects, place))
+        draft.lines = lines
+        graph._define(draft, 3)
         return graph.build()
 
     def dump(self, form: texts.Form = "yaml") -> str:
@@ -291,8 +309,14 @@ class Graph(Workflow[..., O], Generic[I, O]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of its definition."""
-        return hashlib.sha256(self.dump("json").encode()).hexdigest()[:16]
+        """A hash of its definition: the same whether that is in Python, YAML or JSON."""
+        return fingerprint_of(self.definition, self.outline)
+
+    @cached_property
+    def outline(self) -> Outline:
+        """What runs keep of the definition, to notice if it has changed: all but descriptions, limits and retry
+        policies. Raises InvalidDefinition."""
+        return outline_of(self.definition, self._draft_built(), self._draft.usual_name, self.digest)
 
     @property
     def where(self) -> str:
@@ -305,9 +329,27 @@ class Graph(Workflow[..., O], Generic[I, O]):
         assert definition is not None
         return definition
 
-    def trace(self, run: Run, input: str, entries: Sequence[Entry], codec: Codec, payload_max: int) -> TokensView:
-        """Where the tokens of a run are and were, from its journal. Called from a plain callback: see
-        `engine.tokens(id)`, which does so. Raises InvalidDefinition; Misuse if the journal does not fit."""
+    @property
+    def digest(self) -> str:
+        """What tells its definition from others: runs remember theirs by it. Raises InvalidDefinition."""
+        return self.build()._draft.digest
+
+    def kept(self) -> StoredDefinition:
+        """What is kept of it in the store. Raises InvalidDefinition."""
+        return stored(self.definition, self._draft.objects)
+
+    @classmethod
+    def read_back(cls, kept: StoredDefinition) -> Graph[Any, Any]:
+        """A graph from what was kept of it: to be drawn, and to tell where tokens were, but not to be run. Raises
+        InvalidDefinition."""
+        graph: Graph[Any, Any] = cls.__new__(cls)
+        graph._define(Draft.of(*readable(kept)), 2)
+        forget(graph)
+        return graph.build()
+
+    def trace(self, run: Run, input: str, entries: Sequence[Entry], codec: Codec, payload_max: int) -> Trace:
+        """Where the tokens of a run are and were, and what happened, from its journal. Called from a plain callback:
+        see `engine.tokens(id)`, which does so. Raises InvalidDefinition; Misuse if the journal does not fit."""
         return trace(run, self._draft_built(), self.signature, input, entries, codec, payload_max)
 
     def __repr__(self) -> str:
@@ -331,6 +373,7 @@ class Draft:
         self.exclusive: list[ExclusiveSpec] = []
         self.output: Any = None
         self.objects: dict[str, Any] = {}
+        self.lines: Lines | None = None  # of its text, if it is in YAML
         self.checked: GraphSpec | None = None
         self.plan: Plan | None = None
 
@@ -362,9 +405,28 @@ class Draft:
     def built(self) -> Plan:
         """Raises InvalidDefinition."""
         if self.plan is None:
-            self.checked, kinds = texts.checked(msgspec.to_builtins(self.spec()), self.place)
-            self.plan = build(self.checked, kinds, self.objects, _field_names(self.type_of("input")))
+            try:
+                self.checked, kinds = texts.checked(self._parts(), self.place)
+                self.plan = build(self.checked, kinds, self.objects, _field_names(self.type_of("input")))
+            except InvalidDefinition as error:
+                if self.lines is None:
+                    raise
+                raise invalid(getattr(error, "problems", [str(error)]), self.lines) from error
         return self.plan
+
+    def _parts(self) -> Any:
+        try:
+            return msgspec.to_builtins(self.spec())
+        except RecursionError:
+            raise InvalidDefinition(
+                f"{self.place}: it nests too deeply, or something in it has itself inside"
+            ) from None
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells the definition, once it is built, from others."""
+        assert self.checked is not None
+        return digest_of(self.checked)
 
     def type_of(self, which: str) -> Any:
         """The type of the input or the output. Raises InvalidDefinition."""
@@ -410,6 +472,39 @@ class Draft:
             return part
         reference = self._bind(part.reference, part.found)
         return msgspec.structs.replace(part.part, **{part.field: reference})
+
+    def retry_spec(self, policy: Retry, place: str) -> RetrySpec:
+        """A policy as a part of the definition. Raises InvalidDefinition."""
+        if policy.recoverable is not None or policy.delay is not None:
+            raise InvalidDefinition(
+                f"{place}, retry: a definition has no room for a policy's functions; give the step the policy, with "
+                "@step(retry=…)"
+            )
+        return RetrySpec(
+            attempts=policy.attempts,
+            initial=policy.initial_s,
+            maximum=policy.maximum_s,
+            multiplier=policy.multiplier,
+            jitter=policy.jitter,
+            backoff=policy.backoff,
+            retry_on=[] if policy.retry_on == (Exception,) else [self._exception(one) for one in policy.retry_on],
+            give_up_on=[self._exception(one) for one in policy.give_up_on],
+        )
+
+    def _exception(self, found: type[BaseException]) -> str:
+        """How a definition refers to a class of exceptions."""
+        name = found.__qualname__
+        if plain_exception(name) is found:
+            return name
+        return self._bind(f"{found.__module__}:{found.__qualname__}", found)
+
+    def usual_name(self, reference: str) -> str:
+        """How a definition refers to something if nobody gives it another name."""
+        found = self.objects.get(reference)
+        if isinstance(found, type):
+            return f"{found.__module__}:{found.__qualname__}"
+        is_named = isinstance(found, Step | Workflow) or inspect.isfunction(found)
+        return reference_of(found) if is_named else reference
 
     def _bind(self, reference: str, found: Any) -> str:
         """Keep an object by its reference; another one of the same name gets a number."""
@@ -457,25 +552,3 @@ def _field_names(wanted: Any) -> frozenset[str] | None:
     if isinstance(wanted, type) and dataclasses.is_dataclass(wanted):
         return frozenset(field.name for field in dataclasses.fields(wanted))
     return None
-
-
-def _retry_spec(policy: Retry, place: str) -> RetrySpec:
-    plain = Retry(
-        attempts=policy.attempts,
-        initial=policy.initial,
-        maximum=policy.maximum,
-        multiplier=policy.multiplier,
-        jitter=policy.jitter,
-    )
-    if policy != plain:
-        raise InvalidDefinition(
-            f"{place}, retry: a definition has no room for a policy's functions and exceptions; give the step the "
-            "policy, with @step(retry=…)"
-        )
-    return RetrySpec(
-        attempts=policy.attempts,
-        initial=policy.initial.total_seconds(),
-        maximum=policy.maximum.total_seconds(),
-        multiplier=policy.multiplier,
-        jitter=policy.jitter,
-    )

@@ -7,18 +7,26 @@ same decisions, live and in replay. What is told of a token that is gone (late, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
 from perdure.errors import ExpressionFailed, GraphFailed, JoinFailed, LimitExceeded, NoMatchingEdge
+from perdure.models.functions.failures import locate
 from perdure.models.graphs.plan import Edge, Join, Node, Plan, Tiers
 from perdure.models.graphs.scopes import Scope
+from perdure.models.graphs.slots import Slots
 from perdure.models.graphs.spec import END, TERMINATE
-from perdure.models.graphs.tokens import NO_LAPS, Fork, Meeting, Token, items_of
+from perdure.models.graphs.tokens import NO_LAPS, Fork, Meeting, Token, failed_branches, failures, items_of, shown, told
 from perdure.models.graphs.turns import Turns
 
+X = TypeVar("X", bound=BaseException)
 TimerKey = tuple[int, str]
+RULES: Final = 1
+LAPS_RULES: Final = 1  # From these rules on laps count through joins,
+SLICES_RULES: Final = 1  # long routing is done in several activations,
+ERRORS_RULES: Final = 1  # a token sees the last error on its way, not only until the next node has ended,
+KEYS_RULES: Final = 1  # and idempotency keys name the node, its branches and the visit, and not the position.
 
 
 class Decisions(Struct):
@@ -35,10 +43,14 @@ class Decisions(Struct):
 
 
 class Machine:
-    """One run of a graph."""
+    """One run of a graph. A run that was begun by earlier rules goes on by them: its journal was."""
 
-    def __init__(self, plan: Plan, input: Any) -> None:
+    def __init__(self, plan: Plan, input: Any, rules: int = RULES) -> None:
         self._plan = plan
+        self._rules = rules
+        self.in_a_row_max = plan.limits.in_a_row
+        self.at = 0  # the time of what it is told, in µs
+        self.work = 0  # tokens that were made, moved or ended so far
         self._input = input
         self._ids = 0
         self._root = Fork(id=0, site="", total=1, scope=Scope(), outer=None, index=0, laps=NO_LAPS)
@@ -72,21 +84,23 @@ class Machine:
         """A token's node has a result."""
         token = self._told(token_id)
         if token is not None:
+            node = token.node
             try:
                 self._complete(token, value)
             except GraphFailed as error:
-                self._fail_run(error)
+                self._fail_run(_located(error, token.trail, node))
         return self._decided()
 
     def failed(self, token_id: int, error: BaseException, about: dict[str, Any]) -> Decisions:
         """A token's node has failed. `about` is what expressions see of it as `error`."""
         token = self._told(token_id)
         if token is not None:
+            node, branches = token.node, token.trail
             try:
-                self._fail(token, error, about)
+                self._fail(token, _located(error, branches, node), {**about, **shown(branches)})
             except GraphFailed as trouble:
                 trouble.__context__ = error
-                self._fail_run(trouble)
+                self._fail_run(_located(trouble, branches, node))
         return self._decided()
 
     def due(self, key: TimerKey) -> Decisions:
@@ -110,7 +124,7 @@ class Machine:
                     raise error
                 self._finish(token)
             except GraphFailed as trouble:
-                self._fail_run(trouble)
+                self._fail_run(_located(trouble, token.trail, token.node))
         return self._decided()
 
     def give_up(self, error: GraphFailed) -> Decisions:
@@ -152,7 +166,8 @@ class Machine:
     def _complete(self, token: Token, value: Any) -> None:
         node = self._plan.nodes[token.node]
         token.output = value
-        token.error = None
+        if self._rules < ERRORS_RULES:
+            token.error = None
         token.scope.put("nodes", node.name, value)
         if node.writes:
             view = token.view(self._input)
@@ -170,12 +185,27 @@ class Machine:
         token.error = about
         if self._route(token, node.on_failure):
             return
-        if node.on_error == "branch_error" and (found := self._taken_by(token)) is not None:
+        found = self._taken_by(token)
+        if found is not None and (node.on_error == "branch_error" or self._tolerates(found[0])):
             fork, index = found
-            fork.failed[index] = (about, error)
+            self._fail_branch(fork, index, about, error)
             self._remove(token)
+            self._look(fork)  # Other tokens of the branch may be under way, but it no longer counts.
         else:
             self._fail_run(error)
+
+    def _fail_branch(self, fork: Fork, index: int, about: dict[str, Any], error: BaseException) -> None:
+        """A branch has failed, whatever else of it has arrived somewhere or still arrives."""
+        if index in fork.failed:
+            return
+        fork.failed[index] = (about, error)
+        fork.failed_live += 1
+        for target, meeting in list(fork.meetings.items()):
+            if not meeting.fired and meeting.arrived.pop(index, None) is not None:
+                meeting.still_live -= 1
+                if not meeting.arrived:
+                    self._drop_timer(fork, meeting)
+                    del fork.meetings[target]
 
     def _taken_by(self, token: Token) -> tuple[Fork, int] | None:
         """The innermost fork, with the token's branch of it, that has a join to take a failure."""
@@ -184,6 +214,9 @@ class Machine:
         while fork is not None and fork.site not in self._plan.joins:
             index, fork = fork.index, fork.outer
         return None if fork is None else (fork, index)
+
+    def _tolerates(self, fork: Fork) -> bool:
+        return any(join.spec.tolerate is not None for join in self._plan.joins[fork.site])
 
     def _finish(self, token: Token | None) -> None:
         """The run is over: its output is what the mapping says, or what was written to `output`."""
@@ -204,7 +237,7 @@ class Machine:
         for tier in tiers:
             matches: list[Edge] = []
             for edge in tier:
-                if edge.limit is not None and token.laps.get(edge.number, 0) >= edge.limit:
+                if self._over_limit(token, edge) is not None:
                     continue
                 if edge.when is not None:
                     view = view or token.view(self._input)
@@ -216,12 +249,20 @@ class Machine:
                 return True
         return False
 
+    def _over_limit(self, token: Token, edge: Edge) -> str | None:
+        """Why the token may not take the edge again; None: it may."""
+        if edge.limit is not None and token.laps.get(edge.number, 0) >= edge.limit:
+            return f"the limit of {edge.limit} is reached"
+        if edge.limit_us is not None and self.at - token.laps.get(edge.began, self.at) >= edge.limit_us:
+            return f"the time of {edge.limit_us / 1_000_000:g} s is over"
+        return None
+
     def _stuck(self, token: Token, node: Node) -> NoMatchingEdge:
         view = token.view(self._input)
         why: list[str] = []
         for edge in (edge for tier in node.onward for edge in tier):
-            if edge.limit is not None and token.laps.get(edge.number, 0) >= edge.limit:
-                why.append(f"to {edge.target!r} the limit of {edge.limit} is reached")
+            if (over := self._over_limit(token, edge)) is not None:
+                why.append(f"to {edge.target!r} {over}")
             elif edge.when is not None:
                 why.append(f"to {edge.target!r} when {edge.when.source!r} ({edge.when.values(view)})")
         message = f'{node.place}: no edge matches: {"; ".join(why)}; give it otherwise="end", or an edge that does'
@@ -245,13 +286,20 @@ class Machine:
             self._move(token, ways[0])
 
     def _move(self, token: Token, edge: Edge) -> None:
-        if edge.limit is not None:
+        if edge.limit is not None or edge.limit_us is not None:
             token.laps = {**token.laps, edge.number: token.laps.get(edge.number, 0) + 1}
+            if edge.limit_us is not None and edge.began not in token.laps:
+                token.laps = {**token.laps, edge.began: self.at}
         if edge.join is None or not self._arrive(token, edge.join):
             self._enter(token, edge.target)
 
     def _enter(self, token: Token, node: str) -> None:
         token.node = node
+        token.in_a_row += 1
+        self.work += 1
+        if token.in_a_row > self.in_a_row_max:
+            what = f"{token.in_a_row:,} nodes in a row without anything to wait for (does it go round?)"
+            raise self._beyond(token, what, "in_a_row", self.in_a_row_max)
         if self._turns is not None:
             may_run, following = self._turns.move(token, node)
             self._let_run(following)
@@ -290,6 +338,8 @@ class Machine:
         )
         fork.is_split = not any(edge.is_multiple for edge in edges)
         fork.items = items_of(parts)
+        fork.in_a_row, fork.error = token.in_a_row, token.error
+        fork.slots = Slots(ways) if any(edge.at_once is not None for edge in edges) else None
         outer.inner[fork.id] = fork
         outer.live[token.index] += 1
         born: list[Token] = []
@@ -299,11 +349,16 @@ class Machine:
                 fork.scopes.append(scope)
             new = self._token(fork, index, scope, token.laps)
             new.node, new.output, new.error = token.node, token.output, token.error
+            new.in_a_row = token.in_a_row
             born.append(new)
         self._remove(token)
         for new, edge in zip(born, ways, strict=True):
-            if new.id in self._tokens:  # One before it may have been enough for a join.
+            if new.id not in self._tokens:  # One before it may have been enough for a join.
+                continue
+            if fork.slots is None or fork.slots.admit(new):
                 self._move(new, edge)
+            else:
+                new.node = edge.target
         self._look(fork)
 
     def _part(self, edge: Edge, view: Any) -> list[Any] | int:
@@ -318,11 +373,15 @@ class Machine:
 
     def _beyond(self, token: Token, what: str, which: str, limit: int) -> LimitExceeded:
         place = self._plan.nodes[token.node].place
-        message = f"{place}: there would be {what}, and the graph's limit of {which} is {limit:,}"
+        message = (
+            f"{place}: there would be {what}, and the graph's limit of {which} is {limit:,}; raise it with "
+            f"Graph(…, limits=Limits({which}=…)), or with limits: {{{which}: …}} in a text"
+        )
         return LimitExceeded(message, place=place)
 
     def _token(self, fork: Fork, index: int, scope: Scope, laps: Mapping[int, int]) -> Token:
         self._ids += 1
+        self.work += 1
         token = Token(self._ids, fork, index, scope, laps)
         self._tokens[token.id] = fork.tokens[token.id] = token
         return token
@@ -330,11 +389,13 @@ class Machine:
     # Ends of tokens.
 
     def _remove(self, token: Token) -> None:
+        self.work += 1
         del self._tokens[token.id]
         del token.fork.tokens[token.id]
         self._run.pop(token.id, None)
         if self._turns is not None:
             self._let_run(self._turns.leave(token))
+        self._count(token.fork, token.laps)
         self._release(token.fork, token.index)
 
     def _release(self, fork: Fork, index: int) -> None:
@@ -343,9 +404,13 @@ class Machine:
         if fork.live[index]:
             return
         fork.unfinished -= 1
+        if index in fork.failed:
+            fork.failed_live -= 1
         for meeting in fork.meetings.values():
             if index in meeting.arrived:
                 meeting.still_live -= 1
+        if fork.slots is not None and (following := fork.slots.leave(index)) is not None:
+            self._move(*following)
         self._look(fork)
 
     def _look(self, fork: Fork) -> None:
@@ -372,6 +437,7 @@ class Machine:
             for scope in fork.scopes:
                 fork.scope.adopt(scope)
         del fork.outer.inner[fork.id]
+        self._count(fork.outer, fork.laps)
         self._release(fork.outer, fork.index)
 
     # Joins.
@@ -388,19 +454,9 @@ class Machine:
             token.output if merge.source is None else merge.source.evaluate(token.view(self._input))
             for merge in join.merges
         )
-        meeting = fork.meetings.get(join.target)
-        if meeting is None:
-            meeting = fork.meetings[join.target] = Meeting(join)
-        if meeting.fired:
-            if join.spec.on_early == "late_merge":
-                for merge, output in zip(join.merges, outputs, strict=True):
-                    merge.add_late(index, output, fork.scope)
-        else:
-            if index not in meeting.arrived:
-                meeting.still_live += 1
-            meeting.arrived[index] = outputs
-            if join.spec.timeout is not None and not meeting.has_timer:
-                self._set_timer(fork, meeting, join.spec.timeout)
+        if index not in fork.failed:
+            self._note_arrival(fork, join, index, outputs, token.in_a_row)
+        self._count(fork, token.laps)
         inner: Fork | None = token.fork
         while inner is not None and inner is not fork:
             inner.has_leavers = True
@@ -408,6 +464,22 @@ class Machine:
         self._remove(token)
         self._look(fork)
         return True
+
+    def _note_arrival(self, fork: Fork, join: Join, index: int, outputs: tuple[Any, ...], in_a_row: int) -> None:
+        meeting = fork.meetings.get(join.target)
+        if meeting is None:
+            meeting = fork.meetings[join.target] = Meeting(join)
+        if meeting.fired:
+            if join.spec.on_early == "late_merge":
+                for merge, output in zip(join.merges, outputs, strict=True):
+                    merge.add_late(index, output, fork.scope)
+            return
+        if index not in meeting.arrived:
+            meeting.still_live += 1
+        meeting.arrived[index] = outputs
+        meeting.in_a_row = in_a_row if meeting.in_a_row is None else min(in_a_row, meeting.in_a_row)
+        if join.spec.timeout is not None and not meeting.has_timer:
+            self._set_timer(fork, meeting, join.spec.timeout)
 
     def _decide(self, fork: Fork, join: Join, *, is_first: bool, is_only: bool) -> None:
         meeting = fork.meetings.get(join.target)
@@ -418,10 +490,15 @@ class Machine:
         alone = is_first and not fork.meetings and not fork.has_leavers and fork.unfinished == 0
         enough = join.enough
         if enough is None:
-            if arrived and not fork.unfinished:
+            tolerated = join.tolerated(fork.total)
+            if tolerated is not None and len(fork.failed) > tolerated:
+                why = f"{len(fork.failed):,} of {fork.total:,} branches have failed, and it tolerates {tolerated:,}"
+                self._fail_join(fork, join, f"{why}: {failures(fork)}")
+            elif arrived and not fork.unfinished:
                 self._meet(fork, join)
             elif alone and fork.failed:
-                self._fail_join(fork, join, f"all {len(fork.failed)} branches that were to arrive have failed")
+                why = f"all {len(fork.failed):,} branches that were to arrive have failed"
+                self._fail_join(fork, join, f"{why}: {failures(fork)}")
             elif alone and not fork.is_split:
                 self._meet(fork, join)
         elif fork.total == 0:
@@ -430,19 +507,14 @@ class Machine:
         elif arrived >= enough:
             self._meet(fork, join)
         elif arrived or alone or (is_only and not fork.has_leavers):
-            coming = fork.unfinished - (0 if meeting is None else meeting.still_live)
+            coming = fork.unfinished - fork.failed_live - (0 if meeting is None else meeting.still_live)
             if arrived + coming < enough:
-                self._fail_join(
-                    fork,
-                    join,
-                    f"it needs {enough} of {fork.total} branches, of which {arrived} arrived and {coming} can",
-                )
+                why = f"it needs {enough} of {fork.total} branches, of which {arrived} arrived and {coming} can"
+                self._fail_join(fork, join, f"{why}; failed: {failures(fork)}" if fork.failed else why)
 
     def _meet(self, fork: Fork, join: Join, *, on_early: str | None = None) -> None:
         """The join goes on, once and with one token."""
-        meeting = fork.meetings.setdefault(join.target, Meeting(join))
-        meeting.fired = True
-        self._drop_timer(fork, meeting)
+        meeting = self._fired(fork, join)
         outputs = dict(meeting.arrived)
         if join.enough is None:
             missing = tuple(None for _ in join.merges)
@@ -460,7 +532,11 @@ class Machine:
         meeting.arrived = dict.fromkeys(meeting.arrived, ())  # What was merged need not be kept twice.
         assert fork.outer is not None
         self._grow(fork.outer, fork.index)
-        self._enter(self._token(fork.outer, fork.index, fork.scope, fork.laps), join.target)
+        token = self._token(fork.outer, fork.index, fork.scope, fork.laps)
+        token.in_a_row = fork.in_a_row if meeting.in_a_row is None else meeting.in_a_row
+        if self._rules >= ERRORS_RULES:
+            token.error = fork.error
+        self._enter(token, join.target)
         if fork.unfinished and (on_early or join.spec.on_early) == "cancel":
             self._cancel_within(fork)
             self._close(fork)
@@ -468,19 +544,41 @@ class Machine:
     def _fail_join(self, fork: Fork, join: Join, why: str, error: JoinFailed | None = None) -> None:
         """The join can never go on: the node that it leads to has failed before it began."""
         if error is None:
-            error = JoinFailed(f"{join.place}: {why}", place=join.place)
+            error = JoinFailed(f"{join.place}: {why}", place=join.place, branches=failed_branches(fork))
             if fork.failed:
                 error.__cause__ = fork.failed[min(fork.failed)][1]
-        meeting = fork.meetings.setdefault(join.target, Meeting(join))
-        meeting.fired = True
-        self._drop_timer(fork, meeting)
+        meeting = fork.meetings.get(join.target)
+        if meeting is None or not meeting.fired:
+            self._fired(fork, join)
         assert fork.outer is not None
         self._grow(fork.outer, fork.index)
         token = self._token(fork.outer, fork.index, fork.scope, fork.laps)
         token.node = join.target
+        token.in_a_row = fork.in_a_row
         self._cancel_within(fork)
         self._close(fork)
-        self._fail(token, error, {"type": "JoinFailed", "message": str(error), "node": join.target})
+        about = {"type": "JoinFailed", "message": str(error), "node": join.target, "failed": failed_branches(fork)}
+        branches = token.trail
+        self._fail(token, _located(error, branches, join.target), {**about, **shown(branches)})
+
+    def _fired(self, fork: Fork, join: Join) -> Meeting:
+        """Mark a join as gone on. Raises NoMatchingEdge if nobody arrived, and its loop would have no limit."""
+        meeting = fork.meetings.setdefault(join.target, Meeting(join))
+        if not meeting.arrived and (passes := join.passes) is not None and self._rules >= LAPS_RULES:
+            laps = fork.laps.get(passes.number, 0)
+            if laps + max(fork.laps.get(number, 0) for number in passes.edges) >= passes.limit:
+                message = (
+                    f"{join.place}: no branch arrives, and on the way to it the limit of {passes.limit} is reached"
+                )
+                raise NoMatchingEdge(message, place=join.place)
+            self._count(fork, {**fork.laps, passes.number: laps + 1})
+        meeting.fired = True
+        self._drop_timer(fork, meeting)
+        return meeting
+
+    def _count(self, fork: Fork, laps: Mapping[int, int]) -> None:
+        if self._rules >= LAPS_RULES:
+            fork.count(laps)
 
     @staticmethod
     def _grow(fork: Fork, index: int) -> None:
@@ -509,6 +607,7 @@ class Machine:
             return
         late = fork.total - len(meeting.arrived)
         why = f"{late} of {fork.total} branches did not arrive within {join.spec.timeout:g} s of the first"
+        why += f"; failed: {failures(fork)}" if fork.failed else ""
         self._fail_join(fork, join, why)
 
     # Cancelling.
@@ -526,7 +625,8 @@ class Machine:
         fork.tokens.clear()
         fork.inner.clear()
         fork.live = [0] * fork.total
-        fork.unfinished = 0
+        fork.unfinished = fork.failed_live = 0
+        fork.slots = None
 
     def _cancel_region(self, token: Token, names: frozenset[str]) -> None:
         """End the tokens at these nodes in the branch that encloses the token's fork; with "*" the rest of the fork."""
@@ -552,11 +652,14 @@ class Machine:
         fork.inner.clear()
         fork.live = [0] * fork.total
         fork.live[token.index] = fork.unfinished = 1
+        fork.failed_live = int(token.index in fork.failed)
+        fork.slots = None
         for meeting in fork.meetings.values():
             meeting.still_live = int(token.index in meeting.arrived)
 
     def _stop(self, token: Token) -> None:
         """What runs for a token is to be stopped, if anything does."""
+        self.work += 1
         del self._tokens[token.id]
         if self._run.pop(token.id, None) is None:
             self._decisions.cancel.append(token.id)
@@ -570,6 +673,13 @@ class Machine:
             if index is None or inner.index == index:
                 found += self._standing(inner)
         return found
+
+
+def _located(error: X, branches: Sequence[Mapping[str, Any]], node: str) -> X:
+    """The same error, which says from now on in which branch it happened."""
+    if branches:
+        locate(error, f"{told(branches)}, at node {node!r}")
+    return error
 
 
 def _size(part: list[Any] | int) -> int:

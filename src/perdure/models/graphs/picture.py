@@ -10,7 +10,7 @@ from msgspec import Struct
 from perdure.models.graphs.kinds.base import Kind
 from perdure.models.graphs.plan import Edge, Join, Plan
 from perdure.models.graphs.spec import END, TERMINATE
-from perdure.models.graphs.tracing import NodeTokens, TokensView
+from perdure.models.graphs.token_views import NodeTokens, TokensView
 
 BoxKind = Literal["node", "join", "fork", "start", "end", "terminate"]
 
@@ -22,6 +22,8 @@ _TELLING: Final[Mapping[str, str]] = {
     "http": "method",
     "human": "queue",
     "llm": "model",
+    "mcp": "tool",
+    "metric": "name",
     "remote": "queue",
     "timer": "seconds",
     "wait": "event",
@@ -121,6 +123,12 @@ class _Drawn:
         if id not in self.boxes:
             need = join.spec.need
             title = f"{need} of n" if isinstance(need, int) else need
+            if (tolerate := join.spec.tolerate) is not None:
+                title = (
+                    f"{title}, {tolerate:.0%} may fail"
+                    if isinstance(tolerate, float)
+                    else f"{title}, {tolerate} may fail"
+                )
             about = f"Here branches meet that came apart at {join.fork}: {title}"
             if self._tokens is not None:
                 waiting = [one for one in self._tokens.joins if (one.target, one.fork) == (join.target, join.fork)]
@@ -144,7 +152,9 @@ def _caption(kind: Kind, tag: str) -> str:
         value = (
             getattr(kind, "until", None) if value is None else f"{value:g} s" if not isinstance(value, str) else value
         )
-    if tag in ("function", "workflow"):
+    if tag == "workflow" and not value:
+        value = getattr(kind, "name_from", None)
+    elif tag in ("function", "workflow"):
         value = str(value).rpartition(":")[2]
     return tag if value is None or value == tag else f"{tag} {value}"
 
@@ -155,6 +165,8 @@ def _words(edge: Edge, tier: int, *, is_error: bool) -> Iterator[str]:
         yield "error"
     if edge.limit is not None:
         yield f"{edge.limit} × at most"
+    if edge.limit_us is not None:
+        yield f"for {edge.limit_us / 1_000_000:g} s at most"
     if edge.when is not None:
         yield f"else if {edge.when.source}" if tier else edge.when.source
     elif tier:
@@ -163,6 +175,8 @@ def _words(edge: Edge, tier: int, *, is_error: bool) -> Iterator[str]:
         yield f"each {edge.foreach.source}"
     if edge.spawn is not None:
         yield f"{edge.spawn} ×"
+    if edge.at_once is not None:
+        yield f"{edge.at_once} at once"
     if edge.cancel:
         yield f"cancels {'the others' if '*' in edge.cancel else ' and '.join(sorted(edge.cancel))}"
 

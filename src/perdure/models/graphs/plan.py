@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
 from perdure.models.graphs.expressions import Expression, ValueMap
 from perdure.models.graphs.merges import Merge
 from perdure.models.graphs.spec import JoinSpec, Limits
+
+_TIMES_FROM: Final = 2**40  # Edges have smaller numbers.
+
+
+class Passes(Struct, frozen=True, kw_only=True, eq=False):
+    """How often a join goes on without an arrival, if nothing else on its loop has a limit: as often as `edges`, those
+    with a limit between the fork and the join, may fire. `number` is the join's among the numbers of edges."""
+
+    number: int
+    limit: int
+    edges: Sequence[int]
 
 
 class Join(Struct, frozen=True, kw_only=True, eq=False):
@@ -20,12 +31,18 @@ class Join(Struct, frozen=True, kw_only=True, eq=False):
     spec: JoinSpec
     merges: Sequence[Merge]
     place: str
+    passes: Passes | None = None
 
     @property
     def enough(self) -> int | None:
         """How many branches are enough; None for all."""
         need = self.spec.need
         return None if need == "all" else 1 if need == "any" else need
+
+    def tolerated(self, total: int) -> int | None:
+        """How many of so many branches may fail; None: that is no matter of this join."""
+        tolerate = self.spec.tolerate
+        return int(tolerate * total) if isinstance(tolerate, float) else tolerate
 
 
 class Edge(Struct, frozen=True, kw_only=True, eq=False):
@@ -37,7 +54,9 @@ class Edge(Struct, frozen=True, kw_only=True, eq=False):
     when: Expression | None
     foreach: Expression | None
     spawn: int | None
+    at_once: int | None
     limit: int | None
+    limit_us: int | None
     join: Join | None
     cancel: frozenset[str]
     place: str
@@ -45,6 +64,11 @@ class Edge(Struct, frozen=True, kw_only=True, eq=False):
     @property
     def is_multiple(self) -> bool:
         return self.foreach is not None or self.spawn is not None
+
+    @property
+    def began(self) -> int:
+        """Under which number laps have the time at which a token first took it, if that counts."""
+        return self.number + _TIMES_FROM
 
 
 Tiers = Sequence[Sequence[Edge]]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from datetime import timedelta
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -30,7 +30,7 @@ S = TypeVar("S", bound=Spec)
 RecordKind = Literal["prompt", "model", "action"]
 
 # What a store cannot do now it can a little later.
-_RETRY: Final = Retry(attempts=10, initial=timedelta(seconds=0.1), maximum=timedelta(seconds=10))
+LOOKUP_RETRY: Final = Retry(attempts=10, initial=timedelta(seconds=0.1), maximum=timedelta(seconds=10))
 _REFERENCE: Final = re.compile(r"(?P<name>.+?)(?:@(?P<version>[1-9][0-9]{0,8}|latest))?", re.DOTALL)
 
 
@@ -100,13 +100,13 @@ class Reading:
     __slots__ = ("_check", "_place", "_step", "reference")
 
     def __init__(self, reference: Reference, place: str, check: Callable[[Any, str], object]) -> None:
-        self.reference = reference
+        self.reference: Reference = reference
         self._place = place
         self._check = check
         self._step: Step[Any, Any] = Step(
             self._read,
             name=str(reference),
-            retry=_RETRY,
+            retry=LOOKUP_RETRY,
             timeout=None,
             total_timeout=None,
             heartbeat_timeout=None,
@@ -135,21 +135,30 @@ class Reading:
         return loop.request_step(self._step.name, StepCall(self._step, (), {}, is_awaited=True))
 
 
+class Lookup(Protocol):
+    """Something that a run looks up as a step, by what identifies it."""
+
+    @property
+    def reference(self) -> Hashable: ...
+
+    def request(self, loop: WorkflowLoop) -> asyncio.Future[Any]: ...
+
+
 class Pins:
-    """The records that a run has read: one version of each for all its nodes."""
+    """What a run has looked up: records, one version of each for all its nodes, and workflows that it chose by name."""
 
     __slots__ = ("_found", "_loop")
 
     def __init__(self, loop: WorkflowLoop) -> None:
         self._loop = loop
-        self._found: dict[Reference, asyncio.Future[Found]] = {}
+        self._found: dict[Hashable, asyncio.Future[Any]] = {}
 
-    def get(self, reading: Reading) -> asyncio.Future[Found]:
-        """A future for a record. Who stops waiting for it stops nobody else. Raises RecordNotFound, InvalidDefinition;
-        the next one who needs it then reads it again."""
-        known = self._found.get(reading.reference)
+    def get(self, lookup: Lookup) -> asyncio.Future[Any]:
+        """A future for what is looked up. Who stops waiting for it stops nobody else. Raises as the lookup does, a
+        record's RecordNotFound and InvalidDefinition; the next node that needs it then looks it up again."""
+        known = self._found.get(lookup.reference)
         if known is None or (known.done() and (known.cancelled() or known.exception() is not None)):
-            known = self._found[reading.reference] = reading.request(self._loop)
+            known = self._found[lookup.reference] = lookup.request(self._loop)
         return asyncio.shield(known)
 
 
@@ -171,8 +180,10 @@ def _converted(body: Any, wanted: type[S], place: str) -> S:
 
 
 __all__ = [
+    "LOOKUP_RETRY",
     "Example",
     "Found",
+    "Lookup",
     "ModelProfile",
     "Pins",
     "PromptSpec",

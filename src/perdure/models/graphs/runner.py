@@ -12,26 +12,33 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from perdure.errors import GraphTimedOut, InvariantViolated, LimitExceeded, StepFailed
-from perdure.models.functions.context import require_loop
+from perdure.errors import GraphTimedOut, InvariantViolated, StepFailed
+from perdure.models.functions.context import require_loop, timed_out
+from perdure.models.functions.failures import entry_of
 from perdure.models.functions.loop import WorkflowLoop
-from perdure.models.graphs.kinds.base import Done, Ended, Task, Work
-from perdure.models.graphs.machine import Decisions, Machine, TimerKey
+from perdure.models.functions.replicas import failure_of
+from perdure.models.functions.tasks import StepFuture, WorkflowTask
+from perdure.models.graphs.kinds.artifact import noted
+from perdure.models.graphs.kinds.base import Brought, Done, Ended, Task, Work
+from perdure.models.graphs.machine import KEYS_RULES, SLICES_RULES, Decisions, Machine, TimerKey
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.records import Pins
+from perdure.models.graphs.spec import Limits
 from perdure.models.graphs.tokens import Token
 
-IN_A_ROW_MAX: Final = 100_000
+IN_A_ROW_MAX: Final = Limits().in_a_row
 # Nodes that one activation begins; with more of them the process would stand still for too long. The others follow in
 # activations of their own, each of which takes a timer that is due at once: what is due now belongs to this one.
 BEGUN_AT_ONCE_MAX: Final = 1_000
+# Tokens that one activation makes, moves or ends, more or less, before what is left follows in one of its own. What
+# comes meanwhile waits until it is done, so that the order of all is the same.
+ROUTED_AT_ONCE_MAX: Final = 1_000
 _AT_ONCE_S: Final = 1e-6
 
 
 async def interpret(plan: Plan, input: Any) -> Any:
     """Run a graph to its end; its output. Raises what made it fail."""
-    runner = GraphRunner(plan, input, require_loop("a graph"))
-    return await runner.run()
+    return await GraphRunner(plan, input, require_loop("a graph")).run()
 
 
 class GraphRunner:
@@ -41,7 +48,9 @@ class GraphRunner:
         self._plan = plan
         self._input = input
         self._loop = loop
-        self._machine = machine or Machine(plan, input)
+        self._machine = machine or Machine(plan, input, loop.rules)
+        if plan.limits.in_a_row == Limits().in_a_row:
+            self._machine.in_a_row_max = IN_A_ROW_MAX
         self._end: asyncio.Future[Any] = loop.create_future()
         self._busy: dict[int, asyncio.Future[Any]] = {}  # what runs for each token
         self._timers: dict[TimerKey, asyncio.TimerHandle] = {}
@@ -49,35 +58,39 @@ class GraphRunner:
         self._waiting: deque[tuple[int, Token]] = deque()  # tokens, by the ids they had, whose nodes are to be begun
         self._room = BEGUN_AT_ONCE_MAX
         self._is_more_due = False
-        self._in_a_row = 0  # what was told since something was waited for
         self._pins = Pins(loop)
+        self._visits: dict[str, int] = {}  # how often a node was begun in a branch
 
     async def run(self) -> Any:
         if self._plan.timeout_s is not None:
             self._loop.call_later(self._plan.timeout_s, self._tell, self._out_of_time)
         self._tell(self._machine.begin)
+        # What the first activation begins is begun before anything is stored that tells by which rules, and is the same
+        # in every attempt: it keeps to its position.
+        if self._loop.rules >= KEYS_RULES:
+            self._loop.instances = {}
         return await self._end
 
     def _tell(self, news: Callable[[], Decisions]) -> None:
         """Tell the machine, and do what it says; nodes that are done at once are news in their turn."""
         self._next.append(news)
-        if len(self._next) > 1:
-            return
+        if len(self._next) == 1:
+            self._route()
+
+    def _route(self) -> None:
+        """Tell the machine what there is to tell, up to a bound; what is left follows in an activation of its own."""
         self._room = BEGUN_AT_ONCE_MAX
-        if news != self._more:
-            self._in_a_row = 0
+        self._machine.at = self._loop.now()
+        enough = self._machine.work + ROUTED_AT_ONCE_MAX if self._loop.rules >= SLICES_RULES else None
         try:
-            while self._in_a_row < IN_A_ROW_MAX:
-                self._in_a_row += 1
+            while self._next and not self._end.done():
+                if enough is not None and self._machine.work >= enough:
+                    self._loop.call_later(_AT_ONCE_S, self._route)
+                    return
                 decided = self._next[0]()
                 self._perform(decided)
                 self._next.popleft()
-                if not self._next or self._end.done():
-                    self._next.clear()
-                    return
             self._next.clear()
-            message = f"{self._plan.place}: {IN_A_ROW_MAX:,} nodes ran without anything to wait for; does it go round?"
-            self._perform(self._machine.give_up(LimitExceeded(message, place=self._plan.place)))
         except Exception as error:  # noqa: BLE001 - in a callback it would only be logged
             self._next.clear()
             if not self._end.done():
@@ -142,9 +155,20 @@ class GraphRunner:
         else:
             future = self._loop.create_task(begun) if isinstance(begun, Coroutine) else begun
             self._busy[token.id] = future
+            self._name_instance(token, future)
             future.add_done_callback(partial(self._done, token))
 
+    def _name_instance(self, token: Token, future: asyncio.Future[Any]) -> None:
+        """Give an execution a name that it has again after a retry, in whatever order things happen then."""
+        name = token.path
+        self._visits[name] = visit = self._visits.get(name, 0) + 1
+        if self._loop.instances is not None and (position := _position_of(future)) is not None:
+            self._loop.instances[position] = f"{name}#{visit}"
+
     def _done(self, token: Token, future: asyncio.Future[Any]) -> None:
+        token.in_a_row = 0
+        if self._loop.instances:
+            self._loop.instances.pop(_position_of(future) or "", None)
         if self._busy.pop(token.id, None) is None or self._end.done():
             if not future.cancelled():
                 future.exception()  # Nobody wants to know.
@@ -155,11 +179,23 @@ class GraphRunner:
         elif (error := future.exception()) is not None:
             self._tell(partial(self._machine.failed, token.id, error, about(error, token.node)))
         else:
-            self._tell(partial(self._machine.completed, token.id, future.result()))
+            self._tell(partial(self._completed, token, future.result()))
+
+    def _completed(self, token: Token, value: Any) -> Decisions:
+        if isinstance(value, Brought):
+            noted(token.view(self._input).scope.root, value.staged)
+            value = value.value
+        return self._machine.completed(token.id, value)
 
     def _due(self, key: TimerKey) -> None:
         del self._timers[key]
-        self._tell(partial(self._machine.due, key))
+        self._tell(partial(self._join_due, key))
+
+    def _join_due(self, key: TimerKey) -> Decisions:
+        decided = self._machine.due(key)
+        if decided.failure is not None and entry_of(decided.failure) is None:
+            timed_out(decided.failure)
+        return decided
 
     def _out_of_time(self) -> Decisions:
         plan = self._plan
@@ -167,9 +203,16 @@ class GraphRunner:
         return self._machine.give_up(GraphTimedOut(message, place=plan.place))
 
 
+def _position_of(future: asyncio.Future[Any]) -> str | None:
+    """Where a node's step, or the task that does its work, stands in the program."""
+    if isinstance(future, StepFuture):
+        return future.request.position
+    return future.branch.removesuffix(".") if isinstance(future, WorkflowTask) else None
+
+
 def about(error: BaseException, node: str) -> dict[str, Any]:
     """What expressions see of a failure as `error`."""
-    failure = getattr(error, "failure", None) if isinstance(error, StepFailed) else None
+    failure = failure_of(error)
     if failure is not None:
         return {"type": failure.type.rpartition(":")[2].rpartition(".")[2], "message": failure.message, "node": node}
     return {"type": type(error).__name__, "message": str(error), "node": node}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from perdure.errors import Misuse, SecretNotFound
+from perdure.errors import HostDenied, Misuse, SecretNotFound
 from perdure.models.functions.context import current_step
 
+_PREFIX: Final = "PERDURE_SECRET_"
 _SHOWN: Final = "[secret]"
 _KNOWN_MAX: Final = 1_000
 _TALKATIVE: Final = (
@@ -20,26 +22,50 @@ _TALKATIVE: Final = (
     "httpcore.http2",
     "httpcore.proxy",
     "httpcore.socks",
+    "httpx2",
+    "httpcore2",
+    "mcp.client.stdio",
+    "mcp.client.streamable_http",
 )
 
 
 class Secrets:
     """Where an engine's secrets come from: the environment of its process, unless it has another provider.
 
+    Of the environment, only variables that begin with PERDURE_SECRET_ are given out: the secret OPENAI_API_KEY is in
+    PERDURE_SECRET_OPENAI_API_KEY. Others are those that are named: `Secrets(names=["OPENAI_API_KEY"])`. A secret may be
+    bound to hosts: `Secrets(hosts={"OPENAI_API_KEY": ["api.openai.com"]})`, or in the environment
+    PERDURE_SECRET_OPENAI_API_KEY_HOSTS=api.openai.com. It is then sent to no other.
+
     A provider is a subclass, handed in as a resource: `Engine(resources={Secrets: Vault})`.
     """
+
+    _names: Collection[str] = ()
+    _hosts: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+    def __init__(self, *, names: Collection[str] = (), hosts: Mapping[str, Sequence[str]] | None = None) -> None:
+        self._names = frozenset(names)
+        self._hosts = dict(hosts or {})
 
     async def get(self, name: str) -> str | None:
         """The secret of this name, None if there is none. Asked for in every attempt of a step that needs it, so that a
         new one counts at once. What it raises, other than Misuse and NonRetryable, fails only that attempt."""
-        return os.environ.get(name)
+        return os.environ.get(name if name in self._names else f"{_PREFIX}{name}")
+
+    async def hosts(self, name: str) -> Sequence[str] | None:
+        """The hosts that a secret may be sent to; None: all that nodes may connect to."""
+        if name in self._hosts:
+            return self._hosts[name]
+        listed = os.environ.get(f"{_PREFIX}{name}_HOSTS")
+        return None if listed is None else [host.strip().lower() for host in listed.split(",")]
 
 
 _ENVIRONMENT: Final = Secrets()
 
 
-async def secret(name: str, place: str) -> str:
-    """A secret, in a step. Raises SecretNotFound; Misuse if it could not stand in a header."""
+async def secret(name: str, place: str, url: str | None) -> str:
+    """A secret, in a step, to be sent to `url` (None: to a program). Raises SecretNotFound; HostDenied if it may not be
+    sent there; Misuse if it could not stand in a header."""
     try:
         provider = current_step().resource(Secrets)
     except Misuse:
@@ -48,10 +74,17 @@ async def secret(name: str, place: str) -> str:
     value = "" if found is None else found.strip()
     if not value:
         raise SecretNotFound(
-            f"{place}: there is no secret {name!r}; set it in the environment of the engine's process, or give the "
-            "engine another provider with resources={Secrets: …}",
+            f"{place}: there is no secret {name!r}; set {_PREFIX}{name} in the environment of the engine's process, "
+            f"have {name} itself given out with resources={{Secrets: lambda: Secrets(names=[{name!r}])}}, or give the "
+            "engine another provider",
             name=name,
         )
+    hosts = await provider.hosts(name)
+    if hosts is not None:
+        host = (urlsplit(url).hostname or "") if url is not None else "a program"
+        if host not in hosts:
+            message = f"{place}: the secret {name!r} is for {', '.join(hosts)} only, and is not sent to {host!r}"
+            raise HostDenied(message, host=host)
     if not value.isascii() or not value.isprintable():
         # Whoever else found that out would show it in the message.
         raise Misuse(f"{place}: the secret {name!r} has characters that no header can have; is it the right one?")

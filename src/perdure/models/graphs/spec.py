@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from perdure.kernel.retry import Backoff
+
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
 Seconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -44,7 +46,8 @@ class JoinSpec(Spec, frozen=True, kw_only=True):
 
     `need`: all of them, any, or a number. `fork` is the node at which the branches came apart; the innermost that can
     be on the way unless given. `timeout` counts from the first arrival. `on_early` is for the branches that are still
-    under way when any or m of them are enough.
+    under way when any or m of them are enough. With `tolerate`, a number or a fraction of branches, a join of all takes
+    the failures of its branches, and fails as soon as there are more.
     """
 
     need: Literal["all", "any"] | Count = "all"
@@ -52,6 +55,7 @@ class JoinSpec(Spec, frozen=True, kw_only=True):
     on_early: Literal["cancel", "let_finish", "late_merge"] = "cancel"
     timeout: Seconds | None = None
     on_timeout: Literal["fail", "proceed"] = "fail"
+    tolerate: int | float | None = None
 
 
 class EdgeSpec(Spec, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
@@ -59,7 +63,9 @@ class EdgeSpec(Spec, frozen=True, kw_only=True, rename={"source": "from", "targe
     fire, all of them that match. Those with `on_error` are for a node that has failed, the others for one that has not.
 
     With `foreach` (an expression for a list) or `spawn` (a number) it gives several tokens, each a branch of a fork, as
-    several edges that fire together do. One with `limit` fires so many times per token and is then passed over.
+    several edges that fire together do; of these, `at_once` are under way at a time, and the others wait. One with
+    `limit` fires so many times per token and is then passed over, as one with `limit_timeout` is when so many seconds
+    have passed since the token first took it.
     `cancel` names nodes whose tokens end when it fires ("*" for all), as far as they share the enclosing branch.
     """
 
@@ -70,7 +76,9 @@ class EdgeSpec(Spec, frozen=True, kw_only=True, rename={"source": "from", "targe
     on_error: bool = False
     foreach: str | None = None
     spawn: Count | None = None
+    at_once: Count | None = None
     limit: Count | Literal["unlimited"] | None = None
+    limit_timeout: Seconds | None = None
     join: JoinSpec | None = None
     merge: MergeSpec | list[MergeSpec] = field(default_factory=list)
     cancel: list[str] = field(default_factory=list)
@@ -99,16 +107,25 @@ class Limits(Spec, frozen=True, kw_only=True):
     tokens: Count = 20_000  # that are alive at once
     branches: Count = 20_000  # of one fork
     nesting: Count = 32  # forks inside each other
+    in_a_row: Count = 100_000  # nodes one after the other, along one way, without anything to wait for
 
 
 class RetrySpec(Spec, frozen=True, kw_only=True):
-    """How often and when a failed task is tried again; times are in seconds."""
+    """How often and when a failed task is tried again; times are in seconds.
+
+    `backoff` says how the pauses grow, as in `perdure.Retry`. `retry_on` lists the errors that are retryable (all of
+    them if it is empty), `give_up_on` those that are not: classes, as `package.module:name`, or by their names alone if
+    they are Python's or Perdure's own.
+    """
 
     attempts: Count = 3
     initial: float = 0.1
     maximum: float = 300.0
     multiplier: float = 2.0
     jitter: float = 0.1
+    backoff: Backoff = "exponential"
+    retry_on: list[str] = field(default_factory=list)
+    give_up_on: list[str] = field(default_factory=list)
 
 
 class GraphSpec(Spec, frozen=True, kw_only=True):

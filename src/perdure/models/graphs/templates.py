@@ -15,9 +15,20 @@ from typing import Any, ClassVar, Final
 from perdure.errors import InvalidDefinition, Misuse, TemplateFailed
 from perdure.models.graphs.expressions import ROOTS, Context
 from perdure.models.graphs.kinds.base import Preparing
+from perdure.models.graphs.template_bounds import (
+    FILTERS,
+    FUEL,
+    METER,
+    Metered,
+    TooMuch,
+    check_output,
+    metering,
+    passed,
+    shown,
+)
 
 _MISSING: Final[Any] = object()
-_FUEL: Final = 10_000_000  # instructions: what a template may take, so that none holds up the loop for ever
+_YOUNGEST: Final = "artifacts"  # Inputs may have had a field of this name before it was a root.
 _QUOTED_CHARS: Final = 100
 _MARKS: Final = ("{{", "{%", "{#")
 
@@ -46,14 +57,19 @@ def text_of(source: str, about: Preparing, field: str, mapped: frozenset[str]) -
 class Template:
     """A parsed template, with its place for whoever has to say what is wrong with it."""
 
-    __slots__ = ("_paths", "_source", "place")
+    __slots__ = ("_metered", "_paths", "_source", "place")
 
     is_plain: ClassVar = False
 
     def __init__(self, source: str, about: Preparing, field: str, mapped: frozenset[str]) -> None:
-        """Raises InvalidDefinition: it does not parse, or names what is not there; Misuse if minijinja is missing."""
+        """Raises InvalidDefinition: it does not parse, is too large, or names what is not there; Misuse if minijinja is
+        missing."""
         self.place = f"{about.place}, {field}"
         self._source = source
+        try:
+            self._metered = Metered(source)
+        except TooMuch as error:
+            raise InvalidDefinition(f"{self.place}: {error}") from error
         environment = _environment(self.place)
         try:
             names: set[str] = environment.undeclared_variables_in_str(source, nested=True)
@@ -63,7 +79,7 @@ class Template:
         self._paths = [path for path in (tuple(name.split(".")) for name in sorted(names)) if path[0] not in known]
         for path in self._paths:
             name = path[0]
-            if name in mapped:
+            if name in mapped or (name == _YOUNGEST and name in (about.input_fields or ())):
                 continue
             if name in ROOTS:
                 about.check_root(name, self.place)
@@ -76,30 +92,46 @@ class Template:
                 )
 
     def render(self, mapped: Mapping[str, Any], input: Any, context: Context) -> str:
-        """The text. Raises TemplateFailed, which says where the template stands and what is missing."""
+        """The text. Raises TemplateFailed, which says where the template stands and what is missing, or that it takes
+        too much."""
         values: dict[str, Any] = {}
         for path in self._paths:
             name = path[0]
             if name in mapped:
                 values[name] = mapped[name]
-            elif name in ROOTS:
+            elif name in ROOTS and not (name == _YOUNGEST and isinstance(input, dict) and name in input):
                 _put(values, path, context)
             elif isinstance(input, dict) and name in input:
                 values[name] = input[name]
         try:
-            text: str = _environment(self.place).render_str(self._source, self.place, **values)
+            with metering():
+                text: str = _environment(self.place).render_str(self._metered.source, self.place, **values)
+            check_output(text)
+        except TooMuch as error:
+            raise TemplateFailed(f"{self.place}: {error}", place=self.place, variable=None) from None
         except _error() as error:
+            if isinstance(error.__cause__, TooMuch):
+                raise TemplateFailed(f"{self.place}: {error.__cause__}", place=self.place, variable=None) from None
             variable = self._at(error.range)
-            what = f"{variable!r} is not there" if error.kind == "UndefinedError" else error.detail or error.message
             raise TemplateFailed(
-                f"{self.place}, line {error.line}: {what}", place=self.place, variable=variable
+                f"{self.place}, line {error.line}: {_what(error, variable)}", place=self.place, variable=variable
             ) from None
         return text
 
     def _at(self, found: tuple[int, int] | None) -> str | None:
         if found is None:
             return None
-        return self._source.encode()[found[0] : found[1]].decode(errors="replace")[:_QUOTED_CHARS]
+        begin, end = map(self._metered.position, found)
+        return self._source.encode()[begin:end].decode(errors="replace")[:_QUOTED_CHARS]
+
+
+def _what(error: Any, variable: str | None) -> str:
+    """What has gone wrong."""
+    if error.kind == "UndefinedError":
+        return f"{variable!r} is not there"
+    if error.kind == "OutOfFuel":
+        return f"it takes more than {FUEL:,} instructions; give it less to go through"
+    return str(error.detail or error.message)
 
 
 def _check(path: tuple[str, ...], about: Preparing, field: str) -> None:
@@ -145,13 +177,17 @@ def _made() -> Any:
         undefined_behavior="strict",
         auto_escape_callback=lambda _: False,
         keep_trailing_newline=True,
-        fuel=_FUEL,
-        filters={"tojson": _to_json},  # Its own is for web pages, and writes < as an escape.
+        fuel=FUEL,
+        finalizer=shown,
+        globals={METER: passed},
+        filters={**FILTERS, "tojson": _to_json},  # Its own is for web pages, and writes < as an escape.
     )
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    text = json.dumps(value, ensure_ascii=False, indent=None if indent is None else min(int(indent), 100))
+    shown(text)
+    return text
 
 
 def _environment(place: str) -> Any:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cache, reduce
 from operator import or_
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from perdure.errors import InvalidDefinition, Misuse
 from perdure.models.graphs.kinds.base import KINDS, Kind
-from perdure.models.graphs.spec import GraphSpec, Name
+from perdure.models.graphs.places import Lines, Path, invalid, place_of, wrong_parts
+from perdure.models.graphs.spec import EdgeSpec, GraphSpec, Name
 
 Form = Literal["yaml", "json"]
+# A field of a node or an edge itself that there is not; fields inside of them have a dot or a bracket.
+_MISNAMED: Final = re.compile(r", (?:node '(?P<node>\w+)'|edge [^,]*), (\w+): Object contains unknown field `\2`")
+CHARS_MAX: Final = 1_000_000
+PARTS_MAX: Final = 100_000
+DEPTH_MAX: Final = 100
+_DATE_TAG: Final = "tag:yaml.org,2002:timestamp"
 
 
 def schema_type() -> Any:
@@ -42,19 +50,75 @@ def json_schema() -> dict[str, Any]:
 
 
 def checked(parts: Any, place: str) -> tuple[GraphSpec, dict[str, Kind]]:
-    """A definition from JSON's own types. Raises InvalidDefinition, with the path of what does not fit."""
+    """A definition from JSON's own types. Raises InvalidDefinition, with the place of all that does not fit."""
+    return _checked(parts, place, None)
+
+
+def _checked(parts: Any, place: str, lines: Lines | None) -> tuple[GraphSpec, dict[str, Kind]]:
+    _check_depth(parts, place)
+    wanted = schema_type()
     try:
-        spec: GraphSpec = msgspec.convert(parts, schema_type())
+        spec: GraphSpec = msgspec.convert(parts, wanted)
     except msgspec.ValidationError as error:
-        raise InvalidDefinition(f"{place}: {error}", problems=[f"{place}: {error}"]) from error
+        found = wrong_parts(parts, lambda part: msgspec.convert(part, wanted), place)
+        raise invalid([_with_choice(one, parts) for one in found] or [f"{place}: {error}"], lines) from error
     return spec, spec.nodes
 
 
-def parse(text: str, place: str) -> tuple[GraphSpec, dict[str, Kind]]:
-    """A definition from YAML or JSON. Raises InvalidDefinition; Misuse if YAML cannot be read here."""
-    parts = _from_json(text, place) if text.lstrip().startswith("{") else _from_yaml(text, place)
+def _check_depth(parts: Any, place: str) -> None:
+    """See that nothing that goes through all parts, one inside the other, goes too deep. Raises InvalidDefinition."""
+    layer, depth = [parts], 0
+    while layer:
+        layer = [
+            inner
+            for part in layer
+            if isinstance(part, dict | list)
+            for inner in (part.values() if isinstance(part, dict) else part)
+        ]
+        depth += 1
+        if depth > DEPTH_MAX:
+            raise InvalidDefinition(f"{place}: it nests deeper than {DEPTH_MAX}")
+
+
+def _with_choice(problem: str, parts: Any) -> str:
+    """A problem with what could stand there instead, where that is a name out of a few."""
+    if ", kind: Invalid value " in problem:
+        return f"{problem}; kinds are {', '.join(sorted(KINDS))}"
+    if (misnamed := _MISNAMED.search(problem)) is None:
+        return problem
+    if misnamed["node"] is None:
+        return f"{problem}; an edge has {', '.join(EdgeSpec.__struct_encode_fields__)}"
+    kind = KINDS[parts["nodes"][misnamed["node"]]["kind"]]
+    own = [name for name in kind.__struct_encode_fields__ if name not in Kind.__struct_encode_fields__]
+    return f"{problem}; a node of this kind has {', '.join([*own, *Kind.__struct_encode_fields__])}"
+
+
+def parse(text: str, place: str) -> tuple[GraphSpec, dict[str, Kind], Lines | None]:
+    """A definition from YAML or JSON, and the lines of its parts, if it is in YAML. Raises InvalidDefinition; Misuse if
+    YAML cannot be read here."""
+    if len(text) > CHARS_MAX:
+        raise InvalidDefinition(f"{place}: it has {len(text):,} characters, and a definition has at most {CHARS_MAX:,}")
+    if text.lstrip().startswith("{"):
+        parts = _from_json(text, place)
+        return *_checked(parts, _named(parts, place), None), None
+    parts, by_path, dates = _from_yaml(text, place)
+    place = _named(parts, place)
+    lines = Lines(place, parts, by_path)
+    if dates:
+        raise invalid([_unquoted(place, parts, path, value) for path, value in dates], lines)
+    return *_checked(parts, place, lines), lines
+
+
+def _named(parts: Any, place: str) -> str:
     named = parts.get("graph") if isinstance(parts, dict) else None
-    return checked(parts, f"graph {named!r}" if isinstance(named, str) else place)
+    return f"graph {named!r}" if isinstance(named, str) else place
+
+
+def _unquoted(place: str, parts: Any, path: Path, value: str) -> str:
+    """What is wrong with a date or a time that is not quoted: it would be something else than it looks like."""
+    where = place_of(path, parts)
+    quoted = f"\"'{value}'\" where expressions go, and '{value}' elsewhere"
+    return f"{place}, {where}: {value} is a date in YAML, and no text: quote it, as {quoted}"
 
 
 def dump(spec: GraphSpec, form: Form) -> str:
@@ -69,8 +133,8 @@ def _from_json(text: str, place: str) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            seen: set[str] = set()
+            twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
             raise InvalidDefinition(f"{place}: {twice!r} is there twice in one object")
         return found
 
@@ -78,27 +142,96 @@ def _from_json(text: str, place: str) -> Any:
         return json.loads(text, object_pairs_hook=once)
     except ValueError as error:
         raise InvalidDefinition(f"{place}: this is not JSON: {error}") from error
+    except RecursionError:
+        raise InvalidDefinition(f"{place}: it nests deeper than {DEPTH_MAX}") from None
 
 
-def _from_yaml(text: str, place: str) -> Any:
+def _from_yaml(text: str, place: str) -> tuple[Any, dict[Path, int], list[tuple[Path, str]]]:
+    """What a text says, the lines of its parts, and the dates in it."""
     yaml = _yaml(place)
+    try:
+        loader = _loader(yaml, place)(text)
+        try:
+            node = loader.get_single_node()
+            lines: dict[Path, int] = {}
+            dates: list[tuple[Path, str]] = []
+            if node is not None:
+                _go_through(node, (), lines, dates)
+            return None if node is None else loader.construct_document(node), lines, dates
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, ValueError) as error:  # a date that is none, a number of too many digits
+        raise InvalidDefinition(f"{place}: this is not YAML: {error}") from error
 
-    class Loader(yaml.SafeLoader):  # type: ignore[misc,name-defined]
-        """Refuses what is there twice, where YAML's usual readers keep the last."""
+
+def _loader(yaml: Any, place: str) -> Any:
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """Refuses what is there twice, where YAML's usual readers keep the last; and what is too deep, or would be too
+        large once its aliases are written out."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__(text)
+            self._depth = 0
+            self._sizes: dict[Any, int] = {}  # of each node, with all that is in it, as often as it is
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            line = self.peek_event().start_mark.line + 1
+            self._depth += 1
+            if self._depth > DEPTH_MAX:
+                raise InvalidDefinition(f"{place}: it nests deeper than {DEPTH_MAX} (line {line})")
+            is_alias = self.check_event(yaml.AliasEvent)
+            node = super().compose_node(parent, index)
+            self._depth -= 1
+            if not is_alias:
+                self._sizes[node] = 1 + sum(map(self._size, _parts_of(node)))
+            elif node not in self._sizes:
+                raise InvalidDefinition(f"{place}: an alias stands for something that it is in itself (line {line})")
+            if self._sizes[node] > PARTS_MAX:
+                raise InvalidDefinition(
+                    f"{place}: with its aliases written out it has more than {PARTS_MAX:,} parts (line {line})"
+                )
+            return node
+
+        def _size(self, node: Any) -> int:
+            return self._sizes.get(node, 1)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Mapping[Any, Any]:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-            for number, key in enumerate(keys):
-                if key in keys[:number]:
-                    line = node.value[number][0].start_mark.line + 1
-                    raise InvalidDefinition(f"{place}: {key!r} is there twice, in line {line} again")
+            seen: set[Any] = set()
+            for key_node, _ in node.value:
+                key = self.construct_object(key_node, deep=True)
+                if not isinstance(key, Hashable):
+                    continue  # It is refused below.
+                if key in seen:
+                    line = key_node.start_mark.line + 1
+                    raise InvalidDefinition(f"{place}: {key!r:.80} is there twice, in line {line} again")
+                seen.add(key)
             found: Mapping[Any, Any] = super().construct_mapping(node, deep)
             return found
 
-    try:
-        return yaml.load(text, Loader)
-    except yaml.YAMLError as error:
-        raise InvalidDefinition(f"{place}: this is not YAML: {error}") from error
+    return Loader
+
+
+def _parts_of(node: Any) -> Iterable[Any]:
+    if node.id == "mapping":
+        return (part for pair in node.value for part in pair)
+    return node.value if node.id == "sequence" else ()
+
+
+def _go_through(node: Any, path: Path, lines: dict[Path, int], dates: list[tuple[Path, str]]) -> None:
+    """Note the line of each part of a text, and what YAML takes for a date."""
+    if path in lines:
+        return
+    lines[path] = node.start_mark.line + 1
+    if node.id == "mapping":
+        for key, value in node.value:
+            inner = (*path, str(key.value))
+            _go_through(value, inner, lines, dates)
+            lines[inner] = key.start_mark.line + 1
+    elif node.id == "sequence":
+        for number, value in enumerate(node.value):
+            _go_through(value, (*path, number), lines, dates)
+    elif node.tag == _DATE_TAG:
+        dates.append((path, node.value))
 
 
 def _yaml(place: str) -> Any:

@@ -7,6 +7,7 @@ its own fork, however deep that is nested.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final
 
 from perdure.models.graphs.plan import Join
@@ -14,12 +15,16 @@ from perdure.models.graphs.scopes import Scope, View
 
 _MISSING: Final[Any] = object()
 NO_LAPS: Final[Mapping[int, int]] = {}
+_ITEM_MAX_CHARS: Final = 100
+_FAILED_SHOWN_MAX: Final = 10
+_FAILED_NAMED_MAX: Final = 3
+_PATH_MAX_CHARS: Final = 200
 
 
 class Meeting:
     """A join's state for one fork: who has arrived, by branch index, with a value for each merge."""
 
-    __slots__ = ("arrived", "fired", "has_timer", "join", "still_live")
+    __slots__ = ("arrived", "fired", "has_timer", "in_a_row", "join", "still_live")
 
     def __init__(self, join: Join) -> None:
         self.join = join
@@ -27,14 +32,16 @@ class Meeting:
         self.still_live = 0  # branches that have arrived and in which other tokens are under way
         self.fired = False
         self.has_timer = False
+        self.in_a_row: int | None = None  # of the arrival that has the fewest: the join waited for what that waited for
 
 
 class Fork:
     """One coming apart. `live` counts what keeps each branch alive, `unfinished` the branches that are."""
 
     __slots__ = (
-        "closed", "depth", "failed", "has_leavers", "id", "index", "inner", "is_split", "items", "laps", "live",
-        "meetings", "outer", "scope", "scopes", "site", "tokens", "total", "unfinished",
+        "closed", "depth", "error", "failed", "failed_live", "has_leavers", "id", "in_a_row", "index", "inner",
+        "is_split", "items", "laps", "live", "meetings", "outer", "scope", "scopes", "site", "slots", "tokens", "total",
+        "unfinished",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +54,9 @@ class Fork:
         self.outer = outer
         self.index = index  # the branch of the outer fork in which this one is
         self.laps = laps
+        self.in_a_row = 0  # of the token that came apart
+        self.error: dict[str, Any] | None = None  # what that one saw
+        self.slots: Any = None  # of branches of which not all may be under way at once
         self.depth: int = 0 if outer is None else outer.depth + 1
         self.is_split = False  # into different ways, not over a list or a number
         self.items: list[Any] | None = None
@@ -57,14 +67,22 @@ class Fork:
         self.inner: dict[int, Fork] = {}
         self.meetings: dict[str, Meeting] = {}  # by the node that the join leads to
         self.failed: dict[int, tuple[dict[str, Any], BaseException]] = {}
+        self.failed_live = 0  # branches that have failed and in which other tokens are under way
         self.has_leavers = False  # tokens have left it for the join of an outer fork
         self.closed = False
+
+    def count(self, laps: Mapping[int, int]) -> None:
+        """Take over the laps of a token that has ended in it: what goes on from its joins has them behind it."""
+        if laps is not self.laps and any(self.laps.get(number, 0) < count for number, count in laps.items()):
+            self.laps = {
+                number: max(count, self.laps.get(number, 0)) for number, count in {**self.laps, **laps}.items()
+            }
 
 
 class Token:
     """One point of execution."""
 
-    __slots__ = ("error", "fork", "id", "index", "laps", "node", "output", "scope")
+    __slots__ = ("error", "fork", "id", "in_a_row", "index", "laps", "node", "output", "scope")
 
     def __init__(self, id: int, fork: Fork, index: int, scope: Scope, laps: Mapping[int, int]) -> None:
         self.id = id
@@ -72,12 +90,63 @@ class Token:
         self.index = index
         self.scope = scope
         self.laps = laps
+        self.in_a_row = 0  # nodes that it came to since something was waited for
         self.node = ""
         self.output: Any = None
         self.error: dict[str, Any] | None = None
 
+    @property
+    def trail(self) -> list[dict[str, Any]]:
+        """The branches in which it stands, from the outermost: the node at which each came apart, and its index, with
+        its item if it has one."""
+        return trail(self.fork, self.index)
+
+    @property
+    def path(self) -> str:
+        """Its node and the branches in which it stands, from the outermost, in short: `plan.2/search`."""
+        parts, fork, index = [self.node], self.fork, self.index
+        while fork.outer is not None:
+            parts.append(f"{fork.site}.{index}")
+            index, fork = fork.index, fork.outer
+        path = "/".join(reversed(parts))
+        return path if len(path) <= _PATH_MAX_CHARS else f"{sha256(path.encode()).hexdigest()[:32]}/{self.node}"
+
     def view(self, input: Any) -> View:
         return View(input, self.scope, Branch(self.fork, self.index, self.output), self.error)
+
+
+def trail(fork: Fork, index: int) -> list[dict[str, Any]]:
+    """The branches in which a branch of a fork is, from the outermost, itself among them."""
+    found: list[dict[str, Any]] = []
+    while fork.outer is not None:
+        branch: dict[str, Any] = {"fork": fork.site, "index": index}
+        if fork.items is not None and fork.items[index] is not _MISSING:
+            branch["item"] = fork.items[index]
+        found.append(branch)
+        index, fork = fork.index, fork.outer
+    return found[::-1]
+
+
+def shown(branches: list[dict[str, Any]]) -> dict[str, Any]:
+    """What expressions see of a failure's branch: that over the nearest list, else the innermost."""
+    if not branches:
+        return {}
+    nearest = next((branch for branch in reversed(branches) if "item" in branch), branches[-1])
+    return {key: nearest[key] for key in ("index", "item") if key in nearest}
+
+
+def told(branches: Sequence[Mapping[str, Any]]) -> str:
+    """The branches of a trail, for messages."""
+    return ", ".join(
+        f"branch {branch['index']} of the fork at {branch['fork']!r}"
+        + (f", item {_cut(branch['item'])}" if "item" in branch else "")
+        for branch in branches
+    )
+
+
+def _cut(item: Any) -> str:
+    text = f"{item!r:.{_ITEM_MAX_CHARS + 1}}"
+    return text if len(text) <= _ITEM_MAX_CHARS else f"{text[:_ITEM_MAX_CHARS]}…"
 
 
 class Branch:
@@ -131,3 +200,17 @@ def items_of(parts: Sequence[list[Any] | int]) -> list[Any] | None:
     if all(isinstance(part, int) for part in parts):
         return None
     return [item for part in parts for item in (part if isinstance(part, list) else [_MISSING] * part)]
+
+
+def failed_branches(fork: Fork) -> list[dict[str, Any]]:
+    """How the first branches of a fork failed."""
+    first = sorted(fork.failed)[:_FAILED_SHOWN_MAX]
+    about = ("type", "message", "node")
+    return [trail(fork, index)[-1] | {key: fork.failed[index][0][key] for key in about} for index in first]
+
+
+def failures(fork: Fork) -> str:
+    first = failed_branches(fork)[:_FAILED_NAMED_MAX]
+    texts = [f"{told([one])}, at node {one['node']!r}: {one['type']}: {one['message']:.200}" for one in first]
+    more = len(fork.failed) - len(first)
+    return "; ".join(texts) + (f"; and {more:,} more" if more else "")

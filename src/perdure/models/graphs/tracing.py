@@ -1,160 +1,122 @@
-"""Where the tokens of a run are and where they were, from its journal: for people, and for pictures.
+"""Where the tokens of a run are and where they were, and what happened in it, from its journal: for people, and for
+pictures.
 
-The journal is replayed on a loop of its own, as for a run that comes back to life; nothing that it asks for is done.
+The journal is replayed on a loop of its own, as for a run that comes back to life; nothing that it asks for is done. So
+live runs keep no second record of it, and every replay tells the same.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-from msgspec import Struct
+from collections.abc import Sequence
+from typing import Any, Final
 
 from perdure.errors import Misuse
 from perdure.kernel.records import Entry, Run
-from perdure.kernel.status import FINISHED
+from perdure.kernel.status import FINISHED, Status
+from perdure.models.functions.compensation import BRANCH
 from perdure.models.functions.context import require_loop
+from perdure.models.functions.outlines import Outline, read, split
 from perdure.models.functions.runner import LiveRun, Mismatch
 from perdure.models.functions.values import Signature
-from perdure.models.graphs.machine import Decisions, Machine
+from perdure.models.graphs.machine import RULES
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.runner import GraphRunner
-from perdure.models.graphs.tokens import Fork
+from perdure.models.graphs.token_views import GraphEvent, GraphEvents, JoinTokens, NodeTokens, TokensView
+from perdure.models.graphs.watched import Watched
 from perdure.ports import Codec, new_id
 
-_CALLBACKS_MAX = 10_000_000
-
-
-class NodeTokens(Struct, frozen=True, kw_only=True):
-    """How many tokens stand at a node, and how many have left it: with a result, with a failure, or cancelled."""
-
-    standing: int = 0
-    completed: int = 0
-    failed: int = 0
-    cancelled: int = 0
-
-
-class JoinTokens(Struct, frozen=True, kw_only=True):
-    """A join that waits: where it leads, at which node its branches came apart, how many of them have arrived."""
-
-    target: str
-    fork: str
-    arrived: int
-    branches: int
-
-
-class TokensView(Struct, frozen=True, kw_only=True):
-    """The tokens of a run of a graph, as of its last journal entry. Of a run that has ended none stands anywhere."""
-
-    run_id: str
-    workflow: str
-    version: str
-    status: str
-    nodes: Mapping[str, NodeTokens]
-    joins: Sequence[JoinTokens]
-
-
-class Watched(Machine):
-    """A machine that remembers where its tokens were."""
-
-    def __init__(self, plan: Plan, input: Any) -> None:
-        super().__init__(plan, input)
-        self.begun: dict[int, str] = {}  # the nodes that run, by token
-        self.completions: Counter[str] = Counter()
-        self.failures: Counter[str] = Counter()
-        self.cancellations: Counter[str] = Counter()
-
-    def completed(self, token_id: int, value: Any) -> Decisions:
-        self._left(token_id, self.completions)
-        return super().completed(token_id, value)
-
-    def failed(self, token_id: int, error: BaseException, about: dict[str, Any]) -> Decisions:
-        self._left(token_id, self.failures)
-        return super().failed(token_id, error, about)
-
-    def terminate(self, token_id: int, error: Any = None) -> Decisions:
-        self._left(token_id, self.completions if error is None else self.failures)
-        return super().terminate(token_id, error)
-
-    def _left(self, token_id: int, how: Counter[str]) -> None:
-        if (node := self.begun.pop(token_id, None)) is not None:
-            how[node] += 1
-
-    def _decided(self) -> Decisions:
-        decided = super()._decided()
-        for token_id in decided.cancel:
-            self._left(token_id, self.cancellations)
-        self.begun.update((token.id, token.node) for token in decided.run)
-        return decided
-
-    def standing(self) -> Counter[str]:
-        """How many tokens stand at each node: those whose node runs, and those that wait for their turn there."""
-        turns = self._turns
-        queued = () if turns is None else (one.node for one in self.tokens.values() if turns.is_waiting(one))
-        return Counter(self.begun.values()) + Counter(queued)
-
-    def waiting(self) -> Iterator[JoinTokens]:
-        """The joins at which somebody has arrived and that have not gone on."""
-        forks: list[Fork] = [self._root]
-        while forks:
-            fork = forks.pop()
-            forks += reversed(fork.inner.values())
-            for meeting in fork.meetings.values():
-                if not meeting.fired:
-                    yield JoinTokens(
-                        target=meeting.join.target, fork=fork.site, arrived=len(meeting.arrived), branches=fork.total
-                    )
+_CALLBACKS_MAX: Final = 10_000_000
+TOKENS_TOLD_MAX: Final = 10_000
 
 
 class _Traced:
     """As much of a workflow as a replay needs."""
 
-    def __init__(self, name: str, signature: Signature, plan: Plan) -> None:
-        self.name = name
+    def __init__(self, run: Run, signature: Signature, outline: Outline | None, plan: Plan) -> None:
+        self.name = run.workflow
+        self.version = run.workflow_version
         self.signature = signature
+        self.outline = outline
         self.compensation = None
         self.machine: Watched | None = None
+        self.live: LiveRun | None = None
         self._plan = plan
 
     async def function(self, input: Any = None) -> Any:
-        self.machine = Watched(self._plan, input)
-        return await GraphRunner(self._plan, input, require_loop("a graph"), self.machine).run()
+        loop = require_loop("a graph")
+        self.machine = Watched(self._plan, input, loop.now, self._entry, loop.rules)
+        return await GraphRunner(self._plan, input, loop, self.machine).run()
+
+    def _entry(self) -> int:
+        return 0 if self.live is None else self.live.seq
+
+
+class Trace:
+    """What a run's journal tells."""
+
+    def __init__(self, run: Run, plan: Plan, machine: Watched, until: int) -> None:
+        self._run = run
+        self._plan = plan
+        self._machine = machine
+        if run.status in FINISHED and not machine.ended:
+            kind: Any = "run_cancelled" if run.status is Status.CANCELLED else "run_failed"
+            machine.close_at(until, kind, status=run.status.value)
+
+    def tokens(self) -> TokensView:
+        """Where the tokens are and were."""
+        run, machine = self._run, self._machine
+        has_ended = machine.ended or run.status in FINISHED
+        standing = machine.standing()
+        nodes = {
+            name: NodeTokens(
+                standing=standing[name],
+                completed=machine.completions[name],
+                failed=machine.failures[name],
+                cancelled=machine.cancellations[name],
+            )
+            for name in self._plan.nodes
+        }
+        joins: tuple[JoinTokens, ...] = () if has_ended else tuple(machine.waiting())
+        return TokensView(
+            run_id=run.id,
+            workflow=run.workflow,
+            version=run.workflow_version,
+            status=run.status.value,
+            nodes=nodes,
+            joins=joins,
+            tokens=machine.told(TOKENS_TOLD_MAX),
+            tokens_total=len(machine.records),
+        )
+
+    def events(self, after: int, limit: int) -> GraphEvents:
+        """What happened, from the event after the number `after` on."""
+        found: Sequence[GraphEvent] = self._machine.events[after : after + limit]
+        has_more = after + limit < len(self._machine.events)
+        return GraphEvents(run_id=self._run.id, events=found, cursor=found[-1].seq if found and has_more else None)
 
 
 def trace(
     run: Run, plan: Plan, signature: Signature, input: str, entries: Sequence[Entry], codec: Codec, payload_max: int
-) -> TokensView:
+) -> Trace:
     """Go through a run's journal. Must be called from a plain callback, never inside a task. Raises Misuse if the
     journal does not fit the graph."""
-    traced = _Traced(run.workflow, signature, plan)
+    # Whether the graph is that which the run began with is not asked: whoever looks at a run has chosen it.
+    outlines, others = split(entries)
+    outline = read(codec.decode(outlines[0].value or "")) if outlines else None if others else Outline(rules=RULES)
+    traced = _Traced(run, signature, outline, plan)
     live = LiveRun(run, traced, codec, new_id, payload_max, _CALLBACKS_MAX)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    traced.live = live
+    began = run.started_at or run.created_at
+    forward = [entry for entry in entries if not entry.position.startswith(BRANCH)]
     try:
-        live.replay(input, entries, run.started_at or run.created_at)
+        live.replay(input, forward, began)
     except Mismatch as error:
         raise Misuse(f"run {run.id!r} does not fit this graph: {error}") from error
     finally:
         live.close()
-    machine = traced.machine or Watched(plan, None)
-    has_ended = machine.ended or run.status in FINISHED
-    standing = machine.standing()
-    cancelled = machine.cancellations
-    if has_ended:
-        cancelled, standing = cancelled + standing, Counter()
-    nodes = {
-        name: NodeTokens(
-            standing=standing[name],
-            completed=machine.completions[name],
-            failed=machine.failures[name],
-            cancelled=cancelled[name],
-        )
-        for name in plan.nodes
-    }
-    return TokensView(
-        run_id=run.id,
-        workflow=run.workflow,
-        version=run.workflow_version,
-        status=run.status.value,
-        nodes=nodes,
-        joins=() if has_ended else tuple(machine.waiting()),
-    )
+    last = forward[-1].at if forward else began
+    machine = traced.machine or Watched(plan, None, lambda: last, lambda: live.seq)
+    return Trace(run, plan, machine, run.completed_at or last)
+
+
+__all__ = ["Trace", "trace"]

@@ -7,7 +7,7 @@ unnamed join must find the same one innermost on all of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from perdure.models.graphs.kinds.base import Kind
 from perdure.models.graphs.spec import END, TERMINATE, EdgeSpec, GraphSpec
@@ -30,7 +30,12 @@ class Way:
 
     @property
     def is_certain(self) -> bool:
-        return self.spec.when is None and self.spec.limit is None
+        return self.spec.when is None and self.is_unbounded
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Nothing counts how often it fires, or for how long."""
+        return self.spec.limit is None and self.spec.limit_timeout is None
 
     @property
     def is_multiple(self) -> bool:
@@ -94,6 +99,8 @@ def _wrong_with(way: Way, kinds: Mapping[str, Kind]) -> Iterator[str]:
         yield f"to: nothing joins or comes apart on the way to {way.target}"
     if edge.foreach is not None and edge.spawn is not None:
         yield "foreach: it has spawn too; it can have one of them"
+    if edge.at_once is not None and not way.is_multiple:
+        yield "at_once: there is one branch; it goes with foreach or spawn"
     if edge.join is not None and way.is_multiple:
         yield "join: branches cannot meet and come apart on the same edge; put a node between"
     if edge.merges and edge.join is None:
@@ -103,6 +110,16 @@ def _wrong_with(way: Way, kinds: Mapping[str, Kind]) -> Iterator[str]:
             yield f"join.fork: there is no node {edge.join.fork!r}"
         if edge.join.need == "all" and edge.join.on_early != "cancel":
             yield "join.on_early: a join that needs all branches is never early"
+        if edge.join.timeout is not None and edge.join.need in ("any", 1):
+            yield (
+                "join.timeout: it counts from the first arrival, with which this join goes on; give the nodes before "
+                "it a timeout, or let it need more branches"
+            )
+        if edge.join.tolerate is not None:
+            if edge.join.need != "all":
+                yield "join.tolerate: only a join that needs all branches tolerates failures"
+            if not _is_tolerance(edge.join.tolerate):
+                yield f"join.tolerate: a whole number, or a fraction between 0 and 1, not {edge.join.tolerate}"
         if edge.join.on_timeout != "fail" and edge.join.timeout is None:
             yield "join.on_timeout: it has no timeout"
         if edge.join.on_early == "late_merge" and any(merge.strategy == "reduce" for merge in edge.merges):
@@ -113,6 +130,10 @@ def _wrong_with(way: Way, kinds: Mapping[str, Kind]) -> Iterator[str]:
     for name in edge.cancel:
         if name not in kinds and name != "*":
             yield f"cancel: there is no node {name!r}"
+
+
+def _is_tolerance(given: Any) -> bool:
+    return 0 < given < 1 if isinstance(given, float) else given >= 0
 
 
 def _wrong_turns(spec: GraphSpec, kinds: Mapping[str, Kind]) -> Iterator[str]:
@@ -142,7 +163,7 @@ def _endless(names: Sequence[str], ways: Sequence[Way]) -> list[str] | None:
     """A way round on which nothing counts."""
     onward: dict[str, list[str]] = {name: [] for name in names}
     for way in ways:
-        if way.spec.limit is None and way.target in onward:
+        if way.is_unbounded and way.target in onward:
             onward[way.source].append(way.target)
     done: set[str] = set()
     for name in names:
@@ -164,6 +185,54 @@ def _endless(names: Sequence[str], ways: Sequence[Way]) -> list[str] | None:
     return None
 
 
+class Shortcut(NamedTuple):
+    """How often a join may go on without an arrival: `limit` times less the laps of these edges."""
+
+    limit: int
+    edges: list[int]
+
+
+def shortcuts(ways: Sequence[Way], closes: Mapping[int, str]) -> dict[tuple[str, str], Shortcut]:
+    """The joins, by fork and target, that a loop without any other limit leads through, with the limits inside them.
+
+    A join goes on without an arrival if its list is empty, or if all branches end or fail: then none of the edges
+    between the fork and the join has fired, and a limit there would not end the loop.
+    """
+    joins = {(closes[way.number], way.target) for way in ways if way.number in closes}
+    onward: dict[str, set[str]] = {}
+    for source, target in joins | {(way.source, way.target) for way in ways if way.is_unbounded}:
+        onward.setdefault(source, set()).add(target)
+    found: dict[tuple[str, str], Shortcut] = {}
+    for fork, target in sorted(joins):
+        if fork not in _followed(target, onward):
+            continue
+        inside = {fork, *_within(fork, target, ways)}
+        limits = {way.number: way.spec.limit for way in ways if way.source in inside}
+        counted = {number: limit for number, limit in limits.items() if isinstance(limit, int)}
+        if counted:
+            found[fork, target] = Shortcut(max(counted.values()), list(counted))
+    return found
+
+
+def _followed(start: str, onward: Mapping[str, set[str]]) -> set[str]:
+    """The nodes to which a way leads from a node, itself among them."""
+    reached, following = {start}, [start]
+    while following:
+        fresh = onward.get(following.pop(), set()) - reached
+        reached |= fresh
+        following += fresh
+    return reached
+
+
+def _within(fork: str, target: str, ways: Sequence[Way]) -> set[str]:
+    """The nodes between a fork and its join."""
+    onward: dict[str, set[str]] = {}
+    for way in ways:
+        if way.target != target and way.source != target:
+            onward.setdefault(way.source, set()).add(way.target)
+    return _followed(fork, onward)
+
+
 class Forks:
     """Which forks each join can close. `closes` has the node of the fork, by the number of the join's edge."""
 
@@ -179,6 +248,7 @@ class Forks:
         for way in ways:
             if way.spec.join is not None:
                 self._settle(way)
+        self._compare_depths()
         joined = set(self.closes.values())
         for name, kind in kinds.items():
             if kind.on_error == "branch_error" and not any(joined & set(stack) for stack in self._found.get(name, ())):
@@ -201,8 +271,8 @@ class Forks:
             count += 1
             if count > STACKS_MAX:
                 self.problems.append(
-                    f"graph {self._spec.graph!r}: there are too many ways through its forks to be followed; name the "
-                    "fork of every join, or make graphs of its parts"
+                    f"graph {self._spec.graph!r}: there are more than {STACKS_MAX:,} ways through its forks, too many "
+                    "to be followed; name the fork of every join, or make graphs of its parts"
                 )
                 return
             for tier in tiers[node]:
@@ -237,6 +307,24 @@ class Forks:
             )
         else:
             self.closes[way.number] = forks[0]
+
+    def _compare_depths(self) -> None:
+        """Edges into one node are one join. If one of them closes a fork inside of that which another one closes, it
+        would go on once for each: whoever means that says so."""
+        for target in dict.fromkeys(way.target for way in self._ways if way.number in self.closes):
+            into = [way for way in self._ways if way.target == target and way.number in self.closes]
+            if all(way.spec.join is not None and way.spec.join.fork is not None for way in into):
+                continue
+            forks = sorted({self.closes[way.number] for way in into})
+            stacks = {stack for found in self._found.values() for stack in found}
+            for outer, inner in ((one, other) for one in forks for other in forks if one != other):
+                if any(inner in stack and outer in stack[: stack.index(inner)] for stack in stacks):
+                    said = "; ".join(f"from {way.source!r} the fork at {self.closes[way.number]!r}" for way in into)
+                    self.problems.append(
+                        f"graph {self._spec.graph!r}, join at {target!r}: its edges close forks of different depth "
+                        f"({said}), so that it would go on more than once; name the fork on each of these edges: "
+                        f"fork={outer!r} for one join over all of them"
+                    )
 
 
 def _entered(node: str, stack: Stack, way: Way, tier: Sequence[Way]) -> Iterator[Stack]:

@@ -20,6 +20,8 @@ from perdure.models.graphs.kinds import (
     Human,
     Kind,
     Llm,
+    Mcp,
+    Metric,
     Remote,
     Set,
     Terminate,
@@ -70,14 +72,19 @@ def reference_of(found: Any) -> str:
 
 
 def all_of(
-    fork: NodeName | None = None, *, timeout: Duration | None = None, on_timeout: OnTimeout = "fail"
+    fork: NodeName | None = None,
+    *,
+    timeout: Duration | None = None,
+    on_timeout: OnTimeout = "fail",
+    tolerate: float | None = None,
 ) -> JoinSpec:
     """Go on once every branch of the fork has come to its end, with what those bring that arrived.
 
     `fork` names the node at which the branches came apart: the innermost on the way unless given. The timeout counts
-    from the first arrival; then the join fails, or proceeds with what is there.
+    from the first arrival; then the join fails, or proceeds with what is there. With `tolerate`, so many branches (a
+    whole number), or that part of them (a fraction), may fail: each brings its error, and with more the join fails.
     """
-    return JoinSpec(fork=_fork(fork), timeout=seconds(timeout), on_timeout=on_timeout)
+    return JoinSpec(fork=_fork(fork), timeout=seconds(timeout), on_timeout=on_timeout, tolerate=tolerate)
 
 
 def any_of(
@@ -87,7 +94,10 @@ def any_of(
     timeout: Duration | None = None,
     on_timeout: OnTimeout = "fail",
 ) -> JoinSpec:
-    """Go on with the first branch that arrives. The others are cancelled, or may finish, or finish and are merged."""
+    """Go on with the first branch that arrives. The others are cancelled, or may finish, or finish and are merged.
+
+    It has no use for a timeout, which counts from the first arrival: `build` refuses one. Give the nodes before it one.
+    """
     return JoinSpec(need="any", fork=_fork(fork), on_early=on_early, timeout=seconds(timeout), on_timeout=on_timeout)
 
 
@@ -232,6 +242,34 @@ def llm(
     return _with_schema(spec, schema, "llm(schema=…)")
 
 
+def mcp(
+    tool: str,
+    *,
+    url: str | None = None,
+    command: Iterable[str] = (),
+    secret: str | None = None,
+    secret_env: Mapping[str, str] | None = None,
+) -> Kind:
+    """A node that calls a tool of an MCP server, with what the node's `input` maps as arguments; its result is {text,
+    content, structured}. The server is at `url`, an expression; or `command` is a program that is started for each
+    call. `secret` is the name of a key that is sent to the url, `secret_env` has names of secrets by the program's
+    environment variables."""
+    return Mcp(tool=tool, url=url, command=list(command), secret=secret, secret_env=dict(secret_env or {}))
+
+
+def metric(
+    name: str,
+    value: str | float = 1,
+    *,
+    unit: str = "",
+    attributes: Mapping[str, Any] | None = None,
+    stream: str = "metrics",
+) -> Kind:
+    """A node that emits a metric, once: an item of the run's stream. `value` is a number or an expression for one, and
+    `attributes` are expressions by name."""
+    return Metric(name=name, value=value, unit=unit, attributes=dict(attributes or {}), stream=stream)
+
+
 def action(name: str) -> Kind:
     """A node that does what a record of kind "action" says: its newest version, or the one in "notify@2". The record's
     expressions see what the node's `input` maps, as `input`, and nothing else."""
@@ -287,10 +325,24 @@ def _with_schema(spec: Llm | Human | Remote, schema: Any, place: str) -> Bound |
 
 
 def child(
-    workflow: Workflow[Any, Any] | str, *, version: str = "", on_failure: Literal["propagate", "catch"] = "propagate"
+    workflow: Workflow[Any, Any] | str | None = None,
+    *,
+    name_from: str | None = None,
+    version: str = "",
+    version_from: str | None = None,
+    on_failure: Literal["propagate", "catch"] = "propagate",
 ) -> Bound | Kind:
-    """A node that runs a workflow of any model as a child, or one that is known by its name alone."""
-    if isinstance(workflow, str):
-        return Child(workflow=workflow, version=version, on_failure=on_failure)
+    """A node that runs a workflow of any model as a child: one in code, one that is known by its name alone, or one
+    whose name (`name_from`) or version (`version_from`) is what an expression gives. Of those that are known by name,
+    the node's `input` has the arguments, by name, as they are; a graph has one, which is called `input`."""
+    if workflow is None or isinstance(workflow, str):
+        return Child(
+            workflow=workflow or "",
+            name_from=name_from,
+            version=version,
+            version_from=version_from,
+            on_failure=on_failure,
+        )
     reference = reference_of(workflow)
-    return Bound(Child(workflow=reference, on_failure=on_failure), "workflow", reference, workflow)
+    spec = Child(workflow=reference, name_from=name_from, version_from=version_from, on_failure=on_failure)
+    return Bound(spec, "workflow", reference, workflow)

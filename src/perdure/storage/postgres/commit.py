@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import asyncpg
 from msgspec.structs import astuple
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced, OutcomeUnknown, StoreBusy
-from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
+from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, outdated, taken_in, winners_elsewhere
 from perdure.kernel.mail import knock
 from perdure.kernel.records import Audit
 from perdure.kernel.status import FINISHED
 from perdure.storage.postgres.connection import Connection
-from perdure.storage.postgres.cooperation import cooperation_of
+from perdure.storage.postgres.cooperation import cooperation_in_parts, cooperation_of, is_large
 from perdure.storage.postgres.events import match, prepared
-from perdure.storage.postgres.faults import BOOK_CHANGED, CONFLICT, LETTERS_GONE, NEEDS_MATCHING, is_lost, sqlstate
-from perdure.storage.postgres.queries import QUERIES
-from perdure.storage.postgres.reading import load_now
+from perdure.storage.postgres.faults import (
+    BOOK_CHANGED,
+    CONFLICT,
+    LETTERS_GONE,
+    NEEDS_MATCHING,
+    UNIQUE,
+    is_lost,
+    sqlstate,
+)
+from perdure.storage.postgres.queries import QUERIES, Query
+from perdure.storage.postgres.reading import boxes_now
 from perdure.storage.postgres.rows import (
     Row,
     changed_run,
@@ -55,6 +64,11 @@ async def commit(connection: Connection, batch: Batch) -> Committed:
             raise CommitConflict(frozenset()) from error
         if sqlstate(error) == BOOK_CHANGED:
             raise CommitConflict(frozenset(), book=int(vars(error).get("detail") or 0)) from error
+        if sqlstate(error) == UNIQUE:
+            # An audit row with this number is there: somebody else has changed the run in the same moment.
+            rows = await connection.fetch(QUERIES["revisions"].sql, [*batch.runs])
+            if changed := outdated(batch, dict(map(tuple, rows))):
+                raise CommitConflict(frozenset(changed)) from error
         if sqlstate(error) != CONFLICT:
             raise
     raise await _conflict(connection, batch)
@@ -84,6 +98,8 @@ async def _commit_at_once(connection: Connection, batch: Batch) -> Committed:
     if has_stock(batch):
         query = QUERIES["commit_with_stock"]
         variables |= stock_of(batch)
+    if is_large(batch):
+        return await _commit_in_parts(connection, batch, query, variables)
     if batch.cooperation is not None:
         query = QUERIES["commit_with_all" if has_stock(batch) else "commit_with_cooperation"]
         variables |= cooperation_of(batch)
@@ -94,6 +110,41 @@ async def _commit_at_once(connection: Connection, batch: Batch) -> Committed:
             raise OutcomeUnknown(f"the connection broke during batch {batch.number}: {error}") from error
         raise
     return await _committed(connection, batch, state)
+
+
+async def _commit_in_parts(
+    connection: Connection, batch: Batch, query: Query, variables: Mapping[str, Any]
+) -> Committed:
+    """In one transaction: all but the rows of messages, and then those, since there are many."""
+    await asyncio.sleep(0)  # Others had no turn while the variables were made.
+    await connection.execute("begin")
+    try:
+        state: int = await connection.fetchval(query.sql, *query.arguments(variables))
+        if state:
+            await connection.execute("rollback")
+            return await _committed(connection, batch, state)
+        await _write_cooperation(connection, batch)
+    except Exception as error:
+        if not is_lost(error):
+            await connection.execute("rollback")
+        raise
+    await _end_transaction(connection, batch)
+    return Committed()
+
+
+async def _write_cooperation(connection: Connection, batch: Batch) -> None:
+    query = QUERIES["finish_cooperation"]
+    for part in cooperation_in_parts(batch):
+        await connection.fetchval(query.sql, *query.arguments(part))
+
+
+async def _end_transaction(connection: Connection, batch: Batch) -> None:
+    try:
+        await connection.execute("commit")
+    except Exception as error:
+        if is_lost(error):
+            raise OutcomeUnknown(f"the connection broke at the end of batch {batch.number}: {error}") from error
+        raise
 
 
 async def _commit_matched(connection: Connection, batch: Batch) -> Committed:
@@ -116,20 +167,14 @@ async def _commit_matched(connection: Connection, batch: Batch) -> Committed:
             query = QUERIES["finish_stock"]
             await connection.fetchval(query.sql, *query.arguments(variables | stock_of(batch)))
         if batch.cooperation is not None:
-            query = QUERIES["finish_cooperation"]
-            await connection.fetchval(query.sql, *query.arguments(cooperation_of(batch)))
+            await _write_cooperation(connection, batch)
         if taken := taken_in(batch):
-            settled.taken = [(one.run.id, one.waits, one.events) for one in await load_now(connection, taken)]
+            settled.taken = await boxes_now(connection, taken)
     except Exception as error:
         if not is_lost(error):
             await connection.execute("rollback")
         raise
-    try:
-        await connection.execute("commit")
-    except Exception as error:
-        if is_lost(error):
-            raise OutcomeUnknown(f"the connection broke at the end of batch {batch.number}: {error}") from error
-        raise
+    await _end_transaction(connection, batch)
     return settled
 
 

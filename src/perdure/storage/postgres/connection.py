@@ -14,8 +14,9 @@ import asyncpg
 
 from perdure.errors import PerdureError, StoreBroken
 from perdure.storage.postgres.address import Address
-from perdure.storage.postgres.faults import REFUSES_TLS, is_definite, store_fault
+from perdure.storage.postgres.faults import FAULTS, REFUSES_TLS, is_definite, store_fault
 from perdure.storage.postgres.pooling import rewritten, settings_of
+from perdure.storage.postgres.queries import QUERIES
 
 STEP_REST_S: Final = 60.0  # So long, or for the lease, a step may leave its transaction waiting.
 _CONNECT_SHARE: Final = 0.5  # of the lease: so long a connection may take to come about,
@@ -58,6 +59,12 @@ class Connection(Protocol):
     async def add_listener(self, channel: str, callback: Callable[..., object]) -> None: ...
 
     def add_termination_listener(self, callback: Callable[..., object]) -> None: ...
+
+    def remove_termination_listener(self, callback: Callable[..., object]) -> None: ...
+
+    def add_query_logger(self, callback: Callable[..., object]) -> None: ...
+
+    def remove_query_logger(self, callback: Callable[..., object]) -> None: ...
 
 
 class Session:
@@ -123,6 +130,15 @@ class Session:
     def add_termination_listener(self, callback: Callable[..., object]) -> None:
         self._connection.add_termination_listener(callback)
 
+    def remove_termination_listener(self, callback: Callable[..., object]) -> None:
+        self._connection.remove_termination_listener(callback)
+
+    def add_query_logger(self, callback: Callable[..., object]) -> None:
+        self._connection.add_query_logger(callback)
+
+    def remove_query_logger(self, callback: Callable[..., object]) -> None:
+        self._connection.remove_query_logger(callback)
+
 
 class PooledSession(Session):
     """One of which nothing is left when a transaction ends."""
@@ -178,6 +194,7 @@ async def connect(address: Address, purpose: str, *, patient: bool = False) -> C
     else:
         connection = await _connect(address, max_cached_statement_lifetime=0, server_settings=settings)
         made = Session(connection, limit_s)
+    _describe_types(connection)
     if not patient:
         _limit_silence(connection, int(address.silence_s * 1000))
     return made
@@ -193,6 +210,11 @@ async def check_session(connection: Connection, address: Address) -> None:
         )
 
 
+def step_rest_s(address: Address) -> float:
+    """So long a step may leave its transaction waiting before the server gives it up."""
+    return max(STEP_REST_S, address.lease_s)
+
+
 async def connect_step(address: Address, purpose: str) -> Connection:
     """A new connection for what steps write to tables of their own: with the user's settings, in no hurry. But a server
     that hears nothing from the other end gives the transaction up, and so does one that is left waiting for long.
@@ -202,7 +224,7 @@ async def connect_step(address: Address, purpose: str) -> Connection:
     settings = {
         "application_name": f"perdure {purpose}",
         "default_transaction_isolation": "read committed",
-        "idle_in_transaction_session_timeout": str(int(max(STEP_REST_S, address.lease_s) * 1000)),
+        "idle_in_transaction_session_timeout": str(int(step_rest_s(address) * 1000)),
         "tcp_user_timeout": str(silence_s * 1000),
         "tcp_keepalives_idle": str(silence_s),
         "tcp_keepalives_interval": "1",
@@ -246,6 +268,15 @@ async def _connect(address: Address, **options: Any) -> Any:
             ) from None
 
 
+def _describe_types(connection: Any) -> None:
+    """Have the driver ask for composite types with a query of ours, whose cost does not grow with the database.
+
+    The driver keeps the query in an attribute, since servers differ. A driver without it uses its own query.
+    """
+    with suppress(AttributeError):
+        connection._intro_query = QUERIES["types"].sql
+
+
 def _asks_for_tls(url: str) -> bool:
     """Whether a server without TLS will not do."""
     given = dict(parse_qsl(urlsplit(url).query)).get("sslmode") or os.environ.get("PGSSLMODE", "")
@@ -260,6 +291,10 @@ def _limit_silence(connection: Any, limit_ms: int) -> None:
     if handle is not None and option is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
         with suppress(OSError):
             handle.setsockopt(socket.IPPROTO_TCP, option, limit_ms)
+            # Who only waits for an answer has sent nothing that could go unanswered.
+            handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, limit_ms // 1000))
+            handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
 
 
 class Lane:
@@ -296,7 +331,7 @@ class Lane:
             except PerdureError as error:
                 self._keep(connection, is_definite(error.__cause__) if error.__cause__ else True)
                 raise
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
+            except FAULTS as error:
                 self._keep(connection, is_definite(error))
                 raise store_fault(error, self._address.name) from error
             except BaseException:
@@ -323,7 +358,7 @@ class Lane:
             if self._connection is not None:
                 try:
                     await self._connection.close(timeout=self._address.silence_s)
-                except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                except FAULTS:
                     self._connection.terminate()
                 self._connection = None
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
+from perdure.errors import StoreBroken
 from perdure.kernel.batch import Batch
 from perdure.kernel.cooperation import (
+    Cooperation,
     HandlerBook,
     HandlerRow,
     MessageEventRow,
@@ -17,11 +19,14 @@ from perdure.kernel.cooperation import (
     OperationRow,
     ReturnValueRow,
     ScopeRows,
+    asked_from_above,
     read_origin,
 )
+from perdure.storage.damage import record_of, shown
 from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.queries import load_queries
-from perdure.storage.postgres.rows import record_of
+
+_ROWS_AT_ONCE_MAX: Final = 2_048  # in one statement
 
 QUERIES: Final = load_queries(Path(__file__).with_name("cooperation.sql").read_text("utf-8"))
 
@@ -40,6 +45,29 @@ def cooperation_of(batch: Batch) -> dict[str, Any]:
     }
 
 
+def is_large(batch: Batch) -> bool:
+    """Whether the rows of messages are sent in several statements: the driver encodes each statement in one go."""
+    added = batch.cooperation
+    return added is not None and len(added.messages) + len(added.events) > _ROWS_AT_ONCE_MAX
+
+
+def cooperation_in_parts(batch: Batch) -> Iterator[dict[str, Any]]:
+    """As `cooperation_of`, for one statement after the other in one transaction. The last one compares the version of
+    the book of handlers, so that nobody registers between that and the other parts."""
+    added = batch.cooperation
+    assert added is not None
+    if not is_large(batch):
+        yield cooperation_of(batch)
+        return
+    common = cooperation_of(replace(batch, cooperation=Cooperation()))
+    for start in range(0, len(added.messages), _ROWS_AT_ONCE_MAX):
+        yield common | {"messages": [astuple(row) for row in added.messages[start : start + _ROWS_AT_ONCE_MAX]]}
+    for start in range(0, len(added.events), _ROWS_AT_ONCE_MAX):
+        yield common | {"message_events": [astuple(row) for row in added.events[start : start + _ROWS_AT_ONCE_MAX]]}
+    rest = replace(batch, cooperation=Cooperation(values=added.values, seen=added.seen, book=added.book))
+    yield cooperation_of(rest)
+
+
 async def fetch(connection: Connection, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
     """The rows of a named query."""
     named = QUERIES[query]
@@ -47,7 +75,12 @@ async def fetch(connection: Connection, query: str, **variables: Any) -> Sequenc
 
 
 def book_of(rows: Sequence[Sequence[Any]]) -> HandlerBook:
-    handlers = tuple(_record(HandlerRow, row[:-1]) for row in rows if row[0] is not None)
+    if not rows:
+        raise StoreBroken(
+            "the store is damaged: handler_book has no row; stop all engines, then restore it from a backup, or run"
+            " this SQL: insert into handler_book values (1000000)"
+        )
+    handlers = tuple(_handler(row[:-1]) for row in rows if row[0] is not None)
     return HandlerBook(version=rows[0][-1], handlers=handlers)
 
 
@@ -59,11 +92,15 @@ def event_of(row: Sequence[Any]) -> MessageEventRow:
 async def scopes(connection: Connection, ids: Sequence[str]) -> ScopeRows:
     """In a snapshot."""
     own = await _runs(connection, "operations", ids)
-    above = {one for run in own.values() for one in read_origin(run.origin)[1]} - own.keys()
-    runs = own | await _runs(connection, "operations", above) | await _runs(connection, "children", own)
-    events = await _events(connection, "events_of_scopes", own)
+    events = await _events(connection, "events_of_scopes", ids)
     emitted = [event.message_id for event in events.values() if event.type == "EMITTED"]
+    above, far = asked_from_above(own.values(), events.values())
+    runs = own | await _runs(connection, "operations", above - own.keys()) | await _runs(connection, "children", ids)
     events |= await _events(connection, "keyed_events", {read_origin(run.origin)[0] for run in runs.values()})
+    if far:
+        rest = await _runs(connection, "ancestors", far)
+        events |= await _events(connection, "asks", {read_origin(run.origin)[0] for run in rest.values()})
+        runs = rest | runs
     messages = [*emitted, *(read_origin(run.origin)[0] for run in own.values())]
     return await _rows(connection, runs, events, messages)
 
@@ -100,6 +137,10 @@ async def _runs(connection: Connection, query: str, ids: Iterable[str]) -> dict[
 
 async def _events(connection: Connection, query: str, ids: Iterable[str]) -> dict[tuple[str, int], MessageEventRow]:
     return {(row[0], row[1]): event_of(row) for row in await fetch(connection, query, ids=[*ids])}
+
+
+def _handler(row: Sequence[Any]) -> HandlerRow:
+    return shown(HandlerRow, dict(zip(HandlerRow.__struct_fields__, row, strict=True)), row)
 
 
 def _record(kind: type[Any], row: Sequence[Any]) -> Any:

@@ -30,6 +30,15 @@ case when bond = 'called' then output end, case when bond = 'called' then failur
 -- name: operations
 select {operation_columns} from runs where id = any(:ids::text[]) and (model = 'operation' or bond = 'called')
 
+-- name: ancestors
+-- All above some runs, of which not all are in their lineages.
+with recursive above (id) as (
+    select parent_id from runs where runs.id = any(:ids::text[])
+    union
+    select runs.parent_id from above join runs on runs.id = above.id
+)
+select {operation_columns} from runs where id = any(array(select above.id from above)) and model = 'operation'
+
 -- name: children
 select {operation_columns} from runs
 where parent_id = any(:ids::text[]) and (model = 'operation' or bond = 'called')
@@ -37,9 +46,20 @@ where parent_id = any(:ids::text[]) and (model = 'operation' or bond = 'called')
 -- name: events_of_scopes
 select {event_columns} from message_event where scope = any(:ids::text[])
 
+-- name: events_at
+-- Some by scope and number.
+select {event_columns} from message_event
+where (scope, seq) in (select * from unnest(:scopes::text[], :seqs::bigint[]))
+
 -- name: keyed_events
 -- Those of which there is one for each message and key.
 select {event_columns} from message_event where message_id = any(:ids::text[]) and key is not null
+
+-- name: asks
+-- What is asked of those who handle some messages: to give up, or to roll back.
+select {event_columns} from message_event
+where message_id = any(:ids::text[]) and key is not null
+    and (key = 'ROLLBACK_EMITTED' or key like 'CANCELLATION_REQUESTED/%')
 
 -- name: emitted
 select {event_columns} from message_event where message_id = :message_id and key = 'EMITTED'

@@ -25,6 +25,7 @@ from perdure.kernel.matching import (
 )
 from perdure.kernel.records import Event
 from perdure.kernel.status import FINISHED
+from perdure.storage.damage import sound
 from perdure.storage.matching import settled_by
 from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.queries import QUERIES
@@ -112,8 +113,8 @@ class _Answers:
 
     async def answer(self, question: Question) -> Any:
         match question:
-            case Freed(positions, runs):
-                return await self._freed(set(positions), runs)
+            case Freed(positions, over, on):
+                return await self._freed(set(positions), over, set(on))
             case Queue(name, after, limit):
                 return await self._events("queue", name=name, after=after, at=self._batch.at, limit=limit)
             case Shapes(name):
@@ -128,7 +129,7 @@ class _Answers:
                     before=_MANY if before is None else before,
                     limit=limit,
                 )
-                return [wait_of(row) for row in rows]
+                return sound(wait_of, rows)
             case Pending(name, limit):
                 return await self._count(name, limit)
             case Readers(event_id, run_ids):
@@ -139,15 +140,15 @@ class _Answers:
                 active = {run_id for (run_id,) in await self._rows("still_active", ids=run_ids)}
                 return set(run_ids) - active
             case Awaiting(run_ids):
-                return [wait_of(row) for row in await self._rows("awaiting", ids=run_ids)]
+                return sound(wait_of, await self._rows("awaiting", ids=run_ids))
             case Kept(event_id):
                 rows = await self._rows("kept", id=event_id)
                 return (event_of(rows[0]), rows[0][-1]) if rows else None
 
-    async def _freed(self, positions: set[tuple[str, str]], runs: list[str]) -> list[Event]:
-        asked = {run_id for run_id, _ in positions}.union(runs)
-        found = await self._events("freed", ids=list(asked), cleared=runs)
-        cleared = set(runs)
+    async def _freed(self, positions: set[tuple[str, str]], over: list[str], on: set[str]) -> list[Event]:
+        asked = {run_id for run_id, _ in positions}.union(over, on)
+        found = await self._events("freed", ids=list(asked), cleared=over)
+        cleared = on.union(over)
         return [e for e in found if e.run_id in cleared or (e.run_id or "", e.position or "") in positions]
 
     async def _count(self, name: str, limit: int) -> int:
@@ -166,7 +167,7 @@ class _Answers:
         return seen
 
     async def _events(self, query: str, **variables: Any) -> list[Event]:
-        return [event_of(row) for row in await self._rows(query, **variables)]
+        return sound(event_of, await self._rows(query, **variables))
 
     async def _rows(self, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
         named = QUERIES[query]

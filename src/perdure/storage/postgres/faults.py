@@ -8,19 +8,24 @@ from typing import Final
 
 import asyncpg
 
-from perdure.errors import CommitRefused, StoreBroken, StoreBusy, StoreError
+from perdure.errors import CommitRefused, StoreBroken, StoreBusy, StoreError, StoreMisconfigured
 
 CONFLICT: Final = "PD001"
 NEEDS_MATCHING: Final = "PD002"
 LETTERS_GONE: Final = "PD003"
 BOOK_CHANGED: Final = "PD004"
 LOCKED: Final = "55P03"
+UNIQUE: Final = "23505"
 _READ_ONLY: Final = "25006"
+
+# A transaction is open where none should be, or the other way round. The connection is to blame, so it is cut.
+_WRONG_STATE: Final = ("25001", "25P01", "25P02")
 
 # By class (two letters) or code. What is not here is a bug of ours, or somebody else's tables.
 _PASSING: Final = frozenset(
     {
         "08",  # connection exceptions
+        *_WRONG_STATE,
         "25P03",  # idle in transaction for too long
         "25P04",  # the transaction took too long
         _READ_ONLY,  # a standby, or one that is being switched over
@@ -36,6 +41,7 @@ _PASSING: Final = frozenset(
     }
 )
 _REFUSED: Final = frozenset({"22", "23", "54"})  # data, constraints, limits
+_CORRUPT: Final = frozenset({"XX001", "XX002"})
 _CLOSED: Final = {
     "28P01": "the password is wrong, or there is none; check it in the URL, PGPASSWORD or the passfile",
     "28": "this user is not let in; check the user, and what pg_hba.conf says, which may ask for sslmode=require",
@@ -49,6 +55,12 @@ _CLOSED: Final = {
 REFUSES_TLS: Final = "rejected SSL upgrade"  # what the driver says then
 
 LOST: Final = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+# All that the driver raises: for what the server says, for the way to it, and for states that it did not expect.
+FAULTS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+
+# What the server says about itself and not about a statement: no space, no connections, I/O errors; and that it
+# chose this transaction to give way to another.
+_OF_THE_SERVER: Final = frozenset({"53000", "53100", "53300", "58000", "58030", "40001", "40P01"})
 
 
 def is_lost(error: BaseException) -> bool:
@@ -63,12 +75,35 @@ def is_lost(error: BaseException) -> bool:
 
 def is_definite(error: BaseException) -> bool:
     """Whether the server itself said no, on a connection that goes on."""
-    if _is_about_values(error):
-        return True
     severity = getattr(error, "severity", None)
+    if severity is None:
+        # The driver itself could not encode a value. It gave up in the middle of a request, whose transaction is open.
+        return False
+    if sqlstate(error) in _WRONG_STATE:
+        return False
     if sqlstate(error) == _READ_ONLY:
         return False  # Another server is the primary now: the next connection finds it.
     return isinstance(error, asyncpg.PostgresError) and severity not in ("FATAL", "PANIC") and not is_lost(error)
+
+
+def is_broken(error: BaseException) -> bool:
+    """Whether the connection is gone. Other than `is_lost`, False if it was only used wrongly."""
+    return is_lost(error) and not isinstance(error, asyncpg.InterfaceError)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the server could not do it for now. False if it never will, as for a trigger that raises."""
+    code = sqlstate(error)
+    return code in _PASSING or code[:2] in _PASSING
+
+
+def is_of_the_server(error: BaseException) -> bool:
+    """Whether a statement failed because of the server, whatever the statement was."""
+    return sqlstate(error) in _OF_THE_SERVER
+
+
+def is_read_only(error: BaseException) -> bool:
+    return sqlstate(error) == _READ_ONLY
 
 
 def sqlstate(error: BaseException) -> str:
@@ -83,11 +118,13 @@ def store_fault(error: Exception, name: str) -> StoreError:
     if code in _REFUSED or code[:2] in _REFUSED:
         return CommitRefused(f"{name} refused what was to be written: {error}", database=name)
     if (advice := _closed(error, code)) is not None:
-        return StoreBroken(f"{name}: {advice} ({error})", database=name)
+        return StoreMisconfigured(f"{name}: {advice} ({error})", database=name)
+    if code in _CORRUPT:
+        return StoreBroken(f"{name} is damaged ({error}); restore it from a backup", database=name)
     if not code or code in _PASSING or code[:2] in _PASSING:
         what = f"{error}" or type(error).__name__
         return StoreBusy(f"{name} {_passing(error)}; nothing was written ({what})", database=name)
-    return StoreBroken(
+    return StoreMisconfigured(
         f"{name} has not the tables that Perdure made ({error}); restore them from a backup, or give Perdure a schema"
         " of its own",
         database=name,

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from perdure.ports import LoadedRun, News, Offer
-from perdure.storage.claims import better_models
+from perdure.storage.claims import better_models, models_of, versions_of
 from perdure.storage.postgres.commit import check_fence
 from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.faults import is_lost
@@ -17,11 +17,13 @@ from perdure.storage.postgres.reading import fetch, load_now
 
 def offered(offers: Sequence[Offer]) -> dict[str, Any]:
     """Which runs fit, for a query."""
-    return {
-        "workflows": [offer.workflow for offer in offers],
-        "versions": [offer.version for offer in offers],
-        "fingerprints": [offer.fingerprint for offer in offers],
-    }
+    rows = [
+        (offer.workflow, offer.version, stored, offer.fingerprint, *models_of(offer), offer.begun)
+        for offer in offers
+        for stored in versions_of(offer)
+    ]
+    columns = ("workflows", "versions", "stored_versions", "fingerprints", "models", "or_models", "begun")
+    return {column: [row[place] for row in rows] for place, column in enumerate(columns)}
 
 
 async def look(connection: Connection, *, engine_id: str, offers: Sequence[Offer], at: int) -> News:

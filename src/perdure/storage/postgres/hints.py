@@ -95,13 +95,15 @@ class Listener:
 
     async def _live(self) -> None:
         while True:
-            with suppress(*_FAULTS):
+            try:
                 self._connection = await connect(self._address.direct, "listener")
                 gone = asyncio.Event()
                 self._connection.add_termination_listener(lambda *_, gone=gone: gone.set())
                 await self._connection.add_listener(channel_of(self._address.schema), self._heard)
                 self._call()
                 await gone.wait()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next time may go well
+                log.debug("hints of others are not heard just now: %s", error)
             await asyncio.sleep(_AGAIN_S)
 
     def _heard(self, _connection: object, _pid: int, _channel: str, name: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Final
@@ -17,6 +16,7 @@ from typing import Final
 import asyncpg
 
 from perdure.storage.postgres.address import Address
+from perdure.storage.postgres.clock import ServerClock, passed_us
 from perdure.storage.postgres.connection import Connection, connect
 from perdure.storage.postgres.queries import QUERIES
 
@@ -30,17 +30,18 @@ _FAULTS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.Interna
 
 def now() -> float:
     """Seconds that have passed, those that the machine slept among them."""
-    clock: int | None = getattr(time, "CLOCK_BOOTTIME", None)  # Linux has it; elsewhere the ordinary clock counts them.
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
+    return passed_us() / 1_000_000
 
 
 class SignsOfLife:
     """The signs that one store holds. The thread is a daemon, so that a program that forgets its store still ends."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, clock: ServerClock) -> None:
         self._address = address
+        self._clock = clock
         self._lock = threading.Lock()
         self._ids: list[str] = []  # never changed, but replaced
+        self._withdrawn: list[str] = []  # signs to be taken back; never changed, but replaced
         self._renewed_at: dict[str, float] = {}
         self._numbers: dict[str, int] = {}  # of the last batches that were committed
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -61,6 +62,18 @@ class SignsOfLife:
                 self._thread = threading.Thread(target=self._main, name="perdure-heartbeat", daemon=True)
                 self._thread.start()
 
+    def withdraw(self, engine_id: str) -> None:
+        """Renew an engine's sign of life no more, and take it back if the server can be reached; if not, the lease runs
+        out."""
+        with self._lock:
+            if engine_id not in self._ids:
+                return
+            self._ids = [id for id in self._ids if id != engine_id]
+            self._renewed_at.pop(engine_id, None)
+            self._numbers.pop(engine_id, None)
+            self._withdrawn = [*self._withdrawn, engine_id]
+        self._wake()
+
     def committed(self, engine_id: str, number: int) -> None:
         """The engine's last batch has this number in the store, for good."""
         self._numbers[engine_id] = number
@@ -70,6 +83,20 @@ class SignsOfLife:
         asked to, and that is less than the lease ago."""
         ids = self._ids
         return bool(ids) and now() < self._renewed_at.get(ids[-1], -1.0) + self._address.lease_s
+
+    async def renew(self, connection: Connection) -> None:
+        """Renew all signs now, on this connection. Raises what the driver raises."""
+        ids, numbers, asked_at, before = self._ids, dict(self._numbers), now(), passed_us()
+        if not ids:
+            return
+        rows = await connection.fetch(QUERIES["beat"].sql, ids)
+        if rows:
+            self._clock.learn(rows[0][2], before, passed_us())
+        found: dict[str, int] = {row[0]: row[1] for row in rows}
+        for engine_id in ids:
+            # A store that went back lacks batches. An engine that has nothing to do would not hear of it.
+            is_there = engine_id in found and found[engine_id] >= numbers.get(engine_id, 0)
+            self._renewed_at[engine_id] = asked_at if is_there else -1.0
 
     def end(self) -> None:
         """Take all signs back, for good, if the server can be reached; if not, the lease runs out."""
@@ -85,11 +112,14 @@ class SignsOfLife:
     def _call_off(self) -> threading.Thread | None:
         with self._lock:
             self._ended = True
-            thread, loop = self._thread, self._loop
-        if loop is not None:
-            with suppress(RuntimeError):  # The thread has ended.
-                loop.call_soon_threadsafe(self._call.set)
+            thread = self._thread
+        self._wake()
         return thread
+
+    def _wake(self) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # The thread has ended.
+                self._loop.call_soon_threadsafe(self._call.set)
 
     def _main(self) -> None:
         assert self._loop is not None
@@ -107,17 +137,12 @@ class SignsOfLife:
             try:
                 if connection is None or connection.is_closed():
                     connection = await connect(self._address.direct, "heartbeat")
-                ids, numbers, asked_at = self._ids, dict(self._numbers), now()
-                rows = await connection.fetch(QUERIES["beat"].sql, ids)
-                found: dict[str, int] = dict(map(tuple, rows))
-                for engine_id in ids:
-                    # A store that went back lacks batches. An engine that has nothing to do would not hear of it.
-                    is_there = engine_id in found and found[engine_id] >= numbers.get(engine_id, 0)
-                    self._renewed_at[engine_id] = asked_at if is_there else -1.0
+                await self._take_back(connection)
+                await self.renew(connection)
                 is_well = True
-            except _FAULTS as error:
+            except Exception as error:  # noqa: BLE001 - a thread that has ended would give no sign any more
                 if is_well:
-                    log.warning("a sign of life could not be given to %s: %s", self._address.name, error)
+                    log.warning("a sign of life could not be given to %s: %r", self._address.name, error)
                 is_well = False
                 if connection is not None:
                     connection.terminate()
@@ -125,8 +150,17 @@ class SignsOfLife:
             pause = self._address.lease_s / (_BEATS_PER_LEASE if is_well else _TRIES_PER_LEASE)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._call.wait(), pause)
+            self._call.clear()
         if connection is not None:
             with suppress(*_FAULTS):
-                await connection.execute(QUERIES["end_beats"].sql, self._ids)
+                await connection.execute(QUERIES["end_beats"].sql, [*self._ids, *self._withdrawn])
             with suppress(*_FAULTS):
                 await connection.close(timeout=_LAST_WORDS_S)
+
+    async def _take_back(self, connection: Connection) -> None:
+        with self._lock:
+            withdrawn = self._withdrawn
+        if withdrawn:
+            await connection.execute(QUERIES["end_beats"].sql, withdrawn)
+            with self._lock:
+                self._withdrawn = [id for id in self._withdrawn if id not in withdrawn]

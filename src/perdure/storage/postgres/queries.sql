@@ -7,6 +7,60 @@ runs.id, runs.workflow, runs.workflow_version, runs.model, runs.status, runs.ver
 runs.claim, runs.parent_id, runs.bond, runs.consumed, runs.undo, runs.origin, runs.tags, runs.hold, runs.deadline,
 runs.attempt, runs.recoveries, runs.created_at, runs.started_at, runs.updated_at, runs.completed_at
 
+-- name: lacking
+-- Of tables that there should be in a schema, those that are not there, or that this user may not use.
+select name, to_regclass(format('%I.%I', :schema::text, name)) is not null as is_there
+from unnest(:tables::text[]) as wanted (name)
+where to_regclass(format('%I.%I', :schema::text, name)) is null
+    or exists (
+        select 1 from unnest(array['select', 'insert', 'update', 'delete']) as wanted_right (kind)
+        where not has_table_privilege(to_regclass(format('%I.%I', :schema::text, name)), kind)
+            and (name <> 'perdure_schema' or kind = 'select')
+    )
+order by name
+
+-- name: types
+-- What the driver has to know of composite types and their arrays, in the form in which it asks for that. Its own query reads the whole
+-- catalog, several times: in a large database it takes a second, on each connection that meets a type for the first time.
+with recursive parts as (
+    select given.oid, 0 as depth from unnest(:oids::oid[]) as given (oid)
+    union all
+    select part.oid, parts.depth + 1
+    from parts
+    join pg_catalog.pg_type as whole on whole.oid = parts.oid
+    cross join lateral (
+        select whole.typelem as oid where whole.typelem <> 0 and whole.typlen = -1
+        union all
+        select whole.typbasetype where whole.typbasetype <> 0
+        union all
+        select field.atttypid from pg_catalog.pg_attribute as field
+        where field.attrelid = whole.typrelid and field.attnum > 0 and not field.attisdropped and whole.typrelid <> 0
+    ) as part
+),
+deepest as (select oid, max(depth) as depth from parts group by oid)
+select
+    found.oid, space.nspname as ns, found.typname as name, found.typtype as kind,
+    case when found.typtype = 'd' then found.typbasetype end as basetype,
+    case when found.typlen = -1 then found.typelem else 0 end as elemtype, element.typdelim as elemdelim,
+    null::oid as range_subtype,
+    case when found.typtype = 'c' then fields.types end as attrtypoids,
+    case when found.typtype = 'c' then fields.names end as attrnames,
+    deepest.depth,
+    case when found.typtype = 'd' then found.typbasetype::regtype::text end as basetype_name,
+    found.typelem::regtype::text as elemtype_name, null::text as range_subtype_name
+from deepest
+join pg_catalog.pg_type as found on found.oid = deepest.oid
+join pg_catalog.pg_namespace as space on space.oid = found.typnamespace
+left join pg_catalog.pg_type as element on element.oid = found.typelem and found.typlen = -1 and found.typelem <> 0
+left join lateral (
+    select
+        array_agg(field.atttypid order by field.attnum) as types,
+        array_agg(field.attname::text order by field.attnum) as names
+    from pg_catalog.pg_attribute as field
+    where field.attrelid = found.typrelid and field.attnum > 0 and not field.attisdropped and found.typrelid <> 0
+) as fields on true
+order by deepest.depth desc
+
 -- name: active
 -- The condition of the index runs_active.
 runs.status in ('created', 'running', 'suspended', 'cancelling', 'rolling_back')
@@ -23,12 +77,39 @@ runs.status in ('created', 'running', 'cancelling', 'rolling_back')
 -- Nobody alive has the run.
 (runs.owner is null or not exists (select 1 from engines where engines.id = runs.owner and engines.alive))
 
+-- name: offers
+-- What an engine offers. Each code is there once for every version that its runs may have been stored with.
+unnest(
+    :workflows::text[], :versions::text[], :stored_versions::text[], :fingerprints::text[], :models::text[],
+    :or_models::text[], :begun::boolean[]
+) as offer (workflow, version, stored_version, fingerprint, model, or_model, begun)
+
+-- name: known_model
+-- A run's model, '' if only code of its name can tell: see Run.known_model.
+case when runs.model <> 'operation' and (
+    (runs.model = 'function' and runs.claim = 0)
+    or (runs.origin <> '' and (runs.bond <> 'called' or position(' #' in runs.origin) > 0))
+) then '' else runs.model end
+
+-- name: fits
+-- A run is of the code that is offered. The version of an operation is the topic of its message, which earlier versions of Perdure did
+-- not store with it. Code may be offered for runs only that have begun, or have not: the number of a run's first row is 1.
+runs.workflow = offer.workflow and runs.workflow_version = offer.stored_version
+    and {known_model} in (offer.model, offer.or_model)
+    and (
+        offer.stored_version = offer.version
+        or offer.version = (
+            select topic from messages where messages.id = substr(runs.origin, position(' ' in runs.origin) + 1)
+        )
+    )
+    and (
+        offer.begun is null
+        or offer.begun = ((select 1 from message_event where scope = runs.id and seq = 1) is not null)
+    )
+
 -- name: offered
 -- Runs that fit what an engine offers.
-exists (
-    select 1 from unnest(:workflows::text[], :versions::text[]) as offer (workflow, version)
-    where offer.workflow = runs.workflow and offer.version = runs.workflow_version
-)
+exists (select 1 from {offers} where {fits})
 
 -- name: event_columns
 -- An event, in the order of the fields of kernel.records.Event.
@@ -55,12 +136,19 @@ with enrolled as (
 )
 select {engine_columns} from enrolled as engines
 
+-- name: server_time
+-- Microseconds since the epoch, by the server's clock.
+(extract(epoch from clock_timestamp()) * 1000000)::bigint
+
+-- name: time
+select {server_time}
+
 -- name: beat
 -- Signs of life of this store's engines, and their last batches. One that was buried has none to renew.
 with renewed as (
     update heartbeats set beat_at = clock_timestamp() where engine_id = any(:ids::text[]) returning engine_id
 )
-select engines.id, engines.batch from renewed join engines on engines.id = renewed.engine_id
+select engines.id, engines.batch, {server_time} from renewed join engines on engines.id = renewed.engine_id
 
 -- name: end_beats
 -- No sign of life any more.
@@ -68,6 +156,42 @@ delete from heartbeats where engine_id = any(:ids::text[])
 
 -- name: engines
 select {engine_columns} from engines order by epoch
+
+-- name: living_engines
+select {engine_columns} from engines where alive order by epoch
+
+-- name: is_needless
+-- A dead engine that nobody needs to know of: it owns nothing, and what code it had a later one has too, so that whoever looks for
+-- overdue runs knows of all code that there was.
+not old.alive and (
+    old.workflows = '[]'
+    or exists (
+        select 1 from engines as later
+        where md5(later.workflows) = md5(old.workflows) and later.workflows = old.workflows and later.epoch > old.epoch
+    )
+)
+and not exists (select 1 from runs where {active} and runs.owner = old.id)
+
+-- name: forget_engine
+-- One that has signed off, if nobody needs to know of it.
+delete from engines where id in (select old.id from engines as old where old.id = :id and {is_needless})
+
+-- name: note_ended
+-- From now on they are dead for a while.
+update engines set ended_at = :at
+where id = any(array(
+    select id from engines where not alive and ended_at is null limit :limit for update skip locked
+))
+
+-- name: purge_engines
+with gone as (
+    delete from engines where id = any(array(
+        select old.id from engines as old where not old.alive and old.ended_at < :before and {is_needless}
+        limit :limit for update skip locked
+    ))
+    returning 1
+)
+select count(*) from gone
 
 -- name: engine
 select {engine_columns} from engines where id = :id
@@ -84,6 +208,17 @@ update runs set owner = null where {active} and owner = :id
 -- name: bury
 select bury_v1()
 
+-- name: end_dead_steps
+-- Transactions of steps of engines that are dead keep their locks until somebody ends them.
+select end_dead_steps_v1()
+
+-- name: end_step
+-- A transaction of a step that was lost on the way to it.
+select end_step_v1(:run, :claim, :position)
+
+-- name: is_step_open
+select is_step_open_v1(:run, :claim, :position, :silence::interval)
+
 -- name: cut_off
 -- End sessions of ours that rest amid a statement and so keep their locks. The server has no timeout for that: their
 -- processes stand still between two messages of a request.
@@ -92,13 +227,17 @@ where datname = current_database() and usename = current_user and state = 'activ
     and application_name in ('perdure writer', 'perdure reader') and state_change < clock_timestamp() - :silence::interval
 
 -- name: commit_call
-commit_v1(
-    :engine, :epoch, :number, :ended, :cleared, :dropped, :put,
-    row(
-        :new_runs::new_run_v1[], :changed_runs::changed_run_v1[], :archive::archive_v1[], :hops::text[],
-        :journal::entry_v1[], :consumed::text[], :audit::audit_v1[], :mail::mail_v1[], :mail_done::reply_v1[],
-        :published::published_v1[], :stream_items::stream_item_v1[]
-    )::writes_v1
+-- The entries come last: engines of an earlier Perdure have theirs among the writes, without digests.
+write_journal_v1(
+    commit_v1(
+        :engine, :epoch, :number, :ended, :cleared, :dropped, :put,
+        row(
+            :new_runs::new_run_v1[], :changed_runs::changed_run_v1[], :archive::archive_v1[], :hops::text[],
+            '{}'::entry_v1[], :consumed::text[], :audit::audit_v1[], :mail::mail_v1[], :mail_done::reply_v1[],
+            :published::published_v1[], :stream_items::stream_item_v1[]
+        )::writes_v1
+    ),
+    :journal::entry_v2[]
 )
 
 -- name: commit
@@ -142,13 +281,16 @@ select state, base from prepare_v1(
 )
 
 -- name: finish
-select finish_v1(
-    :engine, :knocks, :keys_refused, :letters_gone, :given, :gone, :freed, :moved, :placed, :dead, :far, :marks, :won,
-    row(
-        :new_runs::new_run_v1[], :changed_runs::changed_run_v1[], :archive::archive_v1[], :hops::text[],
-        :journal::entry_v1[], :consumed::text[], :audit::audit_v1[], :mail::mail_v1[], :mail_done::reply_v1[],
-        :published::published_v1[], :stream_items::stream_item_v1[]
-    )::writes_v1
+select finish_journal_v1(
+    finish_v1(
+        :engine, :knocks, :keys_refused, :letters_gone, :given, :gone, :freed, :moved, :placed, :dead, :far, :marks, :won,
+        row(
+            :new_runs::new_run_v1[], :changed_runs::changed_run_v1[], :archive::archive_v1[], :hops::text[],
+            '{}'::entry_v1[], :consumed::text[], :audit::audit_v1[], :mail::mail_v1[], :mail_done::reply_v1[],
+            :published::published_v1[], :stream_items::stream_item_v1[]
+        )::writes_v1
+    ),
+    :journal::entry_v2[]
 )
 
 -- name: surroundings
@@ -158,7 +300,7 @@ select
     extract(epoch from transaction_timestamp())::text,
     exists (
         select 1 from pg_proc join pg_namespace on pg_namespace.oid = pg_proc.pronamespace
-        where pg_namespace.nspname = :schema and pg_proc.proname = 'start_v1'
+        where pg_namespace.nspname = :schema and pg_proc.proname = :function
     ),
     (
         select coalesce(bool_and(has_schema_privilege(pg_namespace.oid, 'usage')), false)
@@ -168,21 +310,28 @@ select
         select coalesce(bool_and(has_function_privilege(pg_proc.oid, 'execute')), false)
         from pg_proc join pg_namespace on pg_namespace.oid = pg_proc.pronamespace
         where pg_namespace.nspname = :schema
-            and pg_proc.proname in ('start_v1', 'insert_runs_v1', 'write_rest_v1', 'post_v1')
+            and pg_proc.proname in (:function, 'insert_runs_v1', 'write_rest_v1', 'post_v1')
     )
     and (
         select coalesce(bool_and(
             has_table_privilege(pg_class.oid, 'select')
-            and (pg_class.relname in ('engines', 'blocks') or has_table_privilege(pg_class.oid, 'insert'))
+            and (
+                pg_class.relname in ('engines', 'blocks', 'handler_book')
+                or has_table_privilege(pg_class.oid, 'insert')
+            )
         ), false)
         from pg_class join pg_namespace on pg_namespace.oid = pg_class.relnamespace
         where pg_namespace.nspname = :schema
-            and pg_class.relname in ('runs', 'run_tags', 'audit', 'engines', 'blocks')
+            and pg_class.relname = any(:tables::text[])
     )
 
 -- name: start
 -- Insert a run in the transaction of somebody else.
 select state from start_v1(:engine, :began, :run, :note) as state
+
+-- name: emit
+-- Insert a message and its runs in the transaction of somebody else.
+select state from emit_v1(:engine, :began, :book, :runs::text[], :notes::text[], :message, :emission) as state
 
 -- name: there
 -- Of these runs, those that are there for everybody to see.
@@ -192,11 +341,16 @@ select id from runs where id = any(:ids::text[])
 -- What tells whether runs are as a batch expects them.
 select id, owner, version, claim from runs where id = any(:ids::text[])
 
+-- name: revisions
+-- How many audit rows runs have: whether they have changed in what is no change of their version.
+select id, revision from runs where id = any(:ids::text[])
+
 -- name: freed
--- What has won a position of these runs, and all that those of them still have that are cleared.
-select {event_columns} from events
-where run_id is not null and run_id = any(:ids::text[]) and (position is not null or run_id = any(:cleared::text[]))
-order by number
+-- What has won a position of these runs, and all that those of them still have that are over. The latter is said so that no plan
+-- begins with all events that have won nothing.
+select {event_columns} from events where position is not null and run_id = any(:ids::text[])
+union all
+select {event_columns} from events where run_id = any(:cleared::text[]) and (position || '') is null
 
 -- name: queue
 -- What waits in the queue of a name.
@@ -324,11 +478,19 @@ select waits.run_id, waits.due_at from waits
 where waits.due_at is not null and waits.due_at < :before and {is_stray}
 order by waits.due_at limit :limit offset :offset
 
+-- name: is_held_alive
+-- A held run that its deadline ends.
+(runs.model = 'operation' or (runs.status || '') in ('created', 'running', 'suspended'))
+
+-- name: is_due
+-- A run that its deadline concerns: nobody's code is needed to end one that is held.
+case when runs.hold_kind is null then {offered} else {is_held_alive} end and {forsaken}
+
 -- name: ripe_deadlines
--- The same by their deadlines.
+-- The same by their deadlines. A held run that goes forward is there too, and a held run of an operation on either way.
 select runs.id, runs.deadline from runs
 where runs.deadline is not null and {active} and runs.deadline < :before
-    and runs.hold_kind is null and {offered} and {forsaken}
+    and {is_due}
 order by runs.deadline limit :limit
 
 -- name: all_owners
@@ -356,11 +518,10 @@ select owner from owners where owner is not null and {is_dead}
 -- The oldest runs that nobody has and that do not just wait, without those held: one short walk through the index for each
 -- offer, which is why all its columns are in the order. Those that somebody else is just taking are passed over.
 select found.created_at, found.id, false as is_orphaned
-from unnest(:workflows::text[], :versions::text[]) as offer (workflow, version)
+from {offers}
 cross join lateral (
     select runs.created_at, runs.id from runs
-    where {awake} and runs.owner is null and runs.workflow = offer.workflow and runs.workflow_version = offer.version
-        and runs.hold_kind is null
+    where {awake} and runs.owner is null and {fits} and runs.hold_kind is null
     order by runs.owner, runs.workflow, runs.workflow_version, runs.created_at, runs.id
     limit :limit for update skip locked
 ) as found
@@ -369,21 +530,17 @@ cross join lateral (
 -- The same of those that these owners have.
 select found.created_at, found.id, true as is_orphaned
 from unnest(:owners::text[]) as dead (owner)
-cross join unnest(:workflows::text[], :versions::text[]) as offer (workflow, version)
+cross join {offers}
 cross join lateral (
     select runs.created_at, runs.id from runs
-    where {awake} and runs.owner = dead.owner and runs.workflow = offer.workflow and runs.workflow_version = offer.version
-        and runs.hold_kind is null
+    where {awake} and runs.owner = dead.owner and {fits} and runs.hold_kind is null
     order by runs.created_at, runs.id limit :limit for update skip locked
 ) as found
 
 -- name: blocked
 -- Blocked with other code than what is offered, and nobody alive has it.
 runs.hold_kind is not null and runs.hold_kind = 'blocked' and {found_active} and {forsaken} and exists (
-    select 1 from unnest(:workflows::text[], :versions::text[], :fingerprints::text[])
-        as offer (workflow, version, fingerprint)
-    where offer.workflow = runs.workflow and offer.version = runs.workflow_version
-        and runs.hold_fingerprint not in ('', offer.fingerprint)
+    select 1 from {offers} where {fits} and runs.hold_fingerprint not in ('', offer.fingerprint)
 )
 
 -- name: claimable_blocked
@@ -401,8 +558,22 @@ update runs set model = new.model
 from unnest(:ids::text[], :models::text[]) as new (id, model) where runs.id = new.id
 
 -- name: runs
--- Runs by id.
-select {run_columns} from runs where runs.id = any(:ids::text[])
+-- Runs by id, and whether the owner of each is no living engine.
+select {run_columns}, runs.owner is not null and {forsaken} from runs where runs.id = any(:ids::text[])
+
+-- name: set_aside
+-- Hold a run that is damaged.
+with held as (
+    update runs set
+        owner = null, hold_kind = :kind, hold_fingerprint = '', hold = :hold, revision = runs.revision + 1
+    where runs.id = :run_id and runs.hold_kind is null and (runs.owner = :engine_id or {forsaken})
+    returning runs.id, runs.revision, runs.version, runs.status
+), audited as (
+    insert into audit (run_id, seq, version, was, became, cause, actor, details, at)
+    select id, revision, version, status, :kind, :reason, '', '', :at from held
+    on conflict do nothing
+)
+select 1 from held
 
 -- name: waits
 -- What runs wait for.
@@ -423,12 +594,12 @@ select id, input from runs where id = any(:ids::text[])
 
 -- name: journals
 -- Runs' entries in completion order.
-select run_id, seq, position, kind, name, value, failure, attempts, started_at, at
+select run_id, seq, position, kind, name, value, failure, attempts, started_at, at, digest
 from journal where run_id = any(:ids::text[]) order by run_id, seq
 
 -- name: archived
 -- Entries set aside by retries, with their attempt first.
-select attempt, run_id, seq, position, kind, name, value, failure, attempts, started_at, at
+select attempt, run_id, seq, position, kind, name, value, failure, attempts, started_at, at, digest
 from journal_archive where run_id = :run_id order by attempt, seq
 
 -- name: audit
@@ -489,22 +660,16 @@ select
         where engines.alive and (beat_at is null or beat_at + lease < clock_timestamp())
     ),
     exists (
-        select 1 from unnest(:workflows::text[], :versions::text[]) as offer (workflow, version)
+        select 1 from {offers}
         cross join lateral (
-            select 1 from runs
-            where {awake} and runs.owner is null and runs.workflow = offer.workflow
-                and runs.workflow_version = offer.version and runs.hold_kind is null
-            limit 1
+            select 1 from runs where {awake} and runs.owner is null and {fits} and runs.hold_kind is null limit 1
         ) as found
     )
     or exists (
         with {all_owners}
-        select 1 from owners cross join unnest(:workflows::text[], :versions::text[]) as offer (workflow, version)
+        select 1 from owners cross join {offers}
         cross join lateral (
-            select 1 from runs
-            where {awake} and runs.owner = owners.owner and runs.workflow = offer.workflow
-                and runs.workflow_version = offer.version and runs.hold_kind is null
-            limit 1
+            select 1 from runs where {awake} and runs.owner = owners.owner and {fits} and runs.hold_kind is null limit 1
         ) as found
         where owners.owner is not null and {is_dead}
     )
@@ -514,8 +679,7 @@ select
     )
     or exists (
         select 1 from runs
-        where runs.deadline is not null and {active} and runs.deadline <= :at and runs.hold_kind is null
-            and {offered} and {forsaken}
+        where runs.deadline is not null and {active} and runs.deadline <= :at and {is_due}
     )
 
 -- name: replies

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Final
 
 from perdure.errors import CommitRefused, RunNotFound, UnstorableValue
 from perdure.kernel.records import Entry, Event, Staged, Wait
 from perdure.ports import Journal, LoadedRun
+from perdure.storage.damage import Readings, loaded
 from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.faults import is_lost
 from perdure.storage.postgres.queries import QUERIES
-from perdure.storage.postgres.rows import entry_of, event_of, run_of, staged_of, wait_of
+from perdure.storage.postgres.rows import entry_of, event_of, run_of, shown_entry_of, staged_of, wait_of
+
+_EVENT_RUN_AT: Final = Event.__struct_fields__.index("run_id")
 
 
 async def fetch(connection: Connection, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
@@ -36,15 +39,35 @@ async def ripe_waits(connection: Connection, wanted: Mapping[str, Any], limit: i
 
 
 async def load_now(connection: Connection, ids: Sequence[str]) -> list[LoadedRun]:
-    waits = await _waits(connection, ids)
-    events: dict[str, list[Event]] = {}
+    waits, events = await _boxes(connection, ids)
+    rows = await fetch(connection, "runs", ids=[*ids])
+    return [loaded(run_of(row), waits, events, forsaken=row[-1]) for row in rows]
+
+
+async def boxes_now(
+    connection: Connection, ids: Sequence[str]
+) -> list[tuple[str, tuple[Wait, ...], tuple[Event, ...]]]:
+    """What runs wait for, and what was sent or given to them."""
+    waits, events = await _boxes(connection, ids)
+    return [(run_id, waits.of(run_id), events.of(run_id)) for run_id in ids]
+
+
+async def _boxes(connection: Connection, ids: Sequence[str]) -> tuple[Readings[Wait], Readings[Event]]:
+    waits, events = Readings(wait_of), Readings(event_of)
+    for row in await fetch(connection, "waits", ids=[*ids]):
+        waits.add(row[0], row)
     for row in await fetch(connection, "events", ids=[*ids]):
-        event = event_of(row)
-        events.setdefault(event.run_id or "", []).append(event)
-    runs = [run_of(row) for row in await fetch(connection, "runs", ids=[*ids])]
-    return [
-        LoadedRun(run=run, waits=tuple(waits.get(run.id, ())), events=tuple(events.get(run.id, ()))) for run in runs
-    ]
+        events.add(row[_EVENT_RUN_AT], row)
+    return waits, events
+
+
+async def journal(connection: Connection, run_id: str) -> tuple[str, list[Entry]]:
+    """For people. Raises RunNotFound."""
+    inputs = await fetch(connection, "inputs", ids=[run_id])
+    entries = [shown_entry_of(row) for row in await fetch(connection, "journals", ids=[run_id])]
+    if not inputs:
+        raise RunNotFound(run_id)
+    return inputs[0][1], entries
 
 
 async def journals(connection: Connection, ids: Sequence[str]) -> dict[str, Journal]:

@@ -9,8 +9,9 @@ import asyncpg
 
 from perdure.storage.postgres.address import parse
 from perdure.storage.postgres.connection import connect
-from perdure.storage.postgres.faults import store_fault
-from perdure.storage.postgres.schema import inspect, migrate
+from perdure.storage.postgres.faults import FAULTS, store_fault
+from perdure.storage.postgres.queries import QUERIES
+from perdure.storage.postgres.schema import TABLES, inspect, migrate
 
 _GRANTS: Final = Path(__file__).with_name("grants.sql").read_text("utf-8")
 
@@ -53,6 +54,23 @@ async def schema_version(url: str) -> int | None:
             await connection.close()
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
         raise store_fault(error, address.name) from error
+
+
+async def lacking(url: str) -> list[str]:
+    """What a store needs and lacks for this user: tables, or rights on them, in words; changes nothing. Raises as
+    `schema_version`."""
+    address = parse(url)
+    query = QUERIES["lacking"]
+    try:
+        connection = await connect(address.direct, "look")
+        try:
+            wanted = {"schema": address.schema, "tables": sorted(TABLES)}
+            rows = await connection.fetch(query.sql, *query.arguments(wanted))
+        finally:
+            await connection.close()
+    except FAULTS as error:
+        raise store_fault(error, address.name) from error
+    return [f"rights on table {name}" if is_there else f"table {name}" for name, is_there in rows]
 
 
 def _quoted(name: str) -> str:

@@ -1,14 +1,13 @@
-"""Records as rows and rows as records. What comes out of a table is checked: InvariantViolated if it is no record."""
+"""Records as rows and rows as records. What comes out of a table is checked: see perdure.storage.damage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import astuple
 
-from perdure.errors import InvariantViolated
 from perdure.kernel.batch import RunWrite
 from perdure.kernel.records import (
     Audit,
@@ -26,6 +25,15 @@ from perdure.kernel.records import (
     Wait,
 )
 from perdure.ports import StoredRun
+from perdure.storage.damage import (
+    decoded,
+    record_of,
+    shown,
+    shown_audit,
+    shown_entry,
+    shown_letter,
+    shown_run,
+)
 
 Row = tuple[Any, ...]
 
@@ -36,8 +44,6 @@ _decode_tags: Final = msgspec.json.Decoder(dict[str, str]).decode
 _decode_where: Final = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
 _decode_hold: Final = msgspec.json.Decoder(Hold).decode
 _decode_names: Final = msgspec.json.Decoder(list[tuple[str, str]]).decode
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 
 def json_text(value: object) -> str:
@@ -164,13 +170,11 @@ def stream_item_rows(items: Iterable[StreamItem]) -> list[Row]:
 
 
 def run_of(row: Sequence[Any]) -> Run:
+    """A run. One whose row is damaged has a hold that says so."""
     values = dict(zip(_RUN_FIELDS, row, strict=False))
-    try:
-        values["tags"] = _decode_tags(row[_TAGS_AT])
-        values["hold"] = None if row[_HOLD_AT] is None else _decode_hold(row[_HOLD_AT])
-    except (msgspec.DecodeError, TypeError) as error:
-        raise _not_a_record(Run, row, error) from error
-    return record_of(Run, values, row)
+    values["tags"] = decoded(_decode_tags, row[_TAGS_AT])
+    values["hold"] = None if row[_HOLD_AT] is None else decoded(_decode_hold, row[_HOLD_AT])
+    return shown_run(values, row)
 
 
 def stored_run_of(row: Sequence[Any]) -> StoredRun:
@@ -179,52 +183,67 @@ def stored_run_of(row: Sequence[Any]) -> StoredRun:
 
 
 def entry_of(row: Sequence[Any]) -> Entry:
+    """An entry to go on with. Raises RowDamaged."""
     return record_of(Entry, dict(zip(Entry.__struct_fields__, row, strict=True)), row)
 
 
+def shown_entry_of(row: Sequence[Any], table: str = "journal") -> Entry:
+    """An entry for people. One whose row is damaged has a failure that says so."""
+    return shown_entry(dict(zip(Entry.__struct_fields__, row, strict=True)), row, table)
+
+
 def wait_of(row: Sequence[Any]) -> Wait:
+    """Raises RowDamaged."""
     values = dict(zip(Wait.__struct_fields__, row, strict=True))
-    try:
-        values["where"] = _decode_where(values["where"]) if values["where"] else ()
-    except (msgspec.DecodeError, TypeError) as error:
-        raise _not_a_record(Wait, row, error) from error
+    values["where"] = decoded(_decode_where, values["where"]) if values["where"] else ()
     return record_of(Wait, values, row)
 
 
 def staged_of(row: Sequence[Any]) -> Staged:
+    """Raises RowDamaged."""
     return record_of(Staged, dict(zip(Staged.__struct_fields__, row, strict=True)), row)
 
 
 def event_of(row: Sequence[Any]) -> Event:
-    return _with_fields(Event, dict(zip(Event.__struct_fields__, row, strict=False)), row)
+    """An event to go on with. Raises RowDamaged."""
+    return record_of(Event, _event_values(row), row)
+
+
+def shown_event_of(row: Sequence[Any]) -> Event:
+    """An event for people."""
+    return shown(Event, _event_values(row), row)
+
+
+def _event_values(row: Sequence[Any]) -> dict[str, Any]:
+    return _with_fields(dict(zip(Event.__struct_fields__, row, strict=False)))
 
 
 def letter_of(row: Sequence[Any]) -> DeadLetter:
-    return _with_fields(DeadLetter, dict(zip(DeadLetter.__struct_fields__, row, strict=True)), row)
+    """A dead letter. One whose row is damaged has a status that says so."""
+    return shown_letter(_with_fields(dict(zip(DeadLetter.__struct_fields__, row, strict=True))), row)
 
 
-def _with_fields(kind: type[T], values: dict[str, Any], row: Sequence[Any]) -> T:
-    try:
-        values["fields"] = _decode_tags(values["fields"]) if values["fields"] != "{}" else {}
-    except (msgspec.DecodeError, TypeError) as error:
-        raise _not_a_record(kind, row, error) from error
-    return record_of(kind, values, row)
+def _with_fields(values: dict[str, Any]) -> dict[str, Any]:
+    values["fields"] = decoded(_decode_tags, values["fields"]) if values["fields"] != "{}" else {}
+    return values
 
 
 def audit_of(row: Sequence[Any]) -> Audit:
-    return record_of(Audit, dict(zip(Audit.__struct_fields__, row, strict=True)), row)
+    return shown_audit(dict(zip(Audit.__struct_fields__, row, strict=True)), row)
 
 
 def published_of(row: Sequence[Any]) -> PublishedValue:
+    """Raises RowDamaged."""
     return record_of(PublishedValue, dict(zip(PublishedValue.__struct_fields__, row, strict=False)), row)
 
 
 def stream_item_of(row: Sequence[Any]) -> StreamItem:
+    """Raises RowDamaged."""
     return record_of(StreamItem, dict(zip(StreamItem.__struct_fields__, row, strict=False)), row)
 
 
 def mail_of(row: Sequence[Any]) -> Mail:
-    return record_of(Mail, dict(zip(Mail.__struct_fields__, row, strict=True)), row)
+    return shown(Mail, dict(zip(Mail.__struct_fields__, row, strict=True)), row)
 
 
 def mail_row(mail: Mail) -> Row:
@@ -233,20 +252,5 @@ def mail_row(mail: Mail) -> Row:
 
 def engine_of(row: Sequence[Any]) -> Engine:
     values = dict(zip(Engine.__struct_fields__, row, strict=True))
-    try:
-        values["workflows"] = _decode_names(values["workflows"])
-    except (msgspec.DecodeError, TypeError) as error:
-        raise _not_a_record(Engine, row, error) from error
-    return record_of(Engine, values, row)
-
-
-def record_of(kind: type[T], values: Mapping[str, object], row: Sequence[Any]) -> T:
-    """A row as the record that it must be. Raises InvariantViolated."""
-    try:
-        return msgspec.convert(values, kind)
-    except msgspec.ValidationError as error:
-        raise _not_a_record(kind, row, error) from error
-
-
-def _not_a_record(kind: type[msgspec.Struct], row: Sequence[Any], error: Exception) -> InvariantViolated:
-    return InvariantViolated(f"the store holds no valid {kind.__name__.lower()} at {row[0]!r}: {error}", key=row[0])
+    values["workflows"] = decoded(_decode_names, values["workflows"])
+    return shown(Engine, values, row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,9 @@ def _load_migrations() -> Mapping[int, str]:
 
 MIGRATIONS: Final = dict(sorted(_load_migrations().items()))
 SCHEMA_VERSION: Final = max(MIGRATIONS)
+TABLES: Final = frozenset(
+    name for text in MIGRATIONS.values() for name in re.findall(r"^create table (\w+)", text, re.MULTILINE)
+)
 
 
 async def migrate(connection: Connection, schema: str) -> None:

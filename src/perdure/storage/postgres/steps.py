@@ -1,31 +1,62 @@
 """Transactional steps: what a step writes to tables of its own, and what it came to, in one transaction.
 
-Each has a connection to itself for as long as it runs; there are a few, and others wait for their turn. The fence comes
-last: so the run's row is locked for no longer than a commit takes, however long the step does.
+Each has a connection to itself for as long as it runs; there are a few, and others wait for their turn. Before the body
+begins, the transaction checks that the run is still this engine's. At the end it checks again, with locks: so the run's
+row is locked for no longer than a commit takes, however long the step does.
+
+A step that fails because the connection broke, because the server had no space, or because of another transaction, has
+not failed: that is StoreBusy. A session that was lost and that the server still has open is ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any, Final
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 import asyncpg
 from msgspec.structs import astuple
 
-from perdure.errors import CommitConflict, EngineBug, Fenced, Misuse, OutcomeUnknown
+from perdure.errors import (
+    CommitConflict,
+    CommitRefused,
+    EngineBug,
+    Fenced,
+    Misuse,
+    OutcomeUnknown,
+    PerdureError,
+    StoreBusy,
+    StoreError,
+)
 from perdure.kernel.records import Staged
 from perdure.ports import StepPlace
 from perdure.storage.postgres.address import Address
-from perdure.storage.postgres.connection import Connection, Lanes, Transaction, connect_step
-from perdure.storage.postgres.faults import is_lost
+from perdure.storage.postgres.connection import Connection, Lanes, Transaction, connect_step, step_rest_s
+from perdure.storage.postgres.faults import (
+    FAULTS,
+    is_broken,
+    is_definite,
+    is_lost,
+    is_of_the_server,
+    is_passing,
+    is_read_only,
+)
+from perdure.storage.postgres.liveness import SignsOfLife
+from perdure.storage.postgres.reading import fetch
 from perdure.storage.postgres.rows import staged_of
 
 LANES: Final = 4  # transactional steps that run at once, each on a connection; opened as they are needed
 
 _DEAD = 1
 _LOST = 2
+_BUSY = 4
+_ANSWER_SHARE: Final = 0.8  # of the lease: so long an answer to a statement of our own may take,
+_ANSWER_MIN_S: Final = 5.0  # and never less, since some wait for locks
 
 # What would take the connection away from the store.
 _REFUSED: Final = frozenset({"close", "terminate", "reset", "add_listener", "add_termination_listener"})
@@ -39,16 +70,73 @@ class StepConnection:
 
     def __init__(self, connection: Connection) -> None:
         self._connection: Connection | None = connection
+        self.watched = connection
+        self._faults: list[BaseException] = []  # of the server, not of a statement
+        self._used_at = time.monotonic()
+        self._lost_at: float | None = None
+        connection.add_query_logger(self._note_query)
+        connection.add_termination_listener(self._note_loss)
 
     def __getattr__(self, name: str) -> Any:
         if self._connection is None:
             raise Misuse("this connection belonged to a transactional step, which has ended")
         if name in _REFUSED:
             raise Misuse(f"{name}() does not work in a transactional step: the connection is the store's")
+        if not self._connection.is_closed():
+            self._used_at = time.monotonic()
         return getattr(self._connection, name)
 
-    def end(self) -> None:
+    async def has_store_failed(self) -> bool:
+        """Whether the connection, or the server, failed under the step so far."""
+        if self._connection is None or self._connection.is_closed():
+            return True
+        try:
+            await self._connection.execute("select 1")
+        except FAULTS as error:
+            if self._connection.is_closed() or is_broken(error):
+                return True
+        return bool(self._faults)
+
+    async def fault(self, *, works: bool) -> BaseException | None:
+        """After the rollback: why the step is not to blame for its failure, or None if it is."""
+        if not works:
+            return ConnectionError("the connection broke during the step")
+        for fault in self._faults:
+            if not is_read_only(fault) or await _refuses_writes(self.watched):
+                return fault
+        return None
+
+    def has_rested(self, limit_s: float) -> bool:
+        """Whether the server ended the session because the step left it idle for too long. The driver does not say why
+        the server ends an idle session, so this goes by the time."""
+        lost_at = time.monotonic() if self._lost_at is None else self._lost_at
+        return lost_at - self._used_at >= limit_s
+
+    def close_to_step(self) -> None:
+        """The step has ended: whatever it left behind cannot use the connection."""
         self._connection = None
+
+    def end(self) -> None:
+        """The transaction has ended: what happens to the connection is of no matter any more."""
+        self.watched.remove_query_logger(self._note_query)
+        self.watched.remove_termination_listener(self._note_loss)
+
+    def _note_query(self, query: Any) -> None:
+        error: BaseException | None = query.exception
+        if error is not None and (is_of_the_server(error) or is_read_only(error)):
+            self._faults.append(error)
+
+    def _note_loss(self, _connection: Any) -> None:
+        self._lost_at = time.monotonic()
+
+
+async def _refuses_writes(connection: Connection) -> bool:
+    """Whether the server takes no writes from anybody, and not only none in a transaction that was set so."""
+    question = "select pg_is_in_recovery() or current_setting('default_transaction_read_only')::boolean"
+    try:
+        return bool(await connection.fetchval(question))
+    except FAULTS:
+        return True
 
 
 class _BodyFailed(Exception):
@@ -62,15 +150,44 @@ class _BodyFailed(Exception):
 class StepTransactions:
     """Bodies of steps, each in its transaction."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, others: Lanes, signs: SignsOfLife) -> None:
+        """`others` are connections to ask about transactions that this one has lost."""
         # The schema's name was checked when the URL was read; the functions themselves know where they belong.
-        self._entering = f'select * from "{address.schema}".enter_step_v1($1, $2, $3)'  # noqa: S608
-        self._staging = f'select "{address.schema}".stage_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)'
+        self._entering = f'select state, (entry).* from "{address.schema}".enter_step_v2($1, $2, $3, $4, $5, $6)'  # noqa: S608
+        self._staging = f'select "{address.schema}".stage_v2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)'
+        self._silence_ms = str(max(1, int(address.silence_s * 1000)))
         self._lanes = Lanes(address, "step", LANES, connect_step)
         self._turns = asyncio.Semaphore(LANES)
+        self._rest_s = step_rest_s(address)
+        self._silence_s = address.silence_s
+        self._answer_s = max(_ANSWER_MIN_S, address.lease_s * _ANSWER_SHARE)
+        self._others = others
+        self._signs = signs
+        self._alone: WeakValueDictionary[tuple[str, int, str], asyncio.Lock] = WeakValueDictionary()
 
     async def transact(self, place: StepPlace, body: Body) -> Staged:
         """As the port says. Raises what the body raises as it is."""
+        key = (place.run_id, place.claim, place.position)
+        alone = self._alone.get(key)
+        if alone is None:
+            alone = self._alone[key] = asyncio.Lock()
+        async with alone:
+            try:
+                return await self._in_turn(place, body)
+            except (StoreBusy, OutcomeUnknown):
+                # The server may not know that the connection is lost. Without a connection of ours: a session that
+                # stays open keeps its locks, and all of ours may be waiting for these.
+                with suppress(StoreError):
+                    await self._ask_others("end_step", place)
+                raise
+
+    async def _ask_others(self, query: str, place: StepPlace) -> Any:
+        where = {"run": place.run_id, "claim": place.claim, "position": place.position}
+        async with self._others.use() as connection:
+            rows = await fetch(connection, query, **where, silence=timedelta(seconds=self._silence_s))
+        return rows[0][0]
+
+    async def _in_turn(self, place: StepPlace, body: Body) -> Staged:
         staged: Staged | None = None
         failure: BaseException | None = None
         async with self._turns, self._lanes.use() as connection:
@@ -81,9 +198,13 @@ class StepTransactions:
             except BaseException as error:
                 if not isinstance(error, Exception) or is_lost(error.__cause__ or error):
                     connection.terminate()
-                await _clean(connection)
+                is_ours = isinstance(error, (PerdureError, *FAULTS)) or not isinstance(error, Exception)
+                if not is_ours and connection.is_closed():
+                    # It was cut between two messages of one request, and the driver looks for what it has put away.
+                    raise asyncpg.ConnectionDoesNotExistError("the connection was cut during a request") from error
+                await self._clean(connection)
                 raise
-            await _clean(connection)
+            await self._clean(connection)
         if staged is None:
             raise failure or EngineBug("a transaction came to nothing")
         return staged
@@ -94,73 +215,162 @@ class StepTransactions:
     def abandon(self) -> None:
         self._lanes.abandon()
 
+    @contextmanager
+    def _in_time(self, connection: Connection) -> Generator[None]:
+        """For statements of our own: an answer that does not come means that the connection is lost."""
+        guard = asyncio.get_running_loop().call_later(self._answer_s, connection.terminate)
+        try:
+            yield
+        finally:
+            guard.cancel()
+
     async def _in_transaction(self, connection: Connection, place: StepPlace, body: Body) -> Staged:
         mark = f"{place.engine_id}:{uuid4()}"
         transaction = connection.transaction()
-        await transaction.start()
+        guard: StepConnection | None = None
+        with self._in_time(connection):
+            await transaction.start()
         try:
-            row = await connection.fetchrow(self._entering, place.run_id, place.position, mark)
-            if row is not None:
-                await transaction.rollback()
-                return staged_of(row)
-            staged = await _called(connection, body)
+            found = await self._enter(connection, place, mark)
+            if found is not None:
+                await self._roll_back(connection, transaction)
+                return found
+            guard = StepConnection(connection)
+            staged = await self._called(guard, connection, place, body)
             state = await self._stage(connection, place, mark, staged)
-        except Exception:
-            await _roll_back(connection, transaction)
+        except _BodyFailed as failed:
+            works = await self._roll_back(connection, transaction)
+            if guard is not None and isinstance(failed.error, Exception):
+                await self._check(guard, place, failed.error, works=works)
             raise
+        except Exception:
+            await self._roll_back(connection, transaction)
+            raise
+        finally:
+            if guard is not None:
+                guard.end()
         if state:
-            await _roll_back(connection, transaction)
+            await self._roll_back(connection, transaction)
             raise _refusal(state, place)
+        await self._commit(connection, transaction, place)
+        return staged
+
+    async def _enter(self, connection: Connection, place: StepPlace, mark: str) -> Staged | None:
+        """Check whose run it is; what is staged for the step, if anything. Raises Fenced, CommitConflict, StoreBusy."""
+        with self._in_time(connection):
+            row = await connection.fetchrow(
+                self._entering, place.engine_id, place.epoch, place.run_id, place.claim, place.position, mark
+            )
+        if row is None:
+            raise EngineBug("the beginning of a step's transaction gave no answer")
+        if row[0]:
+            raise _refusal(row[0], place)
+        if row[1] is not None:
+            return staged_of(row[1:])
+        if not self._signs.is_lasting():
+            # Perhaps the process stood still while the answer was on its way.
+            async with self._others.use() as other:
+                await self._signs.renew(other)
+            if not self._signs.is_lasting():
+                raise Fenced(f"engine {place.engine_id!r} has lost its sign of life", engine_id=place.engine_id)
+        return None
+
+    async def _commit(self, connection: Connection, transaction: Transaction, place: StepPlace) -> None:
         try:
-            await transaction.commit()
+            with self._in_time(connection):
+                await transaction.commit()
         except Exception as error:
-            if is_lost(error):
+            if is_lost(error) or connection.is_closed():
                 raise OutcomeUnknown(
                     f"the connection broke at the end of a step of run {place.run_id!r}: {error}"
                 ) from error
+            if is_definite(error) and not is_passing(error):
+                raise CommitRefused(f"the database refused to commit what the step wrote: {error}") from error
             raise
-        return staged
+
+    async def _called(self, guard: StepConnection, connection: Connection, place: StepPlace, body: Body) -> Staged:
+        watch = asyncio.get_running_loop().create_task(self._watch(connection, place), name="perdure-step-watch")
+        try:
+            return await body(guard)
+        except BaseException as error:
+            raise _BodyFailed(error) from error
+        finally:
+            watch.cancel()
+            guard.close_to_step()
+
+    async def _watch(self, connection: Connection, place: StepPlace) -> None:
+        """Cut the connection if the server has no such transaction any more: an answer on it would never come."""
+        while True:
+            await asyncio.sleep(self._silence_s)
+            with suppress(StoreError):
+                if not await self._ask_others("is_step_open", place):
+                    connection.terminate()
+                    return
+
+    async def _check(self, guard: StepConnection, place: StepPlace, error: Exception, *, works: bool) -> None:
+        """Raise StoreBusy if the step failed because of the store; else the failure is its own."""
+        with self._in_time(guard.watched):
+            fault = await guard.fault(works=works)
+        if fault is None:
+            return
+        if not works and not _is_in_flight(error) and guard.has_rested(self._rest_s):
+            error.add_note(
+                f"The step left its transaction idle for more than {self._rest_s:.0f} s, and the server ended the"
+                " session: do what takes long in another step"
+            )
+            return
+        raise StoreBusy(
+            f"the database failed during a step of run {place.run_id!r}; nothing was written ({fault}; the step raised"
+            f" {type(error).__name__}: {error})"
+        ) from fault
 
     async def _stage(self, connection: Connection, place: StepPlace, mark: str, staged: Staged) -> int:
         try:
-            state: int = await connection.fetchval(self._staging, place.engine_id, place.epoch, mark, *astuple(staged))
+            with self._in_time(connection):
+                state: int = await connection.fetchval(
+                    self._staging, self._silence_ms, place.engine_id, place.epoch, mark, *astuple(staged)
+                )
         except Exception as error:
-            # It has let the transaction rest for too long, or something of it is still under way, or it has caught the
-            # error of a statement and gone on as if nothing had been: trying again is for its policy to decide.
+            # The step has let the transaction rest for too long, or has left a statement under way, or it has caught
+            # the error of a statement and gone on as if nothing had been: that is the step's failure. If the connection
+            # broke under it, that is found out with the rollback.
             if is_lost(error) or isinstance(error, asyncpg.InFailedSQLTransactionError):
                 raise _BodyFailed(error) from error
             raise
         return state
 
+    async def _roll_back(self, connection: Connection, transaction: Transaction) -> bool:
+        """Or cut the connection: then the server does it. Whether the connection had not been lost before."""
+        if connection.is_closed():
+            return False
+        try:
+            with self._in_time(connection):
+                await transaction.rollback()
+        except BaseException as error:
+            is_lost_before = connection.is_closed() or is_broken(error)
+            connection.terminate()
+            if not isinstance(error, Exception):
+                raise
+            return not is_lost_before
+        return True
 
-async def _called(connection: Connection, body: Body) -> Staged:
-    guard = StepConnection(connection)
-    try:
-        return await body(guard)
-    except BaseException as error:
-        raise _BodyFailed(error) from error
-    finally:
-        guard.end()
+    async def _clean(self, connection: Connection) -> None:
+        """The next step finds nothing of what this one has set or locked for its session."""
+        try:
+            if not connection.is_closed():
+                with self._in_time(connection):
+                    await connection.reset()
+        except Exception:  # noqa: BLE001 - the driver may look for what it has put away
+            connection.terminate()
 
 
-async def _roll_back(connection: Connection, transaction: Transaction) -> None:
-    """Or cut the connection: then the server does it."""
-    try:
-        if not connection.is_closed():
-            await transaction.rollback()
-    except BaseException as error:
-        connection.terminate()
-        if not isinstance(error, Exception):
-            raise
-
-
-async def _clean(connection: Connection) -> None:
-    """The next step finds nothing of what this one has set or locked for its session."""
-    try:
-        if not connection.is_closed():
-            await connection.reset()
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-        connection.terminate()
+def _is_in_flight(error: BaseException | None) -> bool:
+    """Whether a statement was under way when the connection broke."""
+    while error is not None:
+        if isinstance(error, asyncpg.ConnectionDoesNotExistError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _refusal(state: int, place: StepPlace) -> Exception:
@@ -168,6 +378,8 @@ def _refusal(state: int, place: StepPlace) -> Exception:
         return Fenced(f"engine {place.engine_id!r} was marked dead", engine_id=place.engine_id)
     if state == _LOST:
         return CommitConflict(frozenset({place.run_id}))
+    if state == _BUSY:
+        return StoreBusy(f"another transaction of the same step of run {place.run_id!r} has not ended yet")
     return _BodyFailed(
         Misuse(
             "the step has ended its transaction itself: it is committed with its result when it returns, and not"

@@ -11,9 +11,9 @@ from msgspec.structs import asdict, astuple
 from perdure.kernel.batch import Batch
 from perdure.kernel.stock import Artifact, Record, Stock, Task
 from perdure.ports import ArtifactFilter, TaskFilter
+from perdure.storage.damage import record_of, shown_artifact, shown_task
 from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.queries import load_queries
-from perdure.storage.postgres.rows import record_of
 
 QUERIES: Final = load_queries(Path(__file__).with_name("stock.sql").read_text("utf-8"))
 _NONE: Final = Stock()
@@ -73,12 +73,14 @@ def listing_of_tasks(wanted: TaskFilter) -> tuple[str, dict[str, Any]]:
 
 
 def artifact_of(row: Sequence[Any]) -> Artifact:
-    return record_of(Artifact, dict(zip(Artifact.__struct_fields__, row, strict=False)), row)
+    return shown_artifact(dict(zip(Artifact.__struct_fields__, row, strict=False)), row)
 
 
 def task_of(row: Sequence[Any]) -> Task:
-    return record_of(Task, dict(zip(Task.__struct_fields__, row, strict=True)), row)
+    """A task. One whose row is damaged has a status that says so."""
+    return shown_task(dict(zip(Task.__struct_fields__, row, strict=True)), row)
 
 
 def stored_record_of(row: Sequence[Any]) -> Record:
+    """Raises RowDamaged."""
     return record_of(Record, dict(zip(Record.__struct_fields__, row, strict=True)), row)

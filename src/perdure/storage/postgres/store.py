@@ -11,13 +11,14 @@ from typing import Any, Final
 import asyncpg
 from msgspec.structs import asdict
 
-from perdure.errors import CommitRefused, Misuse, RunNotFound, StoreBroken, StoreBusy, StoreError, UnstorableValue
+from perdure.errors import CommitRefused, Misuse, StoreBroken, StoreBusy, StoreError, UnstorableValue
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
 from perdure.kernel.cooperation import HandlerBook, MessageEventRow, ScopeRows
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
-from perdure.kernel.status import ACTIVE, FINISHED, Status
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, PublishedValue, Run, Staged
+from perdure.kernel.status import FINISHED
 from perdure.kernel.stock import Artifact, Record, Task
 from perdure.ports import (
+    ENGINES_KEPT_US,
     STREAM_PAGE_CHARS_MAX,
     ArtifactFilter,
     Insertion,
@@ -35,8 +36,11 @@ from perdure.ports import (
     TaskFilter,
     Transacts,
 )
+from perdure.storage.damage import sound
+from perdure.storage.neighbours import Neighbour, is_free
 from perdure.storage.postgres import cooperation, stock
 from perdure.storage.postgres.address import Address
+from perdure.storage.postgres.clock import ServerClock, passed_us
 from perdure.storage.postgres.commit import commit
 from perdure.storage.postgres.connection import Lane, Lanes, check_session, connect
 from perdure.storage.postgres.faults import LOCKED, sqlstate, store_fault
@@ -46,17 +50,18 @@ from perdure.storage.postgres.insertion import insertion
 from perdure.storage.postgres.listing import LISTING, list_runs
 from perdure.storage.postgres.liveness import SignsOfLife, now
 from perdure.storage.postgres.lookout import Lookout
-from perdure.storage.postgres.reading import Snapshot, fetch, journals, load_now, ripe_waits, status
+from perdure.storage.postgres.queries import QUERIES
+from perdure.storage.postgres.reading import Snapshot, fetch, journal, journals, load_now, ripe_waits, status
 from perdure.storage.postgres.rows import (
     audit_of,
     engine_of,
-    entry_of,
-    event_of,
     json_text,
     letter_of,
     mail_of,
     published_of,
     run_of,
+    shown_entry_of,
+    shown_event_of,
     stored_run_of,
     stream_item_of,
 )
@@ -79,10 +84,12 @@ class PostgresStore:
         self.address = address
         self._writer = Lane(address, "writer")
         self._lanes = Lanes(address, "reader", _LANES)
-        self._steps = StepTransactions(address)
-        self._signs = SignsOfLife(address)
+        self.clock = ServerClock()
+        self._signs = SignsOfLife(address, self.clock)
+        self._steps = StepTransactions(address, self._lanes, self._signs)
         self._notifier = Notifier(address)
         self._listener = Listener(address)
+        self._neighbour = Neighbour(f"{address.name} {address.schema}")
         self._lookout = Lookout(self._lanes, self._notifier)
         self._state = "new"
         self._claims = Claims()
@@ -99,6 +106,8 @@ class PostgresStore:
                 if not address.is_pooled:
                     await check_session(connection, address)
                 await migrate(connection, self.address.schema)
+                asked_at = passed_us()
+                self.clock.learn(await connection.fetchval(QUERIES["time"].sql), asked_at, passed_us())
             finally:
                 await connection.close()
         except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
@@ -112,6 +121,7 @@ class PostgresStore:
     async def close(self) -> None:
         if self._state == "open":
             self._state = "closed"
+            self._neighbour.leave()
             await self._lookout.close()
             await self._listener.close()
             await self._notifier.close()
@@ -124,6 +134,7 @@ class PostgresStore:
         if self._state == "open":
             self._state = "closed"
             # What is being written at this moment lands, or meets the fence of whoever finds the sign gone.
+            self._neighbour.leave()
             self._lookout.abandon()
             self._listener.abandon()
             self._notifier.abandon()
@@ -140,8 +151,12 @@ class PostgresStore:
     def is_surely_alive(self) -> bool:
         return self._signs.is_lasting()
 
+    def withdraw(self, engine_id: str) -> None:
+        self._signs.withdraw(engine_id)
+
     def listen(self, heard: Callable[[], object]) -> None:
         self._listener.listen(heard)
+        self._neighbour.listen(heard)
 
     async def look(self, *, engine_id: str, offers: Sequence[Offer], at: int) -> News:
         self._check_open()
@@ -160,7 +175,9 @@ class PostgresStore:
 
     async def retire(self, engine_id: str) -> None:
         await self._write("retire", id=engine_id)
+        await self._write("forget_engine", id=engine_id)
         self._notifier.tell([], [ANYBODY])  # Its runs are nobody's now.
+        self._neighbour.tell()
 
     async def bury(self) -> builtins.list[str]:
         try:
@@ -168,10 +185,13 @@ class PostgresStore:
         except StoreBusy as busy:
             await self._cut_off(busy)
             raise
+        # Not only of those marked now: whoever marked one may have died before it did this.
+        with suppress(StoreBroken):  # It may have no right to: then the server ends them in time.
+            await self._write("end_dead_steps")
         return builtins.list(rows[0][0])
 
-    async def engines(self) -> builtins.list[Engine]:
-        return [engine_of(row) for row in await self._read("engines")]
+    async def engines(self, *, living: bool = False) -> builtins.list[Engine]:
+        return [engine_of(row) for row in await self._read("living_engines" if living else "engines")]
 
     async def commit(self, batch: Batch) -> Committed:
         self._check_open()
@@ -182,6 +202,12 @@ class PostgresStore:
             await self._cut_off(busy)
             raise
         self._signs.committed(batch.engine_id, batch.number)
+        if not self._signs.is_lasting():
+            # The engine is alive, as the commit shows; its heartbeat has trouble, or the process stood still.
+            with suppress(StoreError):
+                async with self._lanes.use() as connection:
+                    await self._signs.renew(connection)
+        self._neighbour.tell_of(batch, committed)
         self._notifier.tell(*self._addressees(batch, committed))
         return committed
 
@@ -189,7 +215,7 @@ class PostgresStore:
         self._check_open()
         return Insertion("postgresql", self._insertion(batch))
 
-    def _insertion(self, batch: Batch) -> Generator[Statement, Rows, StoredRun | None]:
+    def _insertion(self, batch: Batch) -> Generator[Statement, Rows, StoredRun | MessageEventRow | None]:
         taken = yield from insertion(self.address, batch)
         if taken is None:
             self._lookout.expect(batch.runs)
@@ -207,7 +233,7 @@ class PostgresStore:
         if committed.won:
             runs.update(winners_elsewhere(batch, committed))
         for run_id, write in batch.runs.items():
-            if write.run.owner is None and write.run.status in ACTIVE and write.run.status is not Status.SUSPENDED:
+            if is_free(write.run.owner, write.run.status):
                 runs.add(run_id)
         engines = {self._senders[mail_id] for mail_id in batch.mail_done if mail_id in self._senders}
         return runs, engines
@@ -222,6 +248,10 @@ class PostgresStore:
         self._check_open()
         async with self._lanes.use() as connection:
             return await self._claims.claim(connection, engine_id=engine_id, epoch=epoch, offers=offers, limit=limit)
+
+    async def set_aside(self, run_id: str, hold: Hold, *, engine_id: str, at: int) -> bool:
+        given = {"kind": hold.kind, "reason": hold.reason, "hold": json_text(hold), "at": at}
+        return bool(await self._write("set_aside", run_id=run_id, engine_id=engine_id, **given))
 
     async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
         if not ids:
@@ -255,8 +285,8 @@ class PostgresStore:
         self, *, name: str | None = None, run_id: str | None = None, limit: int = 100
     ) -> builtins.list[Event]:
         if run_id is None:
-            return [event_of(row) for row in await self._read("queued_events", name=name, limit=max(0, limit))]
-        found = [event_of(row) for row in await self._read("events", ids=[run_id])]
+            return [shown_event_of(row) for row in await self._read("queued_events", name=name, limit=max(0, limit))]
+        found = [shown_event_of(row) for row in await self._read("events", ids=[run_id])]
         return [event for event in found if name in (None, event.name)][: max(0, limit)]
 
     async def letters(
@@ -273,14 +303,14 @@ class PostgresStore:
         events = await self._write("purge_events", at=at, limit=max(0, limit))
         keys = await self._write("purge_keys", before=keys_before, limit=max(0, limit))
         replies = await self._write("purge_replies", before=keys_before, limit=max(0, limit))
-        forgotten: int = events[0][0] + keys[0][0] + replies[0][0]
+        await self._write("note_ended", at=at, limit=10 * max(0, limit))
+        engines = await self._write("purge_engines", before=at - ENGINES_KEPT_US, limit=max(0, limit))
+        forgotten: int = events[0][0] + keys[0][0] + replies[0][0] + engines[0][0]
         return forgotten
 
     async def journal(self, run_id: str) -> tuple[str, builtins.list[Entry]]:
-        found = await self.journals([run_id])
-        if run_id not in found:
-            raise RunNotFound(run_id)
-        return found[run_id].input, found[run_id].entries
+        async with self._snapshot() as connection:
+            return await journal(connection, run_id)
 
     async def journals(self, ids: Sequence[str]) -> dict[str, Journal]:
         if not ids:
@@ -289,7 +319,9 @@ class PostgresStore:
             return await journals(connection, ids)
 
     async def archived(self, run_id: str) -> builtins.list[tuple[int, Entry]]:
-        return [(row[0], entry_of(row[1:])) for row in await self._read("archived", run_id=run_id)]
+        return [
+            (row[0], shown_entry_of(row[1:], "journal_archive")) for row in await self._read("archived", run_id=run_id)
+        ]
 
     async def get(self, ids: Sequence[str]) -> dict[str, StoredRun]:
         if not ids:
@@ -359,7 +391,8 @@ class PostgresStore:
             "limit": max(0, limit),
             "actor": actor,
         }
-        return [stock.task_of(row) for row in await self._write_stock("claim_tasks", **wanted)]
+        found = [stock.task_of(row) for row in await self._write_stock("claim_tasks", **wanted)]
+        return [task for task in found if task.status == "open"]
 
     async def hold_task(
         self,
@@ -395,7 +428,7 @@ class PostgresStore:
 
     async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
         rows = await self._read_stock("records", kind=kind, after=after, limit=max(0, limit))
-        return [stock.stored_record_of(row) for row in rows]
+        return sound(stock.stored_record_of, rows)
 
     async def handlers(self) -> HandlerBook:
         return cooperation.book_of(await self._cooperate("handlers"))
@@ -415,6 +448,10 @@ class PostgresStore:
         async with self._snapshot() as connection:
             return await cooperation.hierarchy(connection, id)
 
+    async def events_at(self, places: Sequence[tuple[str, int]]) -> builtins.list[MessageEventRow]:
+        scopes, seqs = [scope for scope, _ in places], [seq for _, seq in places]
+        return [cooperation.event_of(row) for row in await self._cooperate("events_at", scopes=scopes, seqs=seqs)]
+
     async def emitted(self, message_id: str) -> MessageEventRow | None:
         rows = await self._cooperate("emitted", message_id=message_id)
         return cooperation.event_of(rows[0]) if rows else None
@@ -429,6 +466,7 @@ class PostgresStore:
         left = {"run_id": mail.run_id, "sender": mail.sender, "slot": mail.slot or None, "op": mail.op, "at": mail.at}
         rows = await self._write("post", **left)
         self._notifier.tell([mail.run_id])
+        self._neighbour.tell()
         mail_id: int = rows[0][0]
         return mail_id
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.errors import CommitConflict, Fenced, StoreBusy
-from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, taken_in, winners_elsewhere
+from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, outdated, taken_in, winners_elsewhere
 from perdure.kernel.mail import knock
 from perdure.kernel.records import Mail
 from perdure.storage.sqlite.cooperation import BookChanged
@@ -43,7 +43,7 @@ from perdure.storage.sqlite.queries import (
     UPDATE_SUCCEEDING_RUNS,
     Execution,
 )
-from perdure.storage.sqlite.reading import load_now
+from perdure.storage.sqlite.reading import boxes_now
 from perdure.storage.sqlite.rows import (
     Payloads,
     Row,
@@ -152,8 +152,7 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
             if batch.cooperation is not None:
                 write_cooperation(connection, batch)
             if taken := taken_in(batch):
-                loaded = load_now(connection, taken)
-                found.taken = [(one.run.id, one.waits, one.events) for one in loaded]
+                found.taken = boxes_now(connection, taken)
             return found
     except (LettersGone, TaskTaken):
         raise CommitConflict(frozenset()) from None
@@ -161,6 +160,12 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
         raise CommitConflict(frozenset(), book=changed.version) from None
     except _RunConflict:
         raise _conflict(connection, batch) from None
+    except sqlite3.IntegrityError:
+        # An audit row with this number is there: somebody else has changed the run in the same moment.
+        rows = connection.execute(QUERIES["revisions"], {"ids": json_text([*batch.runs])}).fetchall()
+        if stale := outdated(batch, dict(rows)):
+            raise CommitConflict(frozenset(stale)) from None
+        raise
 
 
 def _without_sleep(planned: Plan, awake: set[str]) -> Plan:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from perdure.errors import StoreBroken
 from perdure.storage.sqlite.checkpoints import PAGES_MAX
 from perdure.storage.sqlite.faults import store_fault
-from perdure.storage.sqlite.schema import SCHEMA_VERSION, inspect, migrate
+from perdure.storage.sqlite.schema import SCHEMA_VERSION, inspect, lacking, migrate
 
 BUSY_TIMEOUT_S: Final = 5.0
 _SQLITE_MIN: Final = (3, 35, 0)  # delete … returning
@@ -19,15 +20,18 @@ _STATEMENTS_MAX: Final = 256
 # Of new files. A row of a table without rowids stays in its page up to a quarter of it: in pages of 4,096 bytes, which
 # is SQLite's own choice, each result of 1 KB has one to itself.
 PAGE_BYTES: Final = 8_192
+OWNER_ONLY: Final = 0o600
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
     """Open the file for writing, make it if there is none, and bring its schema up to date.
 
-    A file that belongs to somebody else or to a newer Perdure is left as it was. Raises StoreBroken, SchemaTooNew,
+    A new file can be read by its owner only. SQLite gives its log the same mode, and Perdure its lock files. A file
+    that belongs to somebody else or to a newer Perdure is left as it was. Raises StoreBroken, SchemaTooNew,
     sqlite3.Error.
     """
     _check_place(path)
+    _create(path)
     connection = _connect(path)
     try:
         connection.execute(f"pragma page_size = {PAGE_BYTES}")
@@ -67,11 +71,22 @@ def schema_version(path: Path) -> int | None:
         raise store_fault(error, path) from error
 
 
+def lacking_tables(path: Path) -> list[str]:
+    """The tables that a file of the newest version lacks, in words; changes nothing. Raises as `schema_version`."""
+    _check_place(path)
+    try:
+        with closing(_connect(path)) as connection:
+            return [f"table {name}" for name in lacking(connection)]
+    except sqlite3.Error as error:
+        raise store_fault(error, path) from error
+
+
 def connect_steps(path: Path) -> sqlite3.Connection:
     """Open the file for what steps write to tables of their own, apart from the writer's connection: so nothing that
     they do to theirs (functions, pragmas, cursors left open) concerns the store."""
     connection = _connect(path)
     connection.execute("pragma synchronous = full")
+    connection.execute("pragma wal_autocheckpoint = 0")  # The writer makes them: one connection, between two commits.
     connection.execute("pragma foreign_keys = on")
     return connection
 
@@ -80,6 +95,12 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, cached_statements=_STATEMENTS_MAX)
     connection.execute("pragma temp_store = memory")
     return connection
+
+
+def _create(path: Path) -> None:
+    """Make an empty file for the owner alone, unless there is one. SQLite would let everybody read it."""
+    if not path.exists():
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY))
 
 
 def _check_place(path: Path) -> None:

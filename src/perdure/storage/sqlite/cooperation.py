@@ -19,10 +19,12 @@ from perdure.kernel.cooperation import (
     OperationRow,
     ReturnValueRow,
     ScopeRows,
+    asked_from_above,
     read_origin,
 )
-from perdure.storage.sqlite.queries import WideStatement, load_queries
-from perdure.storage.sqlite.rows import Row, json_text, record_of
+from perdure.storage.damage import record_of, shown
+from perdure.storage.sqlite.queries import Execution, WideStatement, load_queries
+from perdure.storage.sqlite.rows import Row, json_text
 from perdure.storage.sqlite.transaction import snapshot, transaction
 
 QUERIES: Final = load_queries(Path(__file__).with_name("cooperation.sql").read_text("utf-8"))
@@ -56,6 +58,16 @@ def write(connection: sqlite3.Connection, batch: Batch) -> None:
             connection.execute(QUERIES["turn_page"])
 
 
+def insert_events(events: Sequence[MessageEventRow]) -> list[Execution]:
+    """What to execute to insert events."""
+    return _INSERT_EVENTS.executions([astuple(row) for row in events])
+
+
+def event_of(row: Sequence[Any]) -> MessageEventRow:
+    event: MessageEventRow = _record(MessageEventRow, tuple(row))
+    return event
+
+
 def _version(connection: sqlite3.Connection) -> int:
     version: int = connection.execute(QUERIES["book_version"]).fetchone()[0]
     return version
@@ -72,7 +84,7 @@ def handlers(connection: sqlite3.Connection) -> HandlerBook:
 
 def _book(connection: sqlite3.Connection) -> HandlerBook:
     rows = connection.execute(QUERIES["handlers"]).fetchall()
-    return HandlerBook(version=_version(connection), handlers=tuple(_record(HandlerRow, row) for row in rows))
+    return HandlerBook(version=_version(connection), handlers=tuple(_handler(row) for row in rows))
 
 
 def register(connection: sqlite3.Connection, *, handlers: Sequence[tuple[str, str]], at: int) -> HandlerBook:
@@ -103,13 +115,22 @@ def emitted(connection: sqlite3.Connection, *, message_id: str) -> MessageEventR
 def scopes(connection: sqlite3.Connection, *, ids: list[str]) -> ScopeRows:
     with snapshot(connection):
         own = _runs(connection, "operations", ids)
-        above = {one for run in own.values() for one in read_origin(run.origin)[1]} - own.keys()
-        runs = own | _runs(connection, "operations", above) | _runs(connection, "children", own)
-        events = _events(connection, "events_of_scopes", own)
+        events = _events(connection, "events_of_scopes", ids)
         emitted = [event.message_id for event in events.values() if event.type == "EMITTED"]
+        above, far = asked_from_above(own.values(), events.values())
+        runs = own | _runs(connection, "operations", above - own.keys()) | _runs(connection, "children", ids)
         events |= _events(connection, "keyed_events", {read_origin(run.origin)[0] for run in runs.values()})
+        if far:
+            rest = _runs(connection, "ancestors", far)
+            events |= _events(connection, "asks", {read_origin(run.origin)[0] for run in rest.values()})
+            runs = rest | runs
         messages = [*emitted, *(read_origin(run.origin)[0] for run in own.values())]
         return _rows(connection, runs, events, messages)
+
+
+def events_at(connection: sqlite3.Connection, *, places: Sequence[tuple[str, int]]) -> list[MessageEventRow]:
+    rows = connection.execute(QUERIES["events_at"], {"places": json_text([*places])}).fetchall()
+    return [_record(MessageEventRow, row) for row in rows]
 
 
 def hierarchy(connection: sqlite3.Connection, *, id: str) -> ScopeRows:
@@ -148,6 +169,10 @@ def _events(connection: sqlite3.Connection, query: str, ids: Iterable[str]) -> d
 
 def _fetch(connection: sqlite3.Connection, query: str, ids: Iterable[str]) -> list[Row]:
     return connection.execute(QUERIES[query], {"ids": json_text([*ids])}).fetchall()
+
+
+def _handler(row: Row) -> HandlerRow:
+    return shown(HandlerRow, dict(zip(HandlerRow.__struct_fields__, row, strict=True)), row)
 
 
 def _record(kind: type[Any], row: Row) -> Any:

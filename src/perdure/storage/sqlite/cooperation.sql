@@ -1,5 +1,9 @@
 -- The queries of structured cooperation. As in queries.sql, a comment with its name starts one.
 
+-- name: emit_message
+-- In a transaction of somebody else: one that is there stays as it is.
+insert into messages (id, topic, payload, created_at) values (?, ?, ?, ?) on conflict do nothing
+
 -- name: insert_messages
 insert into messages (id, topic, payload, created_at) values (?, ?, ?, ?)
 
@@ -49,6 +53,17 @@ case when bond <> 'called' then null
 select {operation_columns} from runs
 where id in (select value from json_each(:ids)) and (model = 'operation' or bond = 'called')
 
+-- name: ancestors
+-- All above some runs, of which not all are in their lineages.
+select {operation_columns} from runs where id in (
+    with recursive above (id) as (
+        select parent_id from runs where id in (select value from json_each(:ids))
+        union
+        select runs.parent_id from above join runs on runs.id = above.id
+    )
+    select id from above
+) and model = 'operation'
+
 -- name: children
 select {operation_columns} from runs indexed by runs_parent
 where parent_id in (select value from json_each(:ids)) and (model = 'operation' or bond = 'called')
@@ -56,10 +71,22 @@ where parent_id in (select value from json_each(:ids)) and (model = 'operation' 
 -- name: events_of_scopes
 select {event_columns} from message_event where scope in (select value from json_each(:ids))
 
+-- name: events_at
+-- Some by scope and number.
+select {event_columns} from message_event where (scope, seq) in (
+    select json_extract(value, '$[0]'), json_extract(value, '$[1]') from json_each(:places)
+)
+
 -- name: keyed_events
 -- Those of which there is one for each message and key.
 select {event_columns} from message_event indexed by message_event_key
 where message_id in (select value from json_each(:ids)) and key is not null
+
+-- name: asks
+-- What is asked of those who handle some messages: to give up, or to roll back.
+select {event_columns} from message_event indexed by message_event_key
+where message_id in (select value from json_each(:ids)) and key is not null
+    and (key = 'ROLLBACK_EMITTED' or key like 'CANCELLATION_REQUESTED/%')
 
 -- name: emitted
 select {event_columns} from message_event indexed by message_event_key

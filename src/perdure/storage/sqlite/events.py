@@ -26,6 +26,7 @@ from perdure.kernel.matching import (
 )
 from perdure.kernel.records import DeadLetter, Event
 from perdure.kernel.status import FINISHED
+from perdure.storage.damage import sound
 from perdure.storage.matching import settled
 from perdure.storage.sqlite.queries import DELETE_LETTERS, INSERT_EVENTS, MARK_WAITS, PUT_WAITS, QUERIES, Execution
 from perdure.storage.sqlite.rows import event_of, event_rows, json_text, shape_of, wait_of, wait_rows
@@ -116,8 +117,8 @@ class _Answers:
 
     def answer(self, question: Question) -> Any:
         match question:
-            case Freed(positions, runs):
-                return self._freed(set(positions), runs)
+            case Freed(positions, over, on):
+                return self._freed(set(positions), over, set(on))
             case Queue(name, after, limit):
                 return self._events("queue", {"name": name, "after": after, "at": self._batch.at, "limit": limit})
             case Shapes(name):
@@ -131,7 +132,7 @@ class _Answers:
                     "before": _MANY if before is None else before,
                     "limit": limit,
                 }
-                return [wait_of(row) for row in self._rows("waiting", wanted)]
+                return sound(wait_of, self._rows("waiting", wanted))
             case Pending(name, limit):
                 length = sum(length for (length,) in self._rows("pending", {"name": name}))
                 if length >= limit:  # Only then is it worth counting those that have expired.
@@ -146,15 +147,15 @@ class _Answers:
                 active = {run_id for (run_id,) in self._rows("still_active", {"ids": json_text(run_ids)})}
                 return set(run_ids) - active
             case Awaiting(run_ids):
-                return [wait_of(row) for row in self._rows("awaiting", {"ids": json_text(run_ids)})]
+                return sound(wait_of, self._rows("awaiting", {"ids": json_text(run_ids)}))
             case Kept(event_id):
                 rows = self._rows("kept", {"id": event_id})
                 return (event_of(rows[0][:-1]), rows[0][-1]) if rows else None
 
-    def _freed(self, positions: set[tuple[str, str]], runs: list[str]) -> list[Event]:
-        asked = {run_id for run_id, _ in positions}.union(runs)
-        found = self._events("freed", {"ids": json_text(asked), "cleared": json_text(runs)})
-        cleared = set(runs)
+    def _freed(self, positions: set[tuple[str, str]], over: list[str], on: set[str]) -> list[Event]:
+        asked = {run_id for run_id, _ in positions}.union(over, on)
+        found = self._events("freed", {"ids": json_text(asked), "cleared": json_text(over)})
+        cleared = on.union(over)
         return [e for e in found if e.run_id in cleared or (e.run_id or "", e.position or "") in positions]
 
     def _seen(self, question: HasRead) -> set[str]:
@@ -166,7 +167,7 @@ class _Answers:
         return seen
 
     def _events(self, query: str, variables: Mapping[str, object]) -> list[Event]:
-        return [event_of(row) for row in self._rows(query, variables)]
+        return sound(event_of, self._rows(query, variables))
 
     def _rows(self, query: str, variables: Mapping[str, object]) -> list[tuple[Any, ...]]:
         return self._connection.execute(QUERIES[query], variables).fetchall()

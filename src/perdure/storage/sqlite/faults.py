@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import TypeGuard
 
-from perdure.errors import CommitRefused, StoreBroken, StoreBusy, StoreError
+from perdure.errors import CommitRefused, StoreBroken, StoreBusy, StoreError, StoreMisconfigured
 
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 _PASSING = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT}
@@ -13,8 +14,29 @@ _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _CLOSED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 _REFUSED = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
 
+# Of these a statement is never the reason, whatever it was. LOCKED, NOMEM, READONLY and INTERRUPT may be its own doing.
+_OF_THE_FILE = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_PROTOCOL,
+}
+
 # What binding a value to a statement can raise: lone surrogates, integers beyond 64 bits, types SQLite has not.
 BINDING_ERRORS = (UnicodeEncodeError, OverflowError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
+
+
+def is_of_the_file(error: BaseException) -> bool:
+    """Whether a statement failed because of the file or its disk."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in _OF_THE_FILE
+
+
+def is_locked(error: BaseException) -> TypeGuard[sqlite3.Error]:
+    """Whether somebody else had the file, for as long as SQLite waits for it."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def store_fault(error: Exception, path: Path) -> StoreError:
@@ -42,10 +64,10 @@ def store_fault(error: Exception, path: Path) -> StoreError:
             path=path,
         )
     if code in _CLOSED:
-        return StoreBroken(
+        return StoreMisconfigured(
             f"{path} cannot be written ({error}); make the file and its directory writable for this user", path=path
         )
-    return StoreBroken(
+    return StoreMisconfigured(
         f"{path} has not the tables that Perdure made ({error}); restore it from a backup, or give Perdure a file of"
         " its own",
         path=path,

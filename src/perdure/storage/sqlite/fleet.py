@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from msgspec.structs import replace
 
-from perdure.errors import CommitRefused
+from perdure.errors import CommitRefused, StoreBroken
 from perdure.kernel.records import Engine, Mail
 from perdure.ports import LoadedRun, News, Offer
-from perdure.storage.claims import better_models
+from perdure.storage.claims import better_models, models_of, versions_of
 from perdure.storage.sqlite.commit import check_fence, posting
 from perdure.storage.sqlite.liveness import SignsOfLife
+from perdure.storage.sqlite.losses import report_losses
 from perdure.storage.sqlite.queries import QUERIES
 from perdure.storage.sqlite.reading import load_now, ripe_waits
 from perdure.storage.sqlite.rows import engine_of, json_text
 from perdure.storage.sqlite.transaction import snapshot, transaction
 
+_COUNT_MAX: Final = 2**62
+_COUNT_MARGIN: Final = 1_000_000  # A number that is passed over does no harm, one that comes twice does.
 
-def enroll(connection: sqlite3.Connection, *, signs: SignsOfLife, row: dict[str, Any]) -> Engine:
+
+def enroll(connection: sqlite3.Connection, *, path: Path, signs: SignsOfLife, row: dict[str, Any]) -> Engine:
     engine_id: str = row["id"]
+    report_losses(connection, path)
+    _check_count(connection, path, "sequence", "value", "last_number")
+    _check_count(connection, path, "handler_book", "version", "book_version")
     # The sign comes first: an engine that is alive in the table must never be seen without it.
     if not signs.give(engine_id):
         raise CommitRefused(f"engine {engine_id!r} is enrolled already; every engine takes an id of its own")
@@ -34,10 +42,29 @@ def enroll(connection: sqlite3.Connection, *, signs: SignsOfLife, row: dict[str,
         raise
 
 
-def retire(connection: sqlite3.Connection, *, engine_id: str) -> None:
+def _check_count(connection: sqlite3.Connection, path: Path, table: str, column: str, query: str) -> None:
+    """Raise StoreBroken unless a count that all engines share is there."""
+    try:
+        rows = connection.execute(QUERIES[query]).fetchall()
+    except sqlite3.OperationalError:
+        return  # The table is not there: whoever needs it finds that out.
+    if len(rows) == 1 and type(rows[0][0]) is int and 0 <= rows[0][0] < _COUNT_MAX:
+        return
+    number: int = connection.execute(QUERIES["numbers_used"]).fetchone()[0] + _COUNT_MARGIN
+    repair = f"update {table} set {column} = {number}" if rows else f"insert into {table} values ({number})"  # noqa: S608
+    raise StoreBroken(
+        f"{path} is damaged: {table}.{column} holds {rows[0][0] if rows else None!r:.80} and no number; stop all"
+        f" engines, then restore the file from a backup, or run this SQL: {repair}",
+        path=path,
+    )
+
+
+def retire(connection: sqlite3.Connection, *, signs: SignsOfLife, engine_id: str) -> None:
+    signs.note(engine_id, 0)  # Whoever forgets it knows of none of its commits.
     with transaction(connection):
         connection.execute(QUERIES["mark_dead"], {"id": engine_id})
         connection.execute(QUERIES["release"], {"id": engine_id})
+        connection.execute(QUERIES["forget_engine"], {"id": engine_id})
 
 
 def bury(connection: sqlite3.Connection, *, signs: SignsOfLife) -> list[str]:
@@ -63,7 +90,7 @@ def claim(
     with transaction(connection):
         check_fence(connection, engine_id, epoch)
         found = _claimable(connection, offers, max(0, limit))
-        orphaned = {run_id: is_orphaned for _, run_id, is_orphaned in sorted(found)[: max(0, limit)]}
+        orphaned = {run_id: is_orphaned for _, run_id, is_orphaned in sorted(found, key=_age)[: max(0, limit)]}
         if not orphaned:
             return []
         ids = list(orphaned)
@@ -85,15 +112,24 @@ def _claimable(connection: sqlite3.Connection, offers: Sequence[Offer], limit: i
             "workflow": offer.workflow,
             "version": offer.version,
             "fingerprint": offer.fingerprint,
+            "begun": offer.begun,
             "limit": limit,
         }
+        wanted["model"], wanted["or_model"] = models_of(offer)
         # One short walk through the index for each owner and offer is never long, whatever else waits.
         for owner in owners:
-            for created_at, run_id in connection.execute(QUERIES["claimable"], {**wanted, "owner": owner}):
-                found.append((created_at, run_id, owner is not None))
+            for stored in versions_of(offer):
+                place = {"owner": owner, "stored_version": stored}
+                for created_at, run_id in connection.execute(QUERIES["claimable"], {**wanted, **place}):
+                    found.append((created_at, run_id, owner is not None))
         for created_at, run_id, owner in connection.execute(QUERIES["claimable_blocked"], wanted):
             found.append((created_at, run_id, owner is not None))
     return found
+
+
+def _age(found: tuple[Any, str, bool]) -> tuple[int, str]:
+    """A run whose time of creation is no number comes last, as in SQLite's order, and is held once it is read."""
+    return (found[0] if isinstance(found[0], int) else _COUNT_MAX, found[1])
 
 
 def look(
@@ -113,8 +149,9 @@ def look(
 
 
 def offers_text(offers: Sequence[Offer]) -> str:
-    """Which runs fit, for a query."""
-    return json_text([(offer.workflow, offer.version) for offer in offers])
+    """Which runs fit that have begun, for a query: others have no waits, and runs of operations no deadlines."""
+    begun = [offer for offer in offers if offer.begun is not False]
+    return json_text([(offer.workflow, offer.version, model) for offer in begun for model in set(models_of(offer))])
 
 
 def post(connection: sqlite3.Connection, *, mail: Mail) -> int:

@@ -1,4 +1,4 @@
-"""A new run, inserted by a caller's own connection in the caller's transaction."""
+"""A new run, or a message with its runs, inserted by a caller's own connection in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -7,21 +7,61 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from perdure.errors import Misuse
+from msgspec.structs import astuple
+
+from perdure.errors import HandlersChanged, Misuse
 from perdure.kernel.batch import Batch
+from perdure.kernel.cooperation import Cooperation, MessageEventRow
 from perdure.ports import Rows, Statement, StoredRun
 from perdure.storage.sqlite.commit import plan
+from perdure.storage.sqlite.cooperation import QUERIES as MESSAGE_QUERIES
+from perdure.storage.sqlite.cooperation import event_of, insert_events
 from perdure.storage.sqlite.queries import QUERIES
 from perdure.storage.sqlite.rows import json_text, stored_run_of
 
 _SAVEPOINT: Final = "perdure_start"
 
 
-def insertion(path: Path, batch: Batch) -> Generator[Statement, Rows, StoredRun | None]:
-    """The one run of a batch, as `commit` would write it: all its rows, or none. Raises Misuse."""
+def insertion(path: Path, batch: Batch) -> Generator[Statement, Rows, StoredRun | MessageEventRow | None]:
+    """The one run of a batch, or the one message of it with its runs, as `commit` would write it: all its rows, or
+    none. Raises Misuse, HandlersChanged."""
+    return _start(path, batch) if batch.cooperation is None else _emission(path, batch, batch.cooperation)
+
+
+def _emission(path: Path, batch: Batch, added: Cooperation) -> Generator[Statement, Rows, MessageEventRow | None]:
+    (message,) = added.messages
+    files = {name: file for _, name, file in (yield Statement("pragma database_list"))}
+    _check_file(f"message {message.id!r} was not emitted", message.id, path, files)
+    planned = plan(batch)
+    yield Statement(f"savepoint {_SAVEPOINT}", writes=True)
+    try:
+        # A write comes first: whoever reads before it may find that others have written since.
+        yield Statement(MESSAGE_QUERIES["emit_message"], astuple(message))
+        ((inserted,),) = yield Statement("select changes()")
+        if not inserted:
+            rows = yield Statement(MESSAGE_QUERIES["emitted"], {"message_id": message.id})
+            known = event_of(rows[0])
+            yield Statement(f"release {_SAVEPOINT}")
+            return known
+        ((version,),) = yield Statement(MESSAGE_QUERIES["book_version"])
+        if version != added.book:
+            raise HandlersChanged("a handler was registered or taken out meanwhile")
+        rest = [*planned.runs, *planned.rest, *insert_events(added.events), *planned.audit]
+        for sql, variables in rest:
+            yield Statement(sql, tuple(variables))
+    except BaseException:
+        with suppress(Exception):
+            yield Statement(f"rollback to {_SAVEPOINT}")
+            yield Statement(f"release {_SAVEPOINT}")
+        raise
+    yield Statement(f"release {_SAVEPOINT}")
+    return None
+
+
+def _start(path: Path, batch: Batch) -> Generator[Statement, Rows, StoredRun | None]:
     (run_id,) = batch.runs
     files = {name: file for _, name, file in (yield Statement("pragma database_list"))}
-    _check_file(run_id, path, files)
+    _check_file(f"run {run_id!r} was not started", run_id, path, files)
     planned = plan(batch)
     yield Statement(f"savepoint {_SAVEPOINT}", writes=True)
     try:
@@ -44,13 +84,13 @@ def insertion(path: Path, batch: Batch) -> Generator[Statement, Rows, StoredRun 
     return taken
 
 
-def _check_file(run_id: str, path: Path, files: dict[str, str]) -> None:
+def _check_file(what: str, run_id: str, path: Path, files: dict[str, str]) -> None:
     if _is_same(files.get("main", ""), path):
         return
     why = f"this connection is to {files.get('main') or 'a database in memory'}, and the store to {path}"
     if any(_is_same(file, path) for file in files.values()):
         why = f"{path} is only attached to this connection, and SQLite does not commit two files as one"
-    raise Misuse(f"run {run_id!r} was not started: {why}; connect to the store's file itself", run_id=run_id)
+    raise Misuse(f"{what}: {why}; connect to the store's file itself", run_id=run_id)
 
 
 def _is_same(file: str, path: Path) -> bool:

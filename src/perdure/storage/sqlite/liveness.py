@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from perdure.errors import StoreBroken
+from perdure.errors import StoreMisconfigured
 
 if sys.platform == "win32":
     import msvcrt
@@ -51,13 +51,33 @@ class SignOfLife:
         self._handle = handle
 
     @classmethod
-    def take(cls, path: Path, *, create: bool) -> SignOfLife | None:
-        """Hold the lock; None if somebody else does. Raises FileNotFoundError if not to create, OSError."""
-        handle = os.open(path, os.O_RDWR | os.O_CREAT if create else _LOOK, 0o644)
+    def take(cls, path: Path, *, mode: int | None = None) -> SignOfLife | None:
+        """Hold the lock; None if somebody else does. A file is made if its `mode` is given. Raises FileNotFoundError
+        if there is none, OSError."""
+        if mode is None:
+            handle = os.open(path, _LOOK)
+        else:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, mode)
+            with suppress(OSError):  # The umask may have taken bits away. Another user's file stays as it is.
+                path.chmod(mode)
         if _try_lock(handle):
             return cls(path, handle)
         os.close(handle)
         return None
+
+    def note(self, number: int) -> None:
+        """Keep a number in the file. It is not brought to the disk: what the system loses with its power is noted
+        again, and until then says too little, never too much."""
+        with suppress(OSError):
+            os.lseek(self._handle, 0, os.SEEK_SET)
+            os.write(self._handle, b"%20d" % number)
+
+    def noted(self) -> int:
+        """The number that is kept in the file; 0 if there is none."""
+        with suppress(OSError, ValueError):
+            os.lseek(self._handle, 0, os.SEEK_SET)
+            return int(os.read(self._handle, 20))
+        return 0
 
     def let_go(self, *, tidy: bool) -> None:
         """Free the lock; `tidy` deletes the file too, while the lock is held: nobody can take it for a living one."""
@@ -81,20 +101,29 @@ class SignsOfLife:
         return self._database.with_name(name)
 
     def give(self, engine_id: str) -> bool:
-        """Hold an engine's sign of life from now on; False if somebody holds it. Raises StoreBroken."""
+        """Hold an engine's sign of life from now on; False if somebody holds it. Raises StoreMisconfigured."""
         path = self.path(engine_id)
         with self._lock:
             if self._ended or engine_id in self._held:
                 return False
             try:
-                sign = SignOfLife.take(path, create=True)
+                # Whoever may open the database has to see whether its engines are alive.
+                sign = SignOfLife.take(path, mode=self._database.stat().st_mode & 0o666)
             except OSError as error:
-                raise StoreBroken(f"the lock file {path} cannot be made ({error})", path=path) from error
+                raise StoreMisconfigured(
+                    f"the lock file {path} cannot be made ({error}); make its directory writable", path=path
+                ) from error
             if sign:
                 self._held[engine_id] = sign
             return sign is not None
 
+    def note(self, engine_id: str, number: int) -> None:
+        """Keep the number of an engine's last commit, outside of the database."""
+        if (sign := self._held.get(engine_id)) is not None:
+            sign.note(number)
+
     def withdraw(self, engine_id: str) -> None:
+        """Let go of an engine's sign of life: whoever looks takes it for dead."""
         with self._lock:
             if sign := self._held.pop(engine_id, None):
                 sign.let_go(tidy=True)
@@ -107,8 +136,11 @@ class SignsOfLife:
                 sign.let_go(tidy=tidy)
             self._held.clear()
 
+    def is_any_held(self) -> bool:
+        return bool(self._held)
+
     def is_any_gone(self, engine_ids: Iterable[str]) -> bool:
-        """Whether one of these has no sign of life. Raises StoreBroken."""
+        """Whether one of these has no sign of life. Raises StoreMisconfigured."""
         found = self.dead(engine_ids)
         for sign in found.values():
             if sign:
@@ -118,7 +150,7 @@ class SignsOfLife:
     def dead(self, engine_ids: Iterable[str]) -> dict[str, SignOfLife | None]:
         """Those without a sign of life. Their locks are held here, until let go, so that only one store buries them.
 
-        Raises StoreBroken.
+        Raises StoreMisconfigured.
         """
         found: dict[str, SignOfLife | None] = {}
         for engine_id in engine_ids:
@@ -126,12 +158,12 @@ class SignsOfLife:
                 if engine_id in self._held:
                     continue
             try:
-                sign = SignOfLife.take(self.path(engine_id), create=False)
+                sign = SignOfLife.take(self.path(engine_id))
             except FileNotFoundError:
                 found[engine_id] = None
             except OSError as error:
                 path = self.path(engine_id)
-                raise StoreBroken(f"the lock file {path} cannot be read ({error})", path=path) from error
+                raise StoreMisconfigured(f"the lock file {path} cannot be read ({error})", path=path) from error
             else:
                 if sign:
                     found[engine_id] = sign

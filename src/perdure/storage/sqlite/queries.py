@@ -88,7 +88,7 @@ class GatheredRows:
         try:
             (text,) = connection.execute(self.gathering(connection, variables), variables).fetchone()
             return [] if text is None else _decode_rows(text)
-        except (sqlite3.DataError, sqlite3.OperationalError, msgspec.DecodeError) as error:
+        except (sqlite3.DataError, sqlite3.OperationalError, msgspec.DecodeError, UnicodeDecodeError) as error:
             # It is too long for one text, has no JSON form, or is damaged: that the rows tell, or whoever reads them.
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
             if code not in (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_ERROR):

@@ -28,18 +28,51 @@ runs.created_at, runs.started_at, runs.updated_at, runs.completed_at
 -- Register an engine with the next epoch.
 insert into engines (id, epoch, alive, batch, host, pid, workflows, started_at)
 select :id, coalesce(max(epoch), 0) + 1, 1, 0, :host, :pid, :workflows, :started_at from engines
+where typeof(epoch) = 'integer' and epoch < 4611686018427387904
 
 -- name: engines
 -- All engines, by epoch.
 select id, epoch, alive, batch, host, pid, workflows, started_at from engines order by epoch
+
+-- name: living_engines
+select id, epoch, alive, batch, host, pid, workflows, started_at from engines indexed by engines_living
+where alive order by epoch
+
+-- name: is_needless
+-- A dead engine that nobody needs to know of: it owns nothing, it is not the last one to come, and what code it had a later one has too,
+-- so that whoever looks for overdue runs knows of all code that there was.
+not old.alive and old.epoch < (select max(epoch) from engines where typeof(epoch) = 'integer')
+and (
+    old.workflows = '[]'
+    or exists (
+        select 1 from engines as later indexed by engines_code
+        where later.workflows = old.workflows and later.epoch > old.epoch
+    )
+)
+and not exists (select 1 from runs indexed by runs_active where {active} and runs.owner = old.id)
+
+-- name: forget_engine
+-- One that has signed off, if nobody needs to know of it.
+delete from engines where id in (select old.id from engines as old where old.id = :id and {is_needless})
+
+-- name: note_ended
+-- From now on they are dead for a while.
+update engines set ended_at = :at
+where id in (select id from engines indexed by engines_ended where not alive and ended_at is null limit :limit)
+
+-- name: purge_engines
+delete from engines where id in (
+    select old.id from engines as old indexed by engines_ended
+    where not old.alive and old.ended_at < :before and {is_needless} limit :limit
+)
 
 -- name: engine
 -- One engine.
 select id, epoch, alive, batch, host, pid, workflows, started_at from engines where id = :id
 
 -- name: living
--- Engines not marked dead.
-select id from engines where alive
+-- Engines not marked dead. What is no text is no engine's id: it is damage, of which nobody can be the owner.
+select id from engines where alive and typeof(id) = 'text'
 
 -- name: mark_dead
 -- The end of an engine: it can never write again.
@@ -170,12 +203,16 @@ update runs set spilled = (spilled & ~1) | ?, input = ?, workflow = ? where id =
 -- What tells whether runs are as a batch expects them.
 select id, owner, version, claim from runs where id in {given_ids}
 
+-- name: revisions
+-- How many audit rows runs have: whether they have changed in what is no change of their version.
+select id, revision from runs where id in {given_ids}
+
 -- name: archive
 -- Set entries aside, from one on.
 insert into journal_archive (
-    run_id, attempt, seq, position, kind, name, value, failure, attempts, started_at, at, spilled
+    run_id, attempt, seq, position, kind, name, value, failure, attempts, started_at, at, digest, spilled
 )
-select run_id, ?, seq, position, kind, name, value, failure, attempts, started_at, at, spilled
+select run_id, ?, seq, position, kind, name, value, failure, attempts, started_at, at, digest, spilled
 from journal where run_id = ? and seq >= ?
 
 -- name: archive_payloads
@@ -205,13 +242,13 @@ delete from payloads where run_id = ? and (slot glob 'entry:*' or slot glob 'arc
 
 -- name: insert_journal
 -- Append entries.
-insert into journal (run_id, seq, position, kind, name, value, failure, attempts, started_at, at, spilled)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+insert into journal (run_id, seq, position, kind, name, value, failure, attempts, started_at, at, digest, spilled)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_steps
 -- The same for steps that were done at the first attempt.
-insert into journal (run_id, seq, position, kind, name, value, attempts, started_at, at, spilled)
-values (?, ?, ?, 'step', ?, ?, 1, ?, ?, 0)
+insert into journal (run_id, seq, position, kind, name, value, attempts, started_at, at, digest, spilled)
+values (?, ?, ?, 'step', ?, ?, 1, ?, ?, ?, 0)
 
 -- name: insert_payloads
 -- Large payloads, after the rows they belong to.
@@ -279,6 +316,16 @@ update sequence set value = value + :count
 -- name: last_number
 select value from sequence
 
+-- name: book_version
+select version from handler_book
+
+-- name: numbers_used
+-- The greatest number that was ever given, as far as rows tell.
+select max(
+    coalesce((select max(number) from events where typeof(number) = 'integer'), 0),
+    coalesce((select max(number) from waits where typeof(number) = 'integer'), 0)
+)
+
 -- name: put_keys
 -- Keys of events; one that was used before shows in the number of rows.
 insert into event_keys (key, event_id, at) values (?, ?, ?) on conflict (key) do nothing
@@ -299,26 +346,30 @@ values (?, ?, nullif(?, 0), nullif(?, 0), ?, ?, ?, ?, ?, ?, nullif(?, 0), ?, ?, 
 delete from events where rowid in (
     select events.rowid from (with new (run_id, id) as (values (?, ?)) select * from new) as new
     cross join events indexed by events_run
-    on events.run_id is not null and events.run_id = new.run_id and events.id = new.id
+        on events.run_id is not null and events.run_id = new.run_id and events.id = new.id
 )
 
 -- name: note_reads
 -- Of those, the retained ones: their runs do not read them again. Runs before they are deleted.
 insert or ignore into event_reads (run_id, event_id)
-select new.run_id, new.event_id from (with new (run_id, event_id) as (values (?, ?)) select * from new) as new
-join events on events.run_id = new.run_id and events.id = new.event_id and not events.consumed
+select events.run_id, events.id
+from (with new (run_id, event_id) as (values (?, ?)) select * from new) as new
+cross join events indexed by events_run
+    on events.run_id is not null and events.run_id = new.run_id and events.id = new.event_id
+where not events.consumed
 
 -- name: give_event
 -- An event that was waiting in its run's box has won a position.
-update events set position = :position, option = :option where run_id = :run_id and id = :id
+update events indexed by events_run set position = :position, option = :option
+where run_id is not null and run_id = :run_id and id = :id
 
 -- name: free_event
 -- What it had won is gone: it waits again.
-update events set position = null where run_id = :run_id and id = :id
+update events indexed by events_run set position = null where run_id is not null and run_id = :run_id and id = :id
 
 -- name: delete_event
 -- One event of a run.
-delete from events where run_id = :run_id and id = :id
+delete from events indexed by events_run where run_id is not null and run_id = :run_id and id = :id
 
 -- name: delete_queued
 -- One event of a queue.
@@ -355,11 +406,11 @@ select exists (select 1 from events indexed by events_run where run_id is not nu
     exists (select 1 from waits indexed by waits_target where target is not null and due_at is null)
 
 -- name: freed
--- What has won a position of these runs, and all that those of them still have that are cleared.
+-- What has won a position of these runs, and all that those of them still have that are over.
+select {event_columns} from events indexed by events_won where position is not null and run_id in {given_ids}
+union all
 select {event_columns} from events indexed by events_run
-where run_id is not null and run_id in {given_ids}
-    and (position is not null or run_id in (select value from json_each(:cleared)))
-order by number
+where run_id is not null and run_id in (select value from json_each(:cleared)) and position is null
 
 -- name: queue
 -- What waits in the queue of a name.
@@ -388,8 +439,11 @@ where kind = 'event' and due_at is null and name = :name and shape = :shape and 
 order by number limit :limit
 
 -- name: pending
--- How many wait in the queue of a name.
-select length from queues where name = :name
+-- How many wait in the queue of a name. Counted, if their number was damaged.
+select case when typeof(length) = 'integer' and length >= 0 then length else (
+    select count(*) from events indexed by events_queue where run_id is null and name = :name and consumed
+) end
+from queues where name = :name
 
 -- name: pending_expired
 -- How many of them have expired.
@@ -467,10 +521,23 @@ delete from event_keys where key in (select key from event_keys indexed by event
 select {run_columns} from runs indexed by runs_parent
 where runs.parent_id in {given_ids} and {active} and runs.bond <> 'detached' order by runs.created_at, runs.id
 
+-- name: known_version
+-- A run's version. That of an operation is the topic of its message, which earlier versions of Perdure did not store with it.
+case when runs.model = 'operation' and runs.workflow_version = '' then coalesce(
+    (select topic from messages where messages.id = substr(runs.origin, instr(runs.origin, ' ') + 1)), ''
+) else runs.workflow_version end
+
+-- name: known_model
+-- A run's model, '' if only code of its name can tell: see Run.known_model.
+case when runs.model <> 'operation' and (
+    (runs.model = 'function' and runs.claim = 0)
+    or (runs.origin <> '' and (runs.bond <> 'called' or instr(runs.origin, ' #') > 0))
+) then '' else runs.model end
+
 -- name: offered
--- Runs that fit what an engine offers: a JSON list of pairs of workflow and version.
-(runs.workflow, runs.workflow_version) in (
-    select json_extract(value, '$[0]'), json_extract(value, '$[1]') from json_each(:offers)
+-- Runs that fit what an engine offers: a JSON list of workflows, versions and models.
+(runs.workflow, {known_version}, {known_model}) in (
+    select json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') from json_each(:offers)
 )
 
 -- name: ripe_waits
@@ -482,11 +549,23 @@ where waits.due_at is not null and waits.due_at < :before
     and (runs.owner is null or runs.owner not in (select id from engines where alive))
 order by waits.due_at
 
+-- name: damaged_waits
+-- Waiting runs with a time that is none: texts and other damage stand behind all numbers. Whoever takes one up holds it.
+select waits.run_id from waits indexed by waits_due cross join runs on runs.id = waits.run_id
+where waits.due_at is not null and waits.due_at > 4611686018427387904 and runs.status = 'suspended'
+    and runs.hold_kind is null
+order by waits.due_at limit :limit
+
+-- name: is_held_alive
+-- A held run that its deadline ends.
+(runs.model = 'operation' or runs.status in ('created', 'running', 'suspended'))
+
 -- name: ripe_deadlines
--- The same by their deadlines.
+-- The same by their deadlines. A held run that goes forward is there too, and a held run of an operation on either way: nobody's code
+-- is needed to end these.
 select runs.id, runs.deadline from runs indexed by runs_deadline
 where runs.deadline is not null and {active} and runs.deadline < :before
-    and runs.hold_kind is null and {offered}
+    and case when runs.hold_kind is null then {offered} else {is_held_alive} end
     and (runs.owner is null or runs.owner not in (select id from engines where alive))
 order by runs.deadline limit :limit
 
@@ -548,32 +627,55 @@ with recursive owners (owner) as (
 )
 select owner from owners where owner is not null and owner not in (select id from engines where alive)
 
+-- name: stage
+-- Runs that code has begun, or those that none has, or all: the number of a run's first row is 1.
+(:begun is null or :begun = exists (select 1 from message_event where scope = runs.id and seq = 1))
+
 -- name: claimable
 -- The oldest runs of a workflow that an owner (or nobody) has and that do not just wait, without those held.
 select runs.created_at, runs.id from runs indexed by runs_awake
-where {awake} and runs.owner is :owner and runs.workflow = :workflow and runs.workflow_version = :version
-    and runs.hold_kind is null
+where {awake} and runs.owner is :owner and runs.workflow = :workflow and runs.workflow_version = :stored_version
+    and {known_model} in (:model, :or_model) and {known_version} = :version and runs.hold_kind is null and {stage}
 order by runs.created_at, runs.id limit :limit
 
 -- name: claimable_blocked
 -- Runs of a workflow, blocked with other code, that nobody alive has.
 select runs.created_at, runs.id, runs.owner from runs indexed by runs_held
-where runs.hold_kind = 'blocked' and runs.workflow = :workflow and runs.workflow_version = :version and {active}
-    and runs.hold_fingerprint not in ('', :fingerprint)
+where runs.hold_kind = 'blocked' and runs.workflow = :workflow and {active}
+    and {known_model} in (:model, :or_model) and {known_version} = :version
+    and runs.hold_fingerprint not in ('', :fingerprint) and {stage}
     and (runs.owner is null or runs.owner not in (select id from engines where alive))
 order by runs.created_at, runs.id limit :limit
 
 -- name: take_over
 -- Give runs to an engine.
-update runs set owner = :owner, claim = claim + 1 where id in {given_ids}
+update runs set owner = :owner, claim = case when typeof(claim) = 'integer' then claim + 1 else claim end
+where id in {given_ids}
 
 -- name: put_model
 -- What a run is, once that is known.
 update runs set model = :model where id = :run_id
 
 -- name: runs
--- Runs by id.
-select {run_columns} from runs where runs.id in {given_ids}
+-- Runs by id, and whether the owner of each is no living engine.
+select {run_columns},
+    runs.owner is not null and not exists (select 1 from engines where engines.id = runs.owner and engines.alive)
+    as forsaken
+from runs where runs.id in {given_ids}
+
+-- name: set_aside
+-- Hold a run that is damaged. Its revision is left alone if that is no number.
+update runs set
+    owner = null, hold_kind = :kind, hold_fingerprint = '', hold = :hold,
+    revision = case when typeof(revision) = 'integer' then revision + 1 else revision end
+where id = :run_id and hold_kind is null and (
+    owner is null or owner = :engine_id
+    or not exists (select 1 from engines where engines.id = runs.owner and engines.alive)
+)
+
+-- name: audit_set_aside
+insert or ignore into audit (run_id, seq, version, was, became, cause, actor, details, at)
+select id, revision, version, status, :kind, :reason, '', '', :at from runs where id = :run_id
 
 -- name: waits
 -- What runs wait for.
@@ -606,7 +708,7 @@ select run_id, seq, position, kind, name,
     case when spilled = 2
         then (select data from payloads where run_id = journal.run_id and slot = 'entry:' || journal.seq)
         else failure end as failure,
-    attempts, started_at, at, spilled
+    attempts, started_at, at, digest, spilled
 from journal where run_id in {given_ids} order by run_id, seq
 
 -- name: archived
@@ -618,7 +720,7 @@ select attempt, run_id, seq, position, kind, name,
     case when spilled = 2
         then (select data from payloads where run_id = :run_id and slot = 'archive:' || attempt || ':' || seq)
         else failure end,
-    attempts, started_at, at, spilled
+    attempts, started_at, at, digest, spilled
 from journal_archive where run_id = :run_id order by attempt, seq
 
 -- name: audit

@@ -5,14 +5,17 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
-from typing import Any
+from typing import Any, Final
 
-from perdure.errors import InvariantViolated
-from perdure.kernel.records import Entry, Event, Staged, Wait
+from perdure.errors import RowDamaged, RunNotFound
+from perdure.kernel.records import Entry, Event, Hold, Staged, Wait
 from perdure.ports import Journal, LoadedRun
+from perdure.storage.damage import Readings, loaded
 from perdure.storage.sqlite.queries import EVENTS, INPUTS, JOURNALS, QUERIES, RUNS, STAGED, WAITS
-from perdure.storage.sqlite.rows import entry_of, event_of, json_text, run_of, staged_of, wait_of
-from perdure.storage.sqlite.transaction import snapshot
+from perdure.storage.sqlite.rows import entry_of, event_of, json_text, run_of, shown_entry_of, staged_of, wait_of
+from perdure.storage.sqlite.transaction import snapshot, transaction
+
+_EVENT_RUN_AT: Final = Event.__struct_fields__.index("run_id")
 
 
 def ripe_waits(connection: sqlite3.Connection, *, wanted: dict[str, Any], limit: int) -> list[tuple[int, str, bool]]:
@@ -32,22 +35,43 @@ def load(connection: sqlite3.Connection, *, ids: list[str]) -> list[LoadedRun]:
 
 
 def load_now(connection: sqlite3.Connection, ids: list[str]) -> list[LoadedRun]:
+    waits, events = _boxes(connection, ids)
+    rows = RUNS.fetch(connection, {"ids": json_text(ids)})
+    return [loaded(run_of(row), waits, events, forsaken=bool(row[-1])) for row in rows]
+
+
+def boxes_now(connection: sqlite3.Connection, ids: list[str]) -> list[tuple[str, tuple[Wait, ...], tuple[Event, ...]]]:
+    """What runs wait for, and what was sent or given to them."""
+    waits, events = _boxes(connection, ids)
+    return [(run_id, waits.of(run_id), events.of(run_id)) for run_id in ids]
+
+
+def _boxes(connection: sqlite3.Connection, ids: list[str]) -> tuple[Readings[Wait], Readings[Event]]:
     given = {"ids": json_text(ids)}
-    waits = _waits(connection, given)
-    events: dict[str, list[Event]] = {}
+    waits, events = Readings(wait_of), Readings(event_of)
+    for row in WAITS.fetch(connection, given):
+        waits.add(row[0], row)
     for row in EVENTS.fetch(connection, given):
-        event = event_of(row)
-        events.setdefault(event.run_id or "", []).append(event)
-    runs = [run_of(row) for row in RUNS.fetch(connection, given)]
-    return [
-        LoadedRun(run=run, waits=tuple(waits.get(run.id, ())), events=tuple(events.get(run.id, ()))) for run in runs
-    ]
+        events.add(row[_EVENT_RUN_AT], row)
+    return waits, events
 
 
 def children(connection: sqlite3.Connection, *, ids: list[str]) -> list[LoadedRun]:
     with snapshot(connection):
         rows = connection.execute(QUERIES["children"], {"ids": json_text(ids)}).fetchall()
         return load_now(connection, [row[0] for row in rows])
+
+
+def journal(connection: sqlite3.Connection, *, run_id: str) -> tuple[str, list[Entry]]:
+    """For people. Raises RunNotFound."""
+    given = {"ids": json_text([run_id])}
+    with snapshot(connection):
+        inputs = INPUTS.fetch(connection, given)
+        entries = [shown_entry_of(row) for row in JOURNALS.fetch(connection, given)]
+    if not inputs:
+        raise RunNotFound(run_id)
+    text = inputs[0][1]
+    return (text if isinstance(text, str) else "null"), entries
 
 
 def journals(connection: sqlite3.Connection, *, ids: list[str]) -> dict[str, Journal]:
@@ -62,7 +86,7 @@ def journals(connection: sqlite3.Connection, *, ids: list[str]) -> dict[str, Jou
         entries.setdefault(row[0], []).append(entry_of(row))
     for run_id, text in inputs:
         if text is None:
-            raise InvariantViolated(f"the input of run {run_id!r} is gone from the table payloads", run_id=run_id)
+            raise RowDamaged.at("payloads", run_id, "data", None, "the input of the run is gone")
     staged: dict[str, list[Staged]] = {}
     for row in staged_rows:
         staged.setdefault(row[0], []).append(staged_of(row))
@@ -77,3 +101,14 @@ def _waits(connection: sqlite3.Connection, given: Mapping[str, str]) -> dict[str
     for row in WAITS.fetch(connection, given):
         waits.setdefault(row[0], []).append(wait_of(row))
     return waits
+
+
+def set_aside(connection: sqlite3.Connection, *, run_id: str, hold: Hold, engine_id: str, at: int) -> bool:
+    """In the writer's thread."""
+    given = {"run_id": run_id, "kind": hold.kind, "hold": json_text(hold), "engine_id": engine_id}
+    with transaction(connection):
+        if connection.execute(QUERIES["set_aside"], given).rowcount == 0:
+            return False
+        audit = {"run_id": run_id, "kind": hold.kind, "reason": hold.reason, "at": at}
+        connection.execute(QUERIES["audit_set_aside"], audit)
+        return True

@@ -1,17 +1,18 @@
-"""Records as rows and rows as records. What comes out of the file is checked: InvariantViolated if it is no record."""
+"""Records as rows and rows as records. What comes out of the file is checked: see perdure.storage.damage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable
+from typing import Any, Final
 
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
-from perdure.errors import InvariantViolated
+from perdure.errors import RowDamaged
 from perdure.kernel.batch import RunWrite
 from perdure.kernel.records import (
     Audit,
+    Damage,
     DeadLetter,
     Engine,
     Entry,
@@ -26,6 +27,17 @@ from perdure.kernel.records import (
     Wait,
 )
 from perdure.ports import StoredRun
+from perdure.storage.damage import (
+    damaged_entry,
+    decoded,
+    flag,
+    record_of,
+    shown,
+    shown_audit,
+    shown_entry,
+    shown_letter,
+    shown_run,
+)
 
 INLINE_MAX_BYTES: Final = 8 * 1024
 _SURELY_INLINE_CHARS: Final = INLINE_MAX_BYTES // 4  # A character takes four bytes at most.
@@ -46,8 +58,6 @@ _decode_tags: Final = msgspec.json.Decoder(dict[str, str]).decode
 _decode_where: Final = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
 _decode_hold: Final = msgspec.json.Decoder(Hold).decode
 _decode_names: Final = msgspec.json.Decoder(list[tuple[str, str]]).decode
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 
 def json_text(value: object) -> str:
@@ -224,7 +234,8 @@ def entry_rows(entries: Iterable[Entry], payloads: Payloads) -> tuple[list[Row],
         if value is None or len(value) > _SURELY_INLINE_CHARS or entry.attempts != 1 or entry.kind != "step":
             others.append(_entry_row(entry, payloads))
         else:
-            steps.append((entry.run_id, entry.seq, entry.position, entry.name, value, entry.started_at, entry.at))
+            row = (entry.run_id, entry.seq, entry.position, entry.name, value, entry.started_at, entry.at, entry.digest)
+            steps.append(row)
     return steps, others
 
 
@@ -234,7 +245,7 @@ def _entry_row(entry: Entry, payloads: Payloads) -> Row:
         return (*astuple(entry), 0)
     payloads.append((entry.run_id, f"entry:{entry.seq}", text))
     spilled = _ENTRY_FAILURE if entry.value is None else _ENTRY_VALUE
-    return (*astuple(msgspec.structs.replace(entry, value=None, failure=None)), spilled)
+    return (*astuple(replace(entry, value=None, failure=None)), spilled)
 
 
 def audit_rows(rows: Iterable[Audit]) -> list[Row]:
@@ -311,104 +322,127 @@ def event_rows(events: Iterable[Event], base: int = 0) -> list[Row]:
 
 
 def run_of(row: Row) -> Run:
+    """A run. One whose row is damaged has a hold that says so."""
     values = dict(zip(_RUN_FIELDS, row, strict=False))
-    try:
-        values["tags"] = _decode_tags(row[_TAGS_AT])
-        values["hold"] = None if row[_HOLD_AT] is None else _decode_hold(row[_HOLD_AT])
-        values["consumed"] = bool(values["consumed"])
-    except (msgspec.DecodeError, TypeError) as error:
-        raise _not_a_record(Run, row, error) from error
-    return record_of(Run, values, row)
+    values["tags"] = decoded(_decode_tags, row[_TAGS_AT])
+    values["hold"] = None if row[_HOLD_AT] is None else decoded(_decode_hold, row[_HOLD_AT])
+    values["consumed"] = flag(values["consumed"])
+    return shown_run(values, row)
 
 
 def stored_run_of(row: Row) -> StoredRun:
     run = run_of(row)
     text, output, failure, spilled = row[len(_RUN_FIELDS) :]
-    is_lost = (spilled & SPILLED_OUTPUT and output is None) or (spilled & SPILLED_FAILURE and failure is None)
-    if text is None or is_lost:
-        raise InvariantViolated(f"a payload of run {run.id!r} is gone from the table payloads", run_id=run.id)
-    return StoredRun(run=run, input=text, outcome=Outcome(output=output, failure=failure))
+    damage: RowDamaged | None = None
+    if type(spilled) is not int:
+        damage = RowDamaged.at("runs", run.id, "spilled", spilled, "expected a number")
+    elif text is None:
+        damage = RowDamaged.at("payloads", run.id, "data", None, "the input of the run is gone")
+    elif (spilled & SPILLED_OUTPUT and output is None) or (spilled & SPILLED_FAILURE and failure is None):
+        damage = RowDamaged.at("payloads", run.id, "data", None, "what the run came to is gone")
+    for column, value in (("input", text), ("output", output), ("failure", failure)):
+        if value is not None and not isinstance(value, str):
+            damage = damage or RowDamaged.at("runs", run.id, column, value, "expected a text")
+    if damage is not None:
+        return StoredRun(
+            run=replace(run, hold=Damage(kind="blocked", reason=str(damage))), input="null", outcome=Outcome()
+        )
+    return StoredRun(run=run, input=text or "", outcome=Outcome(output=output, failure=failure))
 
 
 def entry_of(row: Row) -> Entry:
-    *fields, spilled = row
-    entry = record_of(Entry, dict(zip(Entry.__struct_fields__, fields, strict=True)), row)
-    if spilled and entry.value is None and entry.failure is None:
-        raise InvariantViolated(
-            f"the payload of entry {entry.seq} of run {entry.run_id!r} is gone from the table payloads",
-            run_id=entry.run_id,
-            seq=entry.seq,
-        )
+    """An entry to go on with. Raises RowDamaged."""
+    values = dict(zip(Entry.__struct_fields__, row[:-1], strict=True))
+    entry = record_of(Entry, values, row)
+    if (damage := _payload_damage(entry, row[-1], "journal")) is not None:
+        raise damage
     return entry
 
 
+def shown_entry_of(row: Row, table: str = "journal") -> Entry:
+    """An entry for people. One whose row is damaged has a failure that says so."""
+    entry = shown_entry(dict(zip(Entry.__struct_fields__, row[:-1], strict=True)), row, table)
+    damage = _payload_damage(entry, row[-1], table)
+    return entry if damage is None else damaged_entry(entry, damage)
+
+
+def _payload_damage(entry: Entry, spilled: object, table: str) -> RowDamaged | None:
+    if type(spilled) is not int:
+        return RowDamaged.at(table, f"{entry.run_id} {entry.seq}", "spilled", spilled, "expected a number")
+    if spilled and entry.value is None and entry.failure is None:
+        key = f"{entry.run_id} entry:{entry.seq}"
+        return RowDamaged.at("payloads", key, "data", None, "the payload of the entry is gone")
+    return None
+
+
+def archived_of(row: Row) -> tuple[int, Entry]:
+    """An entry set aside by a retry, for people, and the attempt that it was done in."""
+    entry = shown_entry_of(row[1:], "journal_archive")
+    if type(row[0]) is int:
+        return row[0], entry
+    damage = RowDamaged.at("journal_archive", f"{entry.run_id} {entry.seq}", "attempt", row[0], "expected a number")
+    return 0, damaged_entry(entry, damage)
+
+
 def wait_of(row: Row) -> Wait:
+    """Raises RowDamaged."""
     values = dict(zip(Wait.__struct_fields__, row, strict=True))
-    try:
-        values["where"] = _decode_where(values["where"]) if values["where"] else ()
-    except (msgspec.DecodeError, TypeError) as error:
-        raise _not_a_record(Wait, row, error) from error
+    values["where"] = decoded(_decode_where, values["where"]) if values["where"] else ()
     return record_of(Wait, values, row)
 
 
 def staged_of(row: Row) -> Staged:
+    """Raises RowDamaged."""
     return record_of(Staged, dict(zip(Staged.__struct_fields__, row, strict=True)), row)
 
 
 def event_of(row: Row) -> Event:
-    values = dict(zip(Event.__struct_fields__, row, strict=True))
-    return _with_fields(Event, values, row)
+    """An event to go on with. Raises RowDamaged."""
+    return record_of(Event, _event_values(row), row)
+
+
+def shown_event_of(row: Row) -> Event:
+    """An event for people."""
+    return shown(Event, _event_values(row), row)
+
+
+def _event_values(row: Row) -> dict[str, Any]:
+    return _with_fields(dict(zip(Event.__struct_fields__, row, strict=True)))
 
 
 def letter_of(row: Row) -> DeadLetter:
-    values = dict(zip(DeadLetter.__struct_fields__, row, strict=True))
-    return _with_fields(DeadLetter, values, row)
+    """A dead letter. One whose row is damaged has a status that says so."""
+    return shown_letter(_with_fields(dict(zip(DeadLetter.__struct_fields__, row, strict=True))), row)
 
 
-def _with_fields(kind: type[T], values: dict[str, Any], row: Row) -> T:
-    try:
-        values["fields"] = _decode_tags(values["fields"]) if values["fields"] != "{}" else {}
-    except (msgspec.DecodeError, TypeError) as error:
-        raise _not_a_record(kind, row, error) from error
-    for flag in ("shared", "consumed"):
-        if flag in values:
-            values[flag] = bool(values[flag])
-    return record_of(kind, values, row)
+def _with_fields(values: dict[str, Any]) -> dict[str, Any]:
+    values["fields"] = decoded(_decode_tags, values["fields"]) if values["fields"] != "{}" else {}
+    for name in ("shared", "consumed"):
+        if name in values:
+            values[name] = flag(values[name])
+    return values
 
 
 def audit_of(row: Row) -> Audit:
-    return record_of(Audit, dict(zip(Audit.__struct_fields__, row, strict=True)), row)
+    return shown_audit(dict(zip(Audit.__struct_fields__, row, strict=True)), row)
 
 
 def published_of(row: Row) -> PublishedValue:
+    """Raises RowDamaged."""
     return record_of(PublishedValue, dict(zip(PublishedValue.__struct_fields__, row, strict=False)), row)
 
 
 def stream_item_of(row: Row) -> StreamItem:
+    """Raises RowDamaged."""
     return record_of(StreamItem, dict(zip(StreamItem.__struct_fields__, row, strict=False)), row)
 
 
 def mail_of(row: Row) -> Mail:
-    return record_of(Mail, dict(zip(Mail.__struct_fields__, row, strict=True)), row)
+    return shown(Mail, dict(zip(Mail.__struct_fields__, row, strict=True)), row)
 
 
 def engine_of(row: Row) -> Engine:
     values = dict(zip(Engine.__struct_fields__, row, strict=True))
-    values["alive"] = bool(values["alive"])
-    try:
-        values["workflows"] = _decode_names(values["workflows"])
-    except (msgspec.DecodeError, TypeError) as error:
-        raise _not_a_record(Engine, row, error) from error
-    return record_of(Engine, values, row)
-
-
-def record_of(kind: type[T], values: Mapping[str, object], row: Row) -> T:
-    """A row as the record that it must be. Raises InvariantViolated."""
-    try:
-        return msgspec.convert(values, kind)
-    except msgspec.ValidationError as error:
-        raise _not_a_record(kind, row, error) from error
-
-
-def _not_a_record(kind: type[msgspec.Struct], row: Row, error: Exception) -> InvariantViolated:
-    return InvariantViolated(f"the store holds no valid {kind.__name__.lower()} at {row[0]!r}: {error}", key=row[0])
+    values["alive"] = flag(values["alive"])
+    values["workflows"] = decoded(_decode_names, values["workflows"])
+    return shown(Engine, values, row)

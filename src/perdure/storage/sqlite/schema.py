@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -39,9 +40,13 @@ def inspect(connection: sqlite3.Connection, path: Path) -> int:
                 path=path,
             )
         return 0
-    version: int | None = connection.execute("select max(version) from perdure_schema").fetchone()[0]
-    if version is None:
-        raise StoreBroken(f"{path} has lost the version of its schema; restore it from a backup", path=path)
+    version: object = connection.execute("select max(version) from perdure_schema").fetchone()[0]
+    if type(version) is not int or version < 1:
+        raise StoreBroken(
+            f"{path} has lost the version of its schema: perdure_schema.version is {version!r:.80}; restore the file"
+            " from a backup",
+            path=path,
+        )
     if version > SCHEMA_VERSION:
         raise SchemaTooNew(
             f"{path} has schema version {version}, and this Perdure knows versions up to {SCHEMA_VERSION}; upgrade"
@@ -51,6 +56,15 @@ def inspect(connection: sqlite3.Connection, path: Path) -> int:
             known=SCHEMA_VERSION,
         )
     return version
+
+
+def lacking(connection: sqlite3.Connection) -> list[str]:
+    """The tables that a file of the newest version needs and lacks; writes nothing."""
+    names = "select name from sqlite_master where type = 'table'"
+    found = {name for (name,) in connection.execute(names)}
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
+        migrate(model, Path(":memory:"))
+        return [name for (name,) in model.execute(names) if name not in found]
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:

@@ -2,6 +2,8 @@
 
 They run in the writer's thread, one after the other and between commits, on a connection of their own. The transaction
 takes the writer's lock at its beginning, so nobody can take the run away before its end.
+
+A step that fails because of the file (the disk is full, it cannot be read) has not failed: that error is the store's.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from perdure.errors import CommitConflict, Misuse
 from perdure.kernel.records import Staged
 from perdure.ports import StepPlace
 from perdure.storage.sqlite.commit import check_fence
+from perdure.storage.sqlite.faults import is_of_the_file
 from perdure.storage.sqlite.queries import QUERIES
 from perdure.storage.sqlite.rows import staged_of
 from perdure.storage.sqlite.schema import OUR_TABLES
@@ -73,6 +76,27 @@ class StepCursor(sqlite3.Cursor):
     def executescript(self, _script: str, /) -> NoReturn:
         raise _refusal("executescript()", "it would commit first; execute statements one by one")
 
+    def fetchone(self) -> Any:
+        return self._fetched(super().fetchone)
+
+    def fetchmany(self, size: int | None = None) -> list[Any]:
+        found: list[Any] = self._fetched(super().fetchmany, self.arraysize if size is None else size)
+        return found
+
+    def fetchall(self) -> list[Any]:
+        found: list[Any] = self._fetched(super().fetchall)
+        return found
+
+    def __next__(self) -> Any:
+        return self._fetched(super().__next__)
+
+    def _fetched(self, fetch: Callable[..., Any], *args: Any) -> Any:
+        """Rows are read when they are asked for, so that may fail too."""
+        try:
+            return fetch(*args)
+        except sqlite3.DatabaseError as error:
+            raise self.guard.explained(error) from error
+
 
 class StepConnection:
     """The connection that a step has: sqlite3's, but for what would end the transaction. Works until the step ends."""
@@ -82,6 +106,7 @@ class StepConnection:
         self._cursors: weakref.WeakSet[StepCursor] = weakref.WeakSet()
         self._refused = ""
         self._is_over = False
+        self.fault: sqlite3.DatabaseError | None = None  # of the file, not of a statement
         self.row_factory: Any = None
 
     def cursor(self) -> StepCursor:
@@ -142,7 +167,13 @@ class StepConnection:
         """The same error, or why SQLite was told to refuse."""
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH and self._refused:
             return Misuse(self._refused)
+        if is_of_the_file(error):
+            self.fault = error
         return error
+
+    async def has_store_failed(self) -> bool:
+        """Whether the file failed under the step so far."""
+        return self.fault is not None
 
     def end(self) -> None:
         self._is_over = True
@@ -197,11 +228,15 @@ class StepTransactions:
             staged = body(guard)
             guard.check()
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the step's
-            return None, error
+            failure = error
+        else:
+            return staged, None
         finally:
             self._guard = None
             guard.end()
-        return staged, None
+        if guard.fault is not None and isinstance(failure, Exception):
+            raise guard.fault
+        return None, failure
 
     def _authorize(self, action: int, *details: str | None) -> int:
         """Statements of our own are let through."""

@@ -12,8 +12,9 @@ from msgspec.structs import asdict
 from perdure.kernel.batch import Batch
 from perdure.kernel.stock import LAP, Artifact, Record, Stock, Task
 from perdure.ports import ArtifactFilter, TaskFilter
+from perdure.storage.damage import record_of, shown_artifact, shown_task, sound
 from perdure.storage.sqlite.queries import load_queries
-from perdure.storage.sqlite.rows import Row, json_text, record_of
+from perdure.storage.sqlite.rows import Row, json_text
 from perdure.storage.sqlite.transaction import transaction
 
 QUERIES: Final = load_queries(Path(__file__).with_name("stock.sql").read_text("utf-8"))
@@ -132,18 +133,20 @@ def record(connection: sqlite3.Connection, *, kind: str, name: str, version: int
 
 def records(connection: sqlite3.Connection, *, kind: str, after: str | None, limit: int) -> list[Record]:
     wanted = {"kind": kind, "after": after, "limit": max(0, limit)}
-    return [_record_of(row) for row in connection.execute(QUERIES["records"], wanted)]
+    return sound(_record_of, connection.execute(QUERIES["records"], wanted))
 
 
 def artifact_of(row: Row) -> Artifact:
-    return record_of(Artifact, dict(zip(Artifact.__struct_fields__, row, strict=False)), row)
+    return shown_artifact(dict(zip(Artifact.__struct_fields__, row, strict=False)), row)
 
 
 def task_of(row: Row) -> Task:
-    return record_of(Task, dict(zip(Task.__struct_fields__, row, strict=True)), row)
+    """A task. One whose row is damaged has a status that says so."""
+    return shown_task(dict(zip(Task.__struct_fields__, row, strict=True)), row)
 
 
 def _record_of(row: Row) -> Record:
+    """Raises RowDamaged."""
     return record_of(Record, dict(zip(Record.__struct_fields__, row, strict=True)), row)
 
 
@@ -167,7 +170,7 @@ def claim_tasks(
         for task_id in ids:
             connection.execute(QUERIES["claim_task"], {"id": task_id, **taken})
         claimed = load_tasks(connection, ids=ids)
-        return [claimed[task_id] for task_id in ids]
+        return [claimed[task_id] for task_id in ids if claimed[task_id].status == "open"]
 
 
 def hold_task(connection: sqlite3.Connection, *, wanted: Mapping[str, Any]) -> bool:

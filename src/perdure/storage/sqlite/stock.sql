@@ -19,7 +19,7 @@ values (
     :id, :run_id, :name, :type, :form, :media_type, :size, :digest, :workflow, :step, :position, :attempt, :seq, :number,
     :state, :version, :staged_at, :published_at, :chunks, :content
 )
-on conflict (run_id, seq, number) where position = '' and number is not null and seq >= 0 do nothing
+on conflict do nothing
 
 -- name: insert_chunk
 insert or replace into artifact_chunks (artifact_id, number, run_id, data) values (:artifact_id, :number, :run_id, :data)
@@ -58,7 +58,7 @@ order by seq, position = '', coalesce(number, 0), id
 update artifacts set
     state = 'published', published_at = :at,
     version = 1 + (select coalesce(max(known.version), 0) from artifacts as known
-        where known.name = :name and known.version is not null)
+        where known.name = :name and known.version is not null and known.version < 4611686018427387904)
 where id = :id
 
 -- name: artifacts_of_run

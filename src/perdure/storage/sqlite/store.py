@@ -9,13 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perdure.errors import CommitRefused, EngineBug, Misuse, RunNotFound, StoreBroken, UnstorableValue
+from perdure.errors import CommitRefused, EngineBug, Misuse, StoreBroken, UnstorableValue
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import HandlerBook, MessageEventRow, ScopeRows
-from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Mail, PublishedValue, Run, Staged
+from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, PublishedValue, Run, Staged
 from perdure.kernel.stock import Artifact, Record, Task
 from perdure.ports import (
+    ENGINES_KEPT_US,
     ArtifactFilter,
+    Clock,
     Insertion,
     Journal,
     LoadedRun,
@@ -29,26 +31,28 @@ from perdure.ports import (
     TaskFilter,
     Transacts,
 )
+from perdure.storage.neighbours import Neighbour
 from perdure.storage.sqlite import cooperation, fleet, reading, stock
 from perdure.storage.sqlite.checkpoints import Checkpoints
-from perdure.storage.sqlite.commit import commit, plan
+from perdure.storage.sqlite.commit import Plan, commit, plan
 from perdure.storage.sqlite.connection import connect_reader, connect_steps, connect_writer
 from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
 from perdure.storage.sqlite.hints import LogWatch, Writes
 from perdure.storage.sqlite.insertion import insertion
 from perdure.storage.sqlite.listing import list_runs
 from perdure.storage.sqlite.liveness import SignsOfLife
+from perdure.storage.sqlite.losses import FileWatch
 from perdure.storage.sqlite.pace import brisk_switching
 from perdure.storage.sqlite.queries import QUERIES
 from perdure.storage.sqlite.rows import (
+    archived_of,
     audit_of,
     engine_of,
-    entry_of,
-    event_of,
     json_text,
     letter_of,
     mail_of,
     run_of,
+    shown_event_of,
     stored_run_of,
 )
 from perdure.storage.sqlite.steps import StepTransactions
@@ -65,6 +69,7 @@ class SqliteStore:
     Beside it are SQLite's own -wal and -shm files while it is open, and a lock file per living engine.
     """
 
+    clock: Clock | None = None
     poll_s = 0.5
     transacts: Transacts = "plain"
 
@@ -76,7 +81,9 @@ class SqliteStore:
         self._reader = DatabaseThread("perdure-sqlite-reader", self.path, connect_reader)
         self._steps = StepTransactions(self._connect_steps)
         self._writes = Writes()
+        self._files = FileWatch(self.path)
         self._watch: LogWatch | None = None
+        self._neighbour = Neighbour(f"sqlite {self.path}")
         self._state = "new"
 
     async def open(self) -> None:
@@ -110,32 +117,39 @@ class SqliteStore:
             self._signs.end(tidy=False)
 
     def is_surely_alive(self) -> bool:
-        return True  # However long a process is stopped, it keeps its locks.
+        return self._signs.is_any_held()  # However long a process is stopped, it keeps its locks.
+
+    def withdraw(self, engine_id: str) -> None:
+        self._signs.withdraw(engine_id)
 
     def listen(self, heard: Callable[[], object]) -> None:
         self._watch = LogWatch(self.path, heard, self._writes)
+        self._neighbour.listen(heard)
 
     def _hear_nothing(self) -> None:
+        self._neighbour.leave()
         if self._watch is not None:
             self._watch.end()
 
     async def look(self, *, engine_id: str, offers: Sequence[Offer], at: int) -> News:
+        self._files.check()
         return await self._read(partial(fleet.look, signs=self._signs, engine_id=engine_id, offers=[*offers], at=at))
 
     async def enroll(
         self, *, engine_id: str, host: str, pid: int, workflows: Sequence[tuple[str, str]], at: int
     ) -> Engine:
         row = {"id": engine_id, "host": host, "pid": pid, "workflows": [*workflows], "started_at": at}
-        return await self._write(partial(fleet.enroll, signs=self._signs, row=row))
+        return await self._write(partial(fleet.enroll, path=self.path, signs=self._signs, row=row))
 
     async def retire(self, engine_id: str) -> None:
-        await self._write(partial(fleet.retire, engine_id=engine_id))
+        await self._write(partial(fleet.retire, signs=self._signs, engine_id=engine_id))
+        self._neighbour.tell()  # Its runs are nobody's now.
 
     async def bury(self) -> builtins.list[str]:
         return await self._write(partial(fleet.bury, signs=self._signs))
 
-    async def engines(self) -> builtins.list[Engine]:
-        return [engine_of(row) for row in await self._fetch("engines", {})]
+    async def engines(self, *, living: bool = False) -> builtins.list[Engine]:
+        return [engine_of(row) for row in await self._fetch("living_engines" if living else "engines", {})]
 
     async def commit(self, batch: Batch) -> Committed:
         try:
@@ -143,7 +157,14 @@ class SqliteStore:
         except BINDING_ERRORS as error:
             raise store_fault(error, self.path) from error
         with brisk_switching:
-            return await self._write(partial(commit, planned=planned))
+            committed = await self._write(partial(self._commit, planned=planned))
+        self._neighbour.tell_of(batch, committed)
+        return committed
+
+    def _commit(self, connection: sqlite3.Connection, *, planned: Plan) -> Committed:
+        committed = commit(connection, planned)
+        self._signs.note(planned.batch.engine_id, planned.batch.number)
+        return committed
 
     def insertion(self, batch: Batch) -> Insertion:
         self._check_open()
@@ -165,6 +186,9 @@ class SqliteStore:
     ) -> builtins.list[LoadedRun]:
         return await self._write(partial(fleet.claim, engine_id=engine_id, epoch=epoch, offers=[*offers], limit=limit))
 
+    async def set_aside(self, run_id: str, hold: Hold, *, engine_id: str, at: int) -> bool:
+        return await self._write(partial(reading.set_aside, run_id=run_id, hold=hold, engine_id=engine_id, at=at))
+
     async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
         if not ids:
             return {}
@@ -178,6 +202,8 @@ class SqliteStore:
         waits = await self._read(partial(reading.ripe_waits, wanted=wanted, limit=limit))
         deadlines = [(due, run_id, True) for run_id, due in await self._fetch("ripe_deadlines", wanted)]
         found = sorted([*waits, *deadlines])[: max(0, limit)]
+        damaged = await self._fetch("damaged_waits", {"limit": max(0, limit - len(found))})
+        found += [(before - 1, run_id, False) for (run_id,) in damaged]
         return [Ripe(run_id=run_id, due_at=due, deadline=deadline) for due, run_id, deadline in found]
 
     async def sent(self, keys: Sequence[str]) -> dict[str, str]:
@@ -191,8 +217,8 @@ class SqliteStore:
     ) -> builtins.list[Event]:
         if run_id is None:
             rows = await self._fetch("queued_events", {"name": name, "limit": max(0, limit)})
-            return [event_of(row) for row in rows]
-        found = [event_of(row) for row in await self._fetch("events", {"ids": json_text([run_id])})]
+            return [shown_event_of(row) for row in rows]
+        found = [shown_event_of(row) for row in await self._fetch("events", {"ids": json_text([run_id])})]
         return [event for event in found if name in (None, event.name)][: max(0, limit)]
 
     async def letters(
@@ -209,16 +235,13 @@ class SqliteStore:
         return await self._write(partial(_purge, at=at, keys_before=keys_before, limit=limit))
 
     async def journal(self, run_id: str) -> tuple[str, builtins.list[Entry]]:
-        found = await self.journals([run_id])
-        if run_id not in found:
-            raise RunNotFound(run_id)
-        return found[run_id].input, found[run_id].entries
+        return await self._read(partial(reading.journal, run_id=run_id))
 
     async def journals(self, ids: Sequence[str]) -> dict[str, Journal]:
         return await self._read(partial(reading.journals, ids=[*ids])) if ids else {}
 
     async def archived(self, run_id: str) -> builtins.list[tuple[int, Entry]]:
-        return [(row[0], entry_of(row[1:])) for row in await self._fetch("archived", {"run_id": run_id})]
+        return [archived_of(row) for row in await self._fetch("archived", {"run_id": run_id})]
 
     async def get(self, ids: Sequence[str]) -> dict[str, StoredRun]:
         if not ids:
@@ -314,6 +337,9 @@ class SqliteStore:
     async def scopes(self, ids: Sequence[str]) -> ScopeRows:
         return await self._read(partial(cooperation.scopes, ids=[*ids])) if ids else ScopeRows()
 
+    async def events_at(self, places: Sequence[tuple[str, int]]) -> builtins.list[MessageEventRow]:
+        return await self._read(partial(cooperation.events_at, places=places))
+
     async def hierarchy(self, id: str) -> ScopeRows:
         return await self._read(partial(cooperation.hierarchy, id=id))
 
@@ -321,7 +347,9 @@ class SqliteStore:
         return await self._read(partial(cooperation.emitted, message_id=message_id))
 
     async def post(self, mail: Mail) -> int:
-        return await self._write(partial(fleet.post, mail=mail))
+        mail_id = await self._write(partial(fleet.post, mail=mail))
+        self._neighbour.tell()
+        return mail_id
 
     async def mail(self, engine_id: str, limit: int) -> builtins.list[Mail]:
         variables = {"engine_id": engine_id, "limit": max(0, limit)}
@@ -334,7 +362,7 @@ class SqliteStore:
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         self._check_open()
-        return await self._writer.run(partial(self._writes.do, work))
+        return await self._writer.run(partial(self._writes.do, partial(self._files.kept, work)))
 
     async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         self._check_open()
@@ -362,6 +390,10 @@ def _purge(connection: sqlite3.Connection, *, at: int, keys_before: int, limit: 
         if retained:
             connection.execute(QUERIES["purge_reads"], {"ids": json_text(retained)})
         before = {"before": keys_before, "limit": limit}
-        return len(gone) + sum(
-            connection.execute(QUERIES[old], before).rowcount for old in ("purge_keys", "purge_replies")
+        connection.execute(QUERIES["note_ended"], {"at": at, "limit": 10 * limit})
+        ended = {"before": at - ENGINES_KEPT_US, "limit": limit}
+        return (
+            len(gone)
+            + connection.execute(QUERIES["purge_engines"], ended).rowcount
+            + sum(connection.execute(QUERIES[old], before).rowcount for old in ("purge_keys", "purge_replies"))
         )

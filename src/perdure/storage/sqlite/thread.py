@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,19 +15,22 @@ from typing import Any, TypeVar
 
 from perdure.errors import StoreBroken, StoreError
 from perdure.storage.sqlite.checkpoints import Checkpoints
-from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
+from perdure.storage.sqlite.faults import BINDING_ERRORS, is_locked, store_fault
 
 T = TypeVar("T")
 
 _Work = Callable[[sqlite3.Connection], Any]
-_Order = tuple[_Work, asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+_Order = tuple[_Work, asyncio.AbstractEventLoop, "asyncio.Future[Any]", float]
 
 
 class DatabaseThread:
     """Does work on one connection, one piece after the other, in the order asked for.
 
-    Work is never interrupted: who stops waiting for it does not undo it. The thread is a daemon, so that a program
-    that forgets to close its store still ends. With `checkpoints`, they are made when there is nothing else to do.
+    Work is never interrupted: who stops waiting for it does not undo it. If the file is locked for too long, all work
+    that was asked for meanwhile fails with that too: else each piece would wait for the lock anew.
+
+    The thread is a daemon, so that a program that forgets to close its store still ends. With `checkpoints`, they are
+    made when there is nothing else to do.
     """
 
     def __init__(
@@ -59,7 +64,7 @@ class DatabaseThread:
             raise _closed(self._path)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._orders.put((work, loop, future))
+        self._orders.put((work, loop, future, time.monotonic()))
         return await future
 
     def keep(self, connection: sqlite3.Connection) -> None:
@@ -73,7 +78,7 @@ class DatabaseThread:
             # Not with the loop's executor: a program that closes its store at its very end has none any more.
             loop = asyncio.get_running_loop()
             closed: asyncio.Future[None] = loop.create_future()
-            self._orders.put((sqlite3.Connection.close, loop, closed))
+            self._orders.put((sqlite3.Connection.close, loop, closed, math.inf))
             self._orders.put(None)
             with suppress(StoreError):
                 await closed
@@ -87,19 +92,25 @@ class DatabaseThread:
 
     def _main(self) -> None:
         connection: sqlite3.Connection | None = None
+        locked: sqlite3.Error | None = None
+        locked_until = 0.0
         while (order := self._next(connection)) is not None:
-            work, loop, future = order
+            work, loop, future, asked_at = order
             result: object = None
             error: BaseException | None = None
             try:
                 if self._abandoned:
                     raise _closed(self._path)
+                if locked is not None and asked_at < locked_until:
+                    raise locked
                 if connection is None:
                     connection = self._connect(self._path)
-                result = work(connection)
+                result = _done(work, connection)
             except (sqlite3.Error, *BINDING_ERRORS) as fault:
                 error = store_fault(fault, self._path)
                 error.__cause__ = fault
+                if is_locked(fault) and fault is not locked:
+                    locked, locked_until = fault, time.monotonic()
             except BaseException as fault:  # noqa: BLE001 - whatever it is, it belongs to who asked
                 error = fault
             with suppress(RuntimeError):  # The loop was closed: nobody waits for the answer any more.
@@ -118,6 +129,27 @@ class DatabaseThread:
             except Empty:
                 self._checkpoints.bring_in(connection)
         return self._orders.get()
+
+
+def _done(work: _Work, connection: sqlite3.Connection) -> object:
+    """What work comes to. A text that is damaged, so that it is no UTF-8, is read as bytes: then it can be named."""
+    try:
+        return work(connection)
+    except sqlite3.OperationalError as error:
+        if "Could not decode to UTF-8" not in str(error) or connection.in_transaction:
+            raise
+    connection.text_factory = _text_or_bytes
+    try:
+        return work(connection)
+    finally:
+        connection.text_factory = str
+
+
+def _text_or_bytes(stored: bytes) -> str | bytes:
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return stored
 
 
 def _answer(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:

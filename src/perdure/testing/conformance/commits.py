@@ -10,7 +10,7 @@ import pytest
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced
 from perdure.kernel.batch import Committed, RunWrite
-from perdure.kernel.records import Mail, Outcome
+from perdure.kernel.records import Hold, Mail, Outcome
 from perdure.kernel.status import Status
 from perdure.testing.conformance.base import Author, Rules, a_run, a_wait, an_audit, an_entry, insert, update
 
@@ -49,6 +49,17 @@ async def _prepare(author: Author) -> None:
 
 
 class CommitRules(Rules):
+    async def test_what_was_decided_before_a_run_was_held_is_a_conflict_though_its_version_is_the_same(self) -> None:
+        async with self.author() as author:
+            run = a_run(version=1, revision=1)
+            await author.commit(insert(run), audit=[an_audit(seq=1)])
+            hold = Hold(kind="paused", reason="wait")
+            await author.commit(update(run, version=1, revision=2, hold=hold), audit=[an_audit(seq=2)])
+            with pytest.raises(CommitConflict) as caught:
+                await author.commit(update(run, version=1, revision=2, tags={"a": "1"}), audit=[an_audit(seq=2)])
+            assert caught.value.run_ids == {run.id}
+            assert (await author.store.load([run.id]))[run.id].run.hold == hold
+
     async def test_a_batch_is_there_after_its_commit(self) -> None:
         async with self.author() as author:
             await _prepare(author)

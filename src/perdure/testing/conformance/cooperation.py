@@ -7,9 +7,20 @@ from typing import Any
 import pytest
 
 from perdure.errors import CommitConflict, CommitRefused
-from perdure.kernel.cooperation import Cooperation, MessageEventRow, MessageRow, ReturnValueRow, origin_of
+from perdure.kernel.cooperation import (
+    Cooperation,
+    MessageEventRow,
+    MessageRow,
+    ReturnValueRow,
+    origin_of,
+    stored_version,
+)
+from perdure.kernel.records import Hold
 from perdure.kernel.status import Status
-from perdure.testing.conformance.base import Author, Rules, a_run, insert, update
+from perdure.ports import Offer
+from perdure.testing.conformance.base import Author, Rules, a_run, a_wait, insert, update
+
+MANY = 5_000
 
 
 def an_operation(run_id: str = "a", lineage: tuple[str, ...] = ("r", "a"), message: str = "m-1", **fields: Any) -> Any:
@@ -37,6 +48,78 @@ async def emit(author: Author, **parts: Any) -> None:
 
 
 class CooperationRules(Rules):
+    async def test_a_run_is_for_engines_with_its_topic(self) -> None:
+        """Also one that was stored without it."""
+        runs = {"orders": "orders", "bills": "bills", "old-orders": "", "old-bills": ""}
+        async with self.author() as author:
+            store = author.store
+            for number, (run_id, topic) in enumerate(runs.items()):
+                message = a_message(f"a message {number}", topic=run_id.removeprefix("old-"))
+                held, due = f"{run_id}-held", f"{run_id}-due"
+                hold = Hold(kind="blocked", reason="r", fingerprint="other")
+                of_topic: dict[str, Any] = {"message": message.id, "workflow_version": topic}
+                await author.commit(
+                    an_operation(run_id, ("r", run_id), **of_topic),
+                    an_operation(held, ("r", held), **of_topic, hold=hold),
+                    an_operation(due, ("r", due), **of_topic, status=Status.SUSPENDED),
+                    waits={(due, "1", 0): a_wait(due, due_at=40 + number)},
+                    cooperation=Cooperation(messages=[message]),
+                )
+            others = [
+                Offer("place-order", version, "f", model)
+                for version in ("", "orders")
+                for model in ("function", "graph")
+            ]
+            assert not (await store.look(engine_id=author.id, offers=others, at=60)).stray
+            assert await store.ripe(offers=others, before=60, limit=10) == []
+            has = [*others, Offer("place-order", "orders", "f", "operation"), Offer("other", "bills", "f", "operation")]
+            assert (await store.look(engine_id=author.id, offers=has, at=60)).stray
+            ripe = await store.ripe(offers=has, before=60, limit=10)
+            assert [one.run_id for one in ripe] == ["orders-due", "old-orders-due"]
+            claimed = await store.claim(engine_id=author.id, epoch=author.engine.epoch, offers=has, limit=10)
+            expected = ["old-orders", "old-orders-held", "orders", "orders-held"]
+            assert sorted(one.run.id for one in claimed) == expected
+            assert await store.claim(engine_id=author.id, epoch=author.engine.epoch, offers=has, limit=10) == []
+
+    async def test_a_run_that_has_begun_is_for_engines_with_its_version(self) -> None:
+        """One that has not is for all of them, also if it is running: nobody knows yet which one begins it."""
+        begun = {
+            "plain": "orders",
+            "old": "",
+            "one": stored_version("orders", "1"),
+            "two": stored_version("orders", "2"),
+        }
+        async with self.author() as author:
+            store = author.store
+            for run_id, version in {**begun, "new": "orders", "old-new": "", "taken": "orders"}.items():
+                hold = Hold(kind="blocked", reason="r", fingerprint="other")
+                message = a_message(f"of {run_id}")
+                fields: dict[str, Any] = {"message": message.id, "workflow_version": version}
+                fields |= {} if run_id.endswith("new") else {"status": Status.RUNNING}
+                events = [
+                    happened(f"r/{scope}", type="SEEN", message_id=message.id, key=f"SEEN/{scope}")
+                    for scope in (run_id, f"{run_id}-held")
+                    if run_id in begun
+                ]
+                await author.commit(
+                    an_operation(run_id, ("r", run_id), **fields),
+                    an_operation(f"{run_id}-held", ("r", f"{run_id}-held"), **fields, hold=hold),
+                    cooperation=Cooperation(messages=[message], events=events),
+                )
+            unbegun = Offer("place-order", "orders", "f", "operation", False)
+            plain = Offer("place-order", "orders", "f", "operation", True)
+            one, two = (Offer("place-order", begun[name], "f", "operation") for name in ("one", "two"))
+            for has, expected in (
+                ([one], ["one"]),
+                ([two, unbegun], ["new", "old-new", "taken", "two"]),
+                ([unbegun], []),
+                ([plain], ["old", "plain"]),
+            ):
+                assert (await store.look(engine_id=author.id, offers=has, at=60)).stray == bool(expected)
+                claimed = await store.claim(engine_id=author.id, epoch=author.engine.epoch, offers=has, limit=20)
+                both = sorted([*expected, *(f"{name}-held" for name in expected)])
+                assert sorted(one.run.id for one in claimed) == both
+
     async def test_a_message_its_events_and_its_runs_are_there_together(self) -> None:
         seen = happened(
             "r/a",
@@ -99,6 +182,12 @@ class CooperationRules(Rules):
             assert [message.id for message in found.messages] == ["m-2", "m-3"]
             assert {"b", "c"} <= {value.scope for value in found.values}
             assert "d" not in {value.scope for value in found.values}
+            top = await author.store.scopes(["r"])
+            assert [run.id for run in top.runs] == ["a"]
+            assert [(event.scope, event.seq) for event in top.events] == [("a", 1), ("r", 1)]
+            at = await author.store.events_at([("b", 2), ("c", 1), ("c", 9), ("nowhere", 1)])
+            assert sorted((event.scope, event.seq) for event in at) == [("b", 2), ("c", 1)]
+            assert await author.store.events_at([]) == []
             whole = await author.store.hierarchy("r")
             assert [run.id for run in whole.runs] == ["a", "b", "c", "d"]
             assert len(whole.events) == 11
@@ -125,6 +214,28 @@ class CooperationRules(Rules):
                 await author.commit(cooperation=again)
             assert await author.store.emitted("m-2") is None
             await author.commit(cooperation=Cooperation(events=[happened("r", 2, "CANCELLATION_REQUESTED")]))
+
+    async def test_all_rows_of_a_large_batch_are_one_commit(self) -> None:
+        """Thousands of them, which a store may send in several statements."""
+        names = [f"m-{number:05}" for number in range(MANY)]
+        messages = [a_message(name) for name in names]
+        events = [happened(seq=seq, message_id=name) for seq, name in enumerate(names, 1)]
+        value = ReturnValueRow(scope="a", variable="x", handler="place-order", value="1")
+        large: dict[str, Any] = {"messages": messages, "values": [value], "seen": [("orders", "place-order")]}
+        async with self.author() as author:
+            store, version = author.store, (await author.store.handlers()).version
+            with pytest.raises(CommitRefused):
+                await author.commit(an_operation(), cooperation=Cooperation(events=[*events, events[-1]], **large))
+            with pytest.raises(CommitConflict) as conflict:
+                await author.commit(an_operation(), cooperation=Cooperation(events=events, book=version + 1, **large))
+            assert conflict.value.book == version
+            assert await store.load(["a"]) == {}
+            assert [await store.emitted(name) for name in (names[0], names[-1])] == [None, None]
+            assert (await store.handlers()).version == version
+            await author.commit(an_operation(), cooperation=Cooperation(events=events, book=version, **large))
+            found = await store.hierarchy("r")
+            assert (found.messages, found.events, found.values) == (tuple(messages), tuple(events), (value,))
+            assert (await store.handlers()).version == version + 1
 
     async def test_there_is_one_event_for_a_message_and_a_key(self) -> None:
         async with self.author() as author:

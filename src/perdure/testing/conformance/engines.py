@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from perdure.errors import CommitRefused, Fenced, PerdureError
-from perdure.kernel.records import Engine
+from perdure.kernel.records import Engine, Hold
+from perdure.ports import ENGINES_KEPT_US
 from perdure.testing.conformance.base import Author, Rules, a_run, insert, update
 
 
@@ -109,3 +111,60 @@ class EngineRules(Rules):
         async with self.opened() as store:
             await store.retire("nobody")
             assert await store.engines() == []
+
+    async def test_an_engine_that_has_signed_off_is_forgotten_and_stays_fenced(self) -> None:
+        async with self.author("e-1") as one, self.author("e-2") as other:
+            await one.commit(insert(a_run(owner=one.id)))
+            await one.store.retire("e-1")
+            assert [engine.id for engine in await other.store.engines()] == ["e-2"]
+            assert [engine.id for engine in await other.store.engines(living=True)] == ["e-2"]
+            with pytest.raises(Fenced):
+                await one.commit(insert(a_run("late")))
+            assert await other.claim() == ["r-1"]
+            await one.store.retire("e-1")  # Once more does no harm.
+
+    async def test_the_last_engine_that_had_some_code_is_remembered(self) -> None:
+        async with self.opened() as store, self.author("e-9") as other:
+            for engine_id in ("e-1", "e-2"):
+                await store.enroll(engine_id=engine_id, host="h", pid=1, workflows=[("w", "")], at=1)
+            await store.enroll(engine_id="e-3", host="h", pid=1, workflows=[], at=1)
+            for engine_id in ("e-1", "e-2"):
+                await store.retire(engine_id)
+            assert [engine.id for engine in await other.store.engines()] == ["e-9", "e-2", "e-3"]
+
+    async def test_engines_that_died_are_forgotten_after_a_day_unless_they_own_a_run(self) -> None:
+        day = ENGINES_KEPT_US
+        async with self.author("e-1") as owner, self.author("e-2") as idle, self.author("e-3") as other:
+            await owner.commit(insert(a_run(owner="e-1")))
+            owner.store.abandon()
+            idle.store.abandon()
+            assert sorted(await other.store.bury()) == ["e-1", "e-2"]
+            for at, forgotten in ((1, 0), (day, 0), (day + 2, 1), (day + 3, 0)):
+                assert await other.store.purge(at=at, keys_before=0, limit=10) == forgotten
+            assert [(engine.id, engine.alive) for engine in await other.store.engines()] == [
+                ("e-1", False),
+                ("e-3", True),
+            ]
+            assert await other.claim() == ["r-1"]  # Who is dead and who is forgotten is the same to its runs.
+            assert await other.store.purge(at=2 * day, keys_before=0, limit=10) == 1
+
+    async def test_a_run_of_an_engine_that_nobody_knows_is_forsaken(self) -> None:
+        async with self.author("e-1") as author:
+            runs = [a_run("mine", owner="e-1"), a_run("lost", owner="gone"), a_run("free")]
+            await author.commit(*map(insert, runs))
+            loaded = await author.store.load(["mine", "lost", "free"])
+            assert {run_id for run_id, one in loaded.items() if one.forsaken} == {"lost"}
+
+    async def test_a_damaged_run_is_held_and_nobody_owns_it(self) -> None:
+        hold = Hold(kind="blocked", reason="its row is damaged", at=5)
+        async with self.author("e-1") as author, self.author("e-2") as other:
+            mine, theirs = a_run("mine", owner="e-1"), a_run("theirs", owner="e-2")
+            await author.commit(insert(mine), insert(theirs))
+            assert await author.store.set_aside("mine", hold, engine_id="e-1", at=6)
+            assert not await author.store.set_aside("mine", hold, engine_id="e-1", at=7)
+            assert not await author.store.set_aside("theirs", hold, engine_id="e-1", at=6)
+            found = await other.store.load(["mine", "theirs"])
+            assert found["mine"].run == replace(mine, owner=None, hold=hold, revision=mine.revision + 1)
+            assert found["theirs"].run == theirs
+            (row,) = await other.store.audit("mine")
+            assert (row.seq, row.became, row.cause, row.at) == (mine.revision + 1, "blocked", hold.reason, 6)

@@ -53,10 +53,43 @@ class FleetRules(Rules):
             store, epoch = author.store, author.engine.epoch
             has = [Offer("checkout", "", "f"), Offer("drawn", "", "f", "graph")]
             claimed = await store.claim(engine_id=author.id, epoch=epoch, offers=has, limit=10)
-            models = {"plain": "function", "drawn": "graph", "operation": "operation"}
+            models = {"plain": "function", "drawn": "graph"}
             assert {one.run.id: one.run.model for one in claimed} == models
             stored = await store.get(["plain", "drawn", "operation"])
-            assert {run_id: one.run.model for run_id, one in stored.items()} == models
+            assert {run_id: one.run.model for run_id, one in stored.items()} == {**models, "operation": "operation"}
+
+    async def test_a_claim_takes_no_run_of_another_kind(self) -> None:
+        async with self.author() as author:
+            due = {("asleep", "1", 0): a_wait("asleep", due_at=40)}
+            late = a_run("asleep", status=Status.SUSPENDED, claim=1, deadline=50)
+            hold = Hold(kind="blocked", reason="r", fingerprint="other")
+            await author.commit(insert(a_run("begun", claim=1)), insert(late), waits=due)
+            await author.commit(insert(a_run("held", claim=1, hold=hold)), insert(a_run("drawn", model="graph")))
+            called = a_run("called", claim=1, bond="called", origin="m-1 root/m-1")
+            await author.commit(insert(called))
+            store, epoch = author.store, author.engine.epoch
+            graph = [Offer("checkout", "", "f", "graph")]
+            assert not await store.ripe(offers=graph, before=60, limit=10)
+            claimed = await store.claim(engine_id=author.id, epoch=epoch, offers=graph, limit=10)
+            assert [one.run.id for one in claimed] == ["drawn"]
+            function = [Offer("checkout", "", "f")]
+            ripe = await store.ripe(offers=function, before=60, limit=10)
+            assert {one.run_id for one in ripe} == {"asleep"}
+            claimed = await store.claim(engine_id=author.id, epoch=epoch, offers=function, limit=10)
+            assert sorted(one.run.id for one in claimed) == ["begun", "called", "held"]
+            assert {one.run.model for one in claimed} == {"function"}
+
+    async def test_a_claim_takes_a_run_that_has_continued_as_another_kind(self) -> None:
+        async with self.author() as author:
+            await author.commit(insert(a_run("to a graph", claim=3, origin="before 5d41 #2")))
+            await author.commit(insert(a_run("to a function", claim=3, model="graph", origin="before 5d41 #2")))
+            store, epoch = author.store, author.engine.epoch
+            has = [Offer("checkout", "", "f", "graph")]
+            claimed = await store.claim(engine_id=author.id, epoch=epoch, offers=has, limit=1)
+            assert [one.run.model for one in claimed] == ["graph"]
+            claimed += await store.claim(engine_id=author.id, epoch=epoch, offers=[Offer("checkout", "", "f")], limit=1)
+            stored = await store.get([one.run.id for one in claimed])
+            assert [stored[one.run.id].run.model for one in claimed] == ["graph", "function"]
 
     async def test_who_looks_finds_nothing_where_there_is_nothing_to_do(self) -> None:
         async with self.author("e-1") as one, self.author("e-2") as other:
@@ -83,6 +116,26 @@ class FleetRules(Rules):
             assert await _look(one) == News()
             await other.store.post(_mail("unknown"))
             assert (await _look(one), await _look(other)) == (News(mail=True), News(mail=True))
+
+    async def test_an_engine_that_gives_its_sign_of_life_up_is_dead_and_another_can_come(self) -> None:
+        async with self.author("e-1") as one, self.author("e-2") as other:
+            await one.commit(insert(a_run(owner="e-1")))
+            assert one.store.is_surely_alive()
+            one.store.withdraw("e-1")
+            one.store.withdraw("e-1")
+            assert not one.store.is_surely_alive()
+            while not (await _look(other)).dead:  # noqa: ASYNC110 - a server learns of it a little later
+                await asyncio.sleep(0.01)
+            assert await other.store.bury() == ["e-1"]
+            epoch = other.engine.epoch
+            (claimed,) = await other.store.claim(engine_id="e-2", epoch=epoch, offers=offers(**CHECKOUT), limit=10)
+            assert (claimed.run.owner, claimed.orphaned) == ("e-2", True)
+            await one.store.enroll(engine_id="e-3", host="h", pid=1, workflows=[], at=1)
+            assert one.store.is_surely_alive()
+            assert [(engine.id, engine.alive) for engine in await other.store.engines()] == [
+                ("e-1", False), ("e-2", True), ("e-3", True),
+            ]  # fmt: skip
+            assert await other.store.bury() == []
 
     async def test_who_looks_finds_the_dead_and_what_they_leave(self) -> None:
         async with self.author("e-1") as one, self.author("e-2") as other:

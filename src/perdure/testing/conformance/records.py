@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
 import pytest
 
-from perdure.errors import CommitConflict, RunNotFound
+from perdure.errors import CommitConflict, PerdureError, RunNotFound
 from perdure.kernel.records import Hold, Outcome
 from perdure.kernel.status import Status
-from perdure.ports import Journal
+from perdure.ports import ArtifactFilter, Journal, RunFilter, TaskFilter
 from perdure.testing.conformance.base import Rules, a_run, a_wait, an_audit, an_entry, insert, update
 
 ODD_TEXTS = [
@@ -70,6 +74,27 @@ class RecordRules(Rules):
             stored = (await author.store.get(["r-1", "unknown"]))["r-1"]
             assert (stored.run, stored.input, stored.outcome) == (run, "3", outcome)
             assert (await author.store.load(["r-1"]))["r-1"].run == run
+
+    async def test_a_read_that_asks_for_what_no_store_can_hold_leaves_the_store_fit_to_write(self) -> None:
+        async with self.author() as author:
+            store: Any = author.store
+            reads: list[Callable[[], Awaitable[Any]]] = [
+                lambda: store.record("k", "n", 2**63),
+                lambda: store.tasks(TaskFilter(after="\ud800")),
+                lambda: store.artifacts(ArtifactFilter(name="\ud800")),
+                lambda: store.events(name=5),
+                lambda: store.letters(after="nul\0"),
+                lambda: store.list(RunFilter(workflow="\ud800")),
+                lambda: store.load(["\ud800"]),
+                lambda: store.stream("r", "s", after=2**64, limit=1),
+            ]
+            for read in reads:
+                with suppress(PerdureError, UnicodeEncodeError):
+                    await read()
+                assert await author.store.list(RunFilter()) == []
+            await author.commit(insert(a_run("after")))
+            assert set(await author.store.get(["after"])) == {"after"}
+            assert [run.id for run in await author.store.list(RunFilter())] == ["after"]
 
     async def test_many_runs_by_id_in_one_query(self) -> None:
         async with self.author() as author:
@@ -168,6 +193,24 @@ class RecordRules(Rules):
             assert await author.store.archived("r-1") == [(1, first[8]), (1, first[9]), *aside]
             assert (await author.store.journal("r-2"))[1] == [an_entry("r-2", 9)]
             assert await author.store.archived("r-2") == []
+
+    async def test_digests_come_back_from_the_journal_and_from_what_is_set_aside(self) -> None:
+        entries = [
+            an_entry(seq=1, digest="0d4cbb29"),
+            an_entry(seq=2, digest="large", value=LARGE),
+            an_entry(seq=3, digest="00000003", failure="{}", attempts=3),
+            an_entry(seq=4, digest="00000004", kind="child"),
+            an_entry(seq=5),
+        ]
+        async with self.author() as author:
+            await author.commit(insert(a_run()), insert(a_run("r-2")), journal=entries[:2])
+            waits = {("r-1", "9", 0): a_wait(position="9", kind="run", target="r-2", due_at=None, details="0d4cbb29")}
+            await author.commit(journal=entries[2:], waits=waits)  # Which is matched with ends of runs.
+            assert (await author.store.journal("r-1"))[1] == entries
+            assert [wait.details for wait in (await author.store.load(["r-1"]))["r-1"].waits] == ["0d4cbb29"]
+            await author.commit(archive=[("r-1", 2, 1)], journal=[an_entry(seq=2, digest="new")])
+            assert (await author.store.journal("r-1"))[1] == [entries[0], an_entry(seq=2, digest="new")]
+            assert await author.store.archived("r-1") == [(1, entry) for entry in entries[1:]]
 
     async def test_waits_are_put_replaced_dropped_and_cleared(self) -> None:
         async with self.author() as author:

@@ -188,6 +188,32 @@ class StagingRules(Rules):
                     await author.store.transact(place, notes.body(place, "insert into notes values (7)"))
             assert await notes.numbers() == []
 
+    async def test_a_body_of_a_run_that_is_not_the_engines_any_more_never_begins(self) -> None:
+        async with self.author("e-1") as first, self.author("e-2") as second:
+            if first.store.transacts == "no":
+                return
+            begun: list[str] = []
+
+            def plain(_: Any) -> Staged:
+                begun.append("plain")
+                raise Failed
+
+            async def awaited(_: Any) -> Staged:
+                begun.append("awaited")
+                raise Failed
+
+            body = plain if first.store.transacts == "plain" else awaited
+            run = await self._began(first)
+            gone = await self._began(first, "gone")
+            await first.commit(ended(gone))
+            for place in (place_of(first, run, claim=2), place_of(first, gone), place_of(second, run)):
+                with pytest.raises(CommitConflict):
+                    await first.store.transact(place, body)
+            await second.store.retire(first.id)
+            with pytest.raises(Fenced):
+                await first.store.transact(place_of(first, run), body)
+            assert begun == []
+
     async def test_a_dead_engine_commits_no_step(self) -> None:
         async with self.author("e-1") as first, self.author("e-2") as second:
             if first.store.transacts == "no":

@@ -126,6 +126,23 @@ class WaitRules(Rules):
             ]
             assert await author.store.ripe(offers=offers(**CHECKOUT), before=999, limit=1) == found[:1]
 
+    async def test_deadlines_of_held_runs_are_told_whoever_has_their_code(self) -> None:
+        async with self.author() as author:
+            fields = {"deadline": 200, "hold": Hold(kind="blocked", reason="r"), "workflow": "other"}
+            await self._suspended(author, "held", 100, **fields)
+            await author.commit(insert(a_run("undoing", status=Status.ROLLING_BACK, **fields)))
+            operation = a_run("operation", status=Status.ROLLING_BACK, model="operation", **fields | {"deadline": 300})
+            await author.commit(insert(operation))
+            found = await author.store.ripe(offers=offers(**CHECKOUT), before=999, limit=10)
+            assert found == [
+                Ripe(run_id="held", due_at=200, deadline=True),
+                Ripe(run_id="operation", due_at=300, deadline=True),
+            ]
+            news = await author.store.look(engine_id=author.id, offers=offers(**CHECKOUT), at=200)
+            assert news.stray
+            news = await author.store.look(engine_id=author.id, offers=offers(**CHECKOUT), at=199)
+            assert not news.stray
+
     async def test_runs_of_an_engine_that_died_are_due_as_well(self) -> None:
         async with self.author("e-1") as dead, self.opened() as store:
             await self._suspended(dead, "r-1", 100, owner="e-1")

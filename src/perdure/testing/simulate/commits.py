@@ -13,8 +13,9 @@ from typing import Any
 from perdure.errors import StoreBusy
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
 from perdure.kernel.matching import Question, Settlement, settle
+from perdure.kernel.pieces import at_once
 from perdure.kernel.records import Mail, Wait
-from perdure.storage.memory_commit import check_rows, check_runs, has_landed, write_batch
+from perdure.storage.memory_commit import check_rows, check_runs, check_values, has_landed, write_batch
 from perdure.storage.memory_database import MemoryDatabase
 from perdure.storage.memory_events import Answers, EventTables
 from perdure.testing.simulate.network import Fate
@@ -53,6 +54,7 @@ class Commit:
         settlement = await self._match()
         await self._lock_winners(settlement)
         await transaction.statement()
+        at_once(check_values(batch))
         check_rows(self._memory, batch)
         if fate in ("busy", "unknown_lost"):
             raise StoreBusy("the connection was lost before the commit, as drawn by lot")
@@ -104,7 +106,7 @@ class Commit:
         batch = self._batch
         over = {*batch.waits_cleared, *batch.hops}
         for run_id, position in [*batch.waits_dropped, *((run_id, None) for run_id in over)]:
-            for wait in self._memory.tables.waits.get(run_id, {}).values():
+            for wait in self._memory.tables.waits_of(run_id):
                 if position in (None, wait.position):
                     yield wait
 
@@ -130,7 +132,7 @@ class Commit:
         won = sorted({(one.run_id, one.position) for one in settlement.found.won} - put)
         await transaction.lock([("wait", f"{run_id}/{position}") for run_id, position in won], exclusive=True)
         for run_id, position in won:
-            group = [wait for wait in memory.tables.waits.get(run_id, {}).values() if wait.position == position]
+            group = [*memory.tables.waits.get(run_id, {}).get(position, {}).values()]
             if not group or any(wait.due_at == 0 for wait in group):
                 raise StoreBusy("a position was won or left meanwhile; the batch may be sent again")
         winners = winners_elsewhere(batch, settlement.found)

@@ -23,7 +23,7 @@ from perdure.models.cooperation.events import EventType, MessageEvent, State, st
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
 from perdure.models.functions.compensation import compensate
 from perdure.models.functions.define import step, workflow
-from perdure.ports import PlainCodec
+from perdure.ports import PlainCodec, new_id
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing.invariants import check_store
 from perdure.testing.readiness import assert_readiness_agrees
@@ -191,7 +191,7 @@ class _Scenario:
         """Wait until all have been told of handlers: what was asked for in bad weather may still take long."""
         store = MemoryStore(self.simulation.database.memory)
         await store.open()
-        book = Book(store)
+        book = Book(store, new_id)
         for _ in range(_TOLD_WITHIN_S):
             await asyncio.sleep(1)
             await book.load(again=True)
@@ -300,9 +300,9 @@ class _Scenario:
         now = self.simulation.clock.now()
         await assert_readiness_agrees(store, OPERATIONS.values(), now=now)
         await check_store(store, now=now)
-        book = Book(store)
+        book = Book(store, new_id)
         await book.load()
-        wrong = [f"not all know of {name} on {topic}" for topic, name in sorted(book.untold)]
+        wrong = [f"not all know of {name} on {topic}" for topic, name, _ in sorted(book.untold)]
         for message_id, root in self.roots.items():
             emitted = await store.emitted(message_id)
             if emitted is None:

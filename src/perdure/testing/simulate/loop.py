@@ -237,5 +237,11 @@ class SimulatedClock:
     def now(self) -> int:
         return EPOCH_US + self._loop.now_us
 
+    def monotonic(self) -> int:
+        return self._loop.now_us
+
     def call_at(self, when: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
         return self._loop.call_later((when - self.now()) / 1_000_000, callback)
+
+    def call_after(self, delay: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay / 1_000_000, callback)

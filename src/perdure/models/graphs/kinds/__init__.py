@@ -6,6 +6,8 @@ from perdure.models.graphs.kinds.base import KINDS, Kind
 from perdure.models.graphs.kinds.function import Function, add_kind
 from perdure.models.graphs.kinds.http import Http
 from perdure.models.graphs.kinds.llm import Llm
+from perdure.models.graphs.kinds.mcp import Mcp
+from perdure.models.graphs.kinds.metric import Metric
 from perdure.models.graphs.kinds.plain import Set, Terminate
 from perdure.models.graphs.kinds.tasks import Human, Remote
 from perdure.models.graphs.kinds.waiting import Timer, Wait
@@ -21,6 +23,8 @@ __all__ = [
     "Human",
     "Kind",
     "Llm",
+    "Mcp",
+    "Metric",
     "Remote",
     "Set",
     "Terminate",

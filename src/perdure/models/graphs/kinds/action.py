@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Coroutine
 from functools import reduce
 from operator import or_
@@ -14,6 +13,7 @@ from msgspec import Meta
 from perdure.errors import InvalidDefinition
 from perdure.models.functions.define import Step, Workflow
 from perdure.models.graphs.kinds.base import KINDS, Done, Ended, Kind, Preparing, Task, Work, kind
+from perdure.models.graphs.kinds.mcp import Mcp
 from perdure.models.graphs.kinds.recorded import Kept, reading
 from perdure.models.graphs.records import Found
 from perdure.models.graphs.scopes import View
@@ -72,6 +72,8 @@ class ActionWork:
             spec: Kind = msgspec.convert(body, known)
         except msgspec.ValidationError as error:
             raise InvalidDefinition(f"{about.place}: {error}") from error
+        if isinstance(spec, Mcp) and spec.command:
+            raise about.wrong("command", "an action starts no program; name the server's url")
         plain = type(self._spec)(action=self._spec.action)
         for field in ("output", "on_error", "otherwise"):
             if getattr(spec, field) != getattr(plain, field):
@@ -91,17 +93,10 @@ class ActionWork:
 
 
 def _known(reference: str, place: str, about: Preparing) -> Any:
-    """A step or a workflow that is here already. A record may come from whoever may write records, so nothing is
-    imported for it, and no other function is called."""
-    if about.knows(reference):
-        return about.resolve(reference, "action")
-    module, _, name = reference.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, Step | Workflow):
-        raise InvalidDefinition(
-            f"{place}: {reference!r} is no step or workflow that is imported here; an action calls nothing else, but "
-            "what is handed in by name"
-        )
-    return found
+    """A step, a workflow or a class of exceptions that is here already, or what was handed in. Raises
+    InvalidDefinition."""
+    found = about.look_up(reference, place)
+    is_exception = isinstance(found, type) and issubclass(found, BaseException)
+    if isinstance(found, Step | Workflow) or is_exception or about.knows(reference):
+        return found
+    raise InvalidDefinition(f"{place}: {reference!r} is no step or workflow, and an action calls nothing else")

@@ -5,12 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from perdure.errors import InvalidArguments, UnstorableValue
 from perdure.models.functions.checks import checked_text
 from perdure.models.functions.publishing import said
-from perdure.models.functions.staging import draft_of, stage_post
+from perdure.models.functions.staging import Draft, draft_of, stage_post
 from perdure.models.graphs.kinds.base import Done, Kind, Preparing, Task, kind
+from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.templates import text_of
+from perdure.ports import derived_id
+
+
+def stage_in(task: Task, draft: Draft, by: str) -> None:
+    """Stage an artifact of a graph's run. Its id follows from the run and from what was staged before, so that every
+    replay has the same: from now on expressions see it as `artifacts.<name>`, in all branches."""
+    root = task.view.scope.root
+    count: int = root.find("staged", "count", 0) + 1
+    artifact_id = derived_id(task.loop.now(), f"{task.loop.run_id}/{count}")
+    said(task.loop, stage_post(replace(draft, id=artifact_id), by))
+    noted(root, {draft.name: artifact_id})
+
+
+def noted(root: Scope, staged: Mapping[str, str]) -> None:
+    """Have expressions see what was staged: ids by name, in all branches."""
+    root.put("staged", "count", root.find("staged", "count", 0) + len(staged))
+    for name, artifact_id in staged.items():
+        root.put("artifacts", name, artifact_id)
 
 
 @kind
@@ -67,7 +88,7 @@ class ArtifactWork:
             draft = draft_of(name, value, self._type, self._media_type, task.loop.payload_max)
         except (InvalidArguments, UnstorableValue) as error:
             raise InvalidArguments(f"{task.place}: {error}") from error
-        said(task.loop, stage_post(draft, self._by))
+        stage_in(task, draft, self._by)
         return Done(
             {
                 "name": draft.name,

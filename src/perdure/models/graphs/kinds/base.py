@@ -9,17 +9,20 @@ A coroutine asks for what it waits for itself: it may be ended before it has beg
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine
-from datetime import timedelta
+import builtins
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
+from perdure import errors
 from perdure.errors import GraphFailed, GraphTimedOut, InvalidDefinition
 from perdure.kernel.retry import Retry
+from perdure.models.functions.context import timed_out
 from perdure.models.functions.loop import WorkflowLoop
+from perdure.models.functions.staging import read_result
 from perdure.models.functions.values import Reader, Signature
 from perdure.models.graphs.expressions import ROOTS, Expression, ValueMap
 from perdure.models.graphs.records import Pins
@@ -82,12 +85,12 @@ class Preparing:
         self.input_fields = input_fields  # the fields of the run's input, if they are known
         self.expressions: list[Expression] = []
         self.knows = knows  # whether something was handed in under this name
-        self._resolve = resolve
+        self.look_up = resolve  # what a reference stands for, at a place
 
     def resolve(self, reference: str, field: str) -> Any:
         """What a reference (`package.module:name`, or a name that was handed in) stands for. Raises
         InvalidDefinition."""
-        return self._resolve(reference, f"{self.place}, {field}")
+        return self.look_up(reference, f"{self.place}, {field}")
 
     def expression(self, source: str, field: str) -> Expression:
         """Raises InvalidDefinition."""
@@ -117,7 +120,7 @@ class Preparing:
         return Preparing(
             self.graph,
             self.node,
-            resolve=self._resolve,
+            resolve=self.look_up,
             knows=self.knows,
             input_fields=self.input_fields,
             place=place or self.place,
@@ -144,8 +147,9 @@ class Kind(Spec, frozen=True, kw_only=True, tag_field="kind"):
         """What the node does. Raises InvalidDefinition, with the place."""
         raise NotImplementedError
 
-    def policy(self, otherwise: Retry) -> Retry:
-        return otherwise if self.retry is None else retry_of(self.retry)
+    def policy(self, otherwise: Retry, about: Preparing) -> Retry:
+        """The node's own policy, or else that of its step. Raises InvalidDefinition."""
+        return otherwise if self.retry is None else retry_of(self.retry, about)
 
     def refuse(self, about: Preparing, *fields: Literal["input", "retry", "timeout"]) -> None:
         """Some kinds have no use for some of these."""
@@ -170,14 +174,44 @@ def kind(cls: K) -> K:
     return cls
 
 
-def retry_of(spec: RetrySpec) -> Retry:
-    return Retry(
-        attempts=spec.attempts,
-        initial=timedelta(seconds=spec.initial),
-        maximum=timedelta(seconds=spec.maximum),
-        multiplier=spec.multiplier,
-        jitter=spec.jitter,
-    )
+def retry_of(spec: RetrySpec, about: Preparing) -> Retry:
+    """The policy of a definition. Raises InvalidDefinition, with the place."""
+    retry_on = _exceptions(spec.retry_on, about, "retry.retry_on")
+    give_up_on = _exceptions(spec.give_up_on, about, "retry.give_up_on")
+    # A maximum that nobody gave is no limit to what somebody gave.
+    is_given = spec.maximum != RetrySpec().maximum
+    try:
+        return Retry(
+            attempts=spec.attempts,
+            initial=min(spec.initial, spec.maximum) if is_given else spec.initial,
+            maximum=spec.maximum if is_given else None,
+            multiplier=spec.multiplier,
+            jitter=spec.jitter,
+            backoff=spec.backoff,
+            retry_on=retry_on or (Exception,),
+            give_up_on=give_up_on,
+        )
+    except InvalidDefinition as error:
+        raise about.wrong("retry", str(error)) from error
+
+
+def _exceptions(references: Sequence[str], about: Preparing, field: str) -> tuple[type[BaseException], ...]:
+    found: list[type[BaseException]] = []
+    for number, reference in enumerate(references):
+        place = f"{field}[{number}]"
+        one = plain_exception(reference)
+        if one is None:
+            one = about.resolve(reference, place)
+        if not isinstance(one, type) or not issubclass(one, BaseException):
+            raise about.wrong(place, f"{reference!r} is no class of exceptions but {one!r:.80}")
+        found.append(one)
+    return tuple(found)
+
+
+def plain_exception(name: str) -> Any:
+    """The class of exceptions, of Python's or of Perdure's own, that a bare name stands for; None if there is none."""
+    found = getattr(builtins, name, None) or getattr(errors, name, None)
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None
 
 
 class PlainReader(Reader):
@@ -193,15 +227,35 @@ class PlainReader(Reader):
         return msgspec.json.decode(text)
 
 
+class StepResultReader(PlainReader):
+    """The same of a step's result, as a Brought if that tells what the step has staged."""
+
+    __slots__ = ()
+
+    def read(self, text: str, what: str) -> Any:
+        plain, staged = read_result(text)
+        value = super().read(plain, what)
+        return value if plain is text else Brought(value, staged)
+
+
+class Brought(msgspec.Struct, frozen=True):
+    """What a node gives, and the ids of the artifacts that its step has staged, by name."""
+
+    value: Any
+    staged: dict[str, str]
+
+
 class PlainResult(Signature):
     """A signature whose results are given in JSON's own types, as all values in a graph's context are."""
+
+    tells_staged = True
 
     def __init__(self, inner: Signature) -> None:
         self.__dict__.update({name: value for name, value in vars(inner).items() if name != "result"})
 
     @cached_property
     def result(self) -> Reader:
-        return PlainReader(self._resolve()[0])
+        return StepResultReader(self._resolve()[0])
 
 
 async def within(seconds: float | None, place: str, awaited: Awaitable[Any]) -> Any:
@@ -214,5 +268,6 @@ async def within(seconds: float | None, place: str, awaited: Awaitable[Any]) -> 
             return await awaited
     except TimeoutError:
         if timer.expired():
-            raise GraphTimedOut(f"{place} took longer than its timeout of {seconds:g} s", place=place) from None
+            late = GraphTimedOut(f"{place} took longer than its timeout of {seconds:g} s", place=place)
+            raise timed_out(late) from None
         raise

@@ -86,7 +86,7 @@ class StepWork:
         self._step: Step[Any, Any] = Step(
             step.function,
             name=about.node,
-            retry=spec.policy(step.retry),
+            retry=spec.policy(step.retry, about),
             timeout=step.timeout_s,
             total_timeout=step.total_timeout_s if spec.timeout is None else spec.timeout,
             heartbeat_timeout=step.heartbeat_timeout_s,

@@ -12,6 +12,7 @@ from perdure.models.functions.context import current_step
 from perdure.models.functions.define import step
 from perdure.models.graphs.kinds.base import Kind, Preparing, kind
 from perdure.models.graphs.kinds.function import StepWork
+from perdure.models.graphs.network import ENCODINGS, AnswerTooLarge, guard, read_bounded
 from perdure.models.graphs.secrets import secret, veiled
 from perdure.models.graphs.spec import Name
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S: Final = 60.0
 _SHOWN_CHARS: Final = 500
+_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 
 Header = Annotated[str, Meta(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 
@@ -85,24 +87,39 @@ async def _request(
     import httpx
 
     about = f"{method} {url}"
-    hidden = {name: await secret(found, f"header {name!r} of {about}") for name, found in secret_names.items()}
+    hidden = {name: await secret(found, f"header {name!r} of {about}", url) for name, found in secret_names.items()}
     keys = list(hidden.values())
     if bearer is not None:
-        keys.append(await secret(bearer, about))
+        keys.append(await secret(bearer, about, url))
         hidden["Authorization"] = f"Bearer {keys[-1]}"
-    headers = {"Idempotency-Key": current_step().idempotency_key, **headers, **hidden}
+    headers = {"Idempotency-Key": current_step().idempotency_key, "Accept-Encoding": ENCODINGS, **headers, **hidden}
     # None of httpx's errors becomes a cause: they refer to the request, and so to the secrets.
     try:
         if httpx.URL(url).userinfo:
             raise Misuse("an http node's address has no user or password in it; name a secret instead")
-        async with httpx.AsyncClient(timeout=timeout_s) as client:
-            answer = await client.request(method, url, headers=headers, params=params, json=body)
+        async with (
+            guard(httpx.AsyncClient(timeout=timeout_s), url) as client,
+            client.stream(method, url, headers=headers, params=params, json=body) as answer,
+        ):
+            try:
+                content = await read_bounded(answer, _ANSWER_BYTES_MAX)
+            except AnswerTooLarge as error:
+                message = f"{about} was answered with {answer.status_code}, and the answer is not read: {error}"
+                raise HttpFailed(message, status=answer.status_code, body="") from None
     except httpx.InvalidURL as error:
         raise Misuse(f"{about}: this is no address: {error}") from None
     except httpx.HTTPError as error:
         why = f"{type(error).__name__}: {veiled(str(error), keys)}"
         raise HttpFailed(f"{about} was not answered: {why}", status=None, body="") from None
-    return _read(answer, about, accept, keys)
+    return _read(_unpacked(answer, content), about, accept, keys)
+
+
+def _unpacked(answer: httpx.Response, content: bytes) -> httpx.Response:
+    import httpx
+
+    packed = ("content-encoding", "content-length", "transfer-encoding")
+    headers = [(name, value) for name, value in answer.headers.multi_items() if name not in packed]
+    return httpx.Response(answer.status_code, headers=headers, content=content)
 
 
 def _read(answer: httpx.Response, about: str, accept: list[int], keys: list[str]) -> dict[str, Any]:

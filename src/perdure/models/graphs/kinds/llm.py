@@ -194,7 +194,7 @@ class LlmWork:
         self._step: Step[Any, Any] = Step(
             answering.answer,
             name=about.node,
-            retry=spec.policy(_RETRY),
+            retry=spec.policy(_RETRY, about),
             timeout=spec.attempt_timeout,
             total_timeout=spec.timeout,
             heartbeat_timeout=None,

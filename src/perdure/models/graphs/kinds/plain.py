@@ -30,6 +30,11 @@ class SetWork:
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values
 
+    @property
+    def targets(self) -> list[str]:
+        """Where it writes."""
+        return list(self._values)
+
     def begin(self, task: Task) -> Done:
         found = {target: value.evaluate(task.view) for target, value in self._values.items()}
         for target, value in found.items():

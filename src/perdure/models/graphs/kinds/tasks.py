@@ -11,11 +11,11 @@ from msgspec import Raw, Struct, field
 from perdure.errors import GraphTimedOut, InvalidArguments, TaskFailed, UnstorableValue
 from perdure.models.functions.assigning import ask_task, taken
 from perdure.models.functions.checks import checked_text
-from perdure.models.functions.context import TimeReached
-from perdure.models.functions.publishing import said
+from perdure.models.functions.context import TimeReached, timed_out
 from perdure.models.functions.schemas import schema_of
-from perdure.models.functions.staging import draft_of, stage_post
+from perdure.models.functions.staging import draft_of
 from perdure.models.functions.values import Reader
+from perdure.models.graphs.kinds.artifact import stage_in
 from perdure.models.graphs.kinds.base import Kind, PlainReader, Preparing, Task, kind
 from perdure.models.graphs.spec import TARGET_PATTERN, Target
 from perdure.models.graphs.templates import Text, text_of
@@ -194,7 +194,7 @@ class TaskWork:
             if self._otherwise is not None:
                 return self._otherwise.evaluate(task.view)
             message = f"{task.place}: no answer to its task in queue {queue!r} came within {self._timeout:g} s"
-            raise GraphTimedOut(message, place=task.place)
+            raise timed_out(GraphTimedOut(message, place=task.place))
         if isinstance(got, TaskFailed):
             raise got
         return got if not isinstance(got, Answer) else self._taken(task, got)
@@ -209,7 +209,7 @@ class TaskWork:
         except (InvalidArguments, UnstorableValue) as error:
             raise InvalidArguments(f"{task.place}, staged_artifacts: {error}") from error
         for draft in drafts:
-            said(task.loop, stage_post(draft, self._name))
+            stage_in(task, draft, self._name)
         for target, value in answer.context_updates.items():
             task.view.scope.write(target, value)
         return answer.result

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import field
 
 from perdure.errors import ExpressionFailed, GraphTimedOut, Misuse
-from perdure.models.functions.context import TimeReached, from_datetime, seconds_of
+from perdure.models.functions.context import TimeReached, from_datetime, seconds_of, timed_out
 from perdure.models.functions.events import NamedEvent
 from perdure.models.functions.loop import WorkflowLoop
 from perdure.models.functions.waiting import event, first, timer
@@ -100,5 +100,6 @@ class WaitWork:
         got: NamedEvent | TimeReached
         got = await (first(chosen) if self._timeout is None else first(chosen, timer(self._timeout)))
         if isinstance(got, TimeReached):
-            raise GraphTimedOut(f"{place}: no event {self._name!r} came within {self._timeout:g} s", place=place)
+            late = GraphTimedOut(f"{place}: no event {self._name!r} came within {self._timeout:g} s", place=place)
+            raise timed_out(late)
         return got.value

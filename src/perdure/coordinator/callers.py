@@ -1,0 +1,132 @@
+"""Callers from outside who wait for a store that does not answer: each is told after `patience_s`.
+
+A request may fail again and again, or hang. So callers are looked at after each failure, and once a second while a
+request is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Literal, TypeVar
+
+from perdure.coordinator.inbox import Inbox, Item
+from perdure.coordinator.patience import unavailable
+from perdure.errors import StoreError, StoreUnavailable
+
+_LOOK_EVERY_S: Final = 1.0
+
+T = TypeVar("T")
+
+Kind = Literal["read", "commit"]
+
+
+class Callers:
+    """Whose patience is at its end. Used on the loop only."""
+
+    def __init__(self, inbox: Inbox, patience_s: float) -> None:
+        self._inbox = inbox
+        self._patience_s = patience_s
+        self._batch: Sequence[Item] = ()
+        self._is_committing = False
+        self._unanswered: dict[Kind, float] = {}  # since when the store has answered no such request
+        self._failure: StoreError | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.looked: Callable[[], object] | None = None  # called whenever callers are looked at
+
+    def asking(self, kind: Kind, batch: Sequence[Item] | None = None) -> None:
+        """A request is sent to the store, for these ops if given."""
+        loop = asyncio.get_running_loop()
+        self._unanswered.setdefault(kind, loop.time())
+        self._is_committing = kind == "commit"
+        if batch is not None:
+            self._batch = batch
+        if self._timer is None:
+            self._timer = loop.call_later(_LOOK_EVERY_S, self._look)
+
+    def answered(self, kind: Kind) -> None:
+        """The store has answered. It may read and still not write: then callers go on waiting for it to write."""
+        self._unanswered.pop(kind, None)
+        if kind == "commit":
+            self._unanswered.clear()
+            self._is_committing = False
+        if not self._unanswered:
+            self._failure = None
+
+    def failed(self, error: StoreError) -> None:
+        """The store could not do it; it is asked again."""
+        self._failure = error
+        self._give_up()
+
+    def overdue(self, since: float) -> StoreUnavailable | None:
+        """What a caller is told who has waited since a time; None if it is to wait."""
+        if not self._unanswered:
+            return None
+        waited = asyncio.get_running_loop().time() - max(since, min(self._unanswered.values()))
+        return unavailable(waited, self._failure) if waited >= self._patience_s else None
+
+    async def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait, as a caller, for work of the engine itself, which has ops committed. Raises StoreUnavailable: then the
+        work is cancelled, though not the ops that it has queued."""
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        task = loop.create_task(work)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=_LOOK_EVERY_S)
+                if not task.done() and (error := self.overdue(since)) is not None:
+                    raise error
+            return task.result()
+        finally:
+            task.cancel()
+
+    def has_given_up(self) -> bool:
+        """Whether somebody has whose op is in the batch."""
+        return any(item.given_up for item in self._batch)
+
+    def doubt(self, error: StoreError) -> None:
+        """It will not be found out whether the batch was written: tell its callers so."""
+        for item in self._batch:
+            if item.outside and not item.given_up:
+                item.given_up = True
+                item.refuse(unavailable(self._waited(item), error, is_unknown=True))
+
+    def rest(self) -> None:
+        """Nobody waits any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._unanswered.clear()
+        self._batch = ()
+
+    def waiting(self, items: list[Item]) -> list[Item]:
+        """Leave out the ops of callers who have given up."""
+        if not any(item.given_up for item in items):
+            return items
+        for item in items:
+            if item.given_up:
+                self._inbox.leave()
+        return [item for item in items if not item.given_up]
+
+    def _look(self) -> None:
+        self._timer = None
+        self._give_up()
+        if self._unanswered:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look)
+
+    def _give_up(self) -> None:
+        for item in self._batch:
+            if item.outside and not item.given_up and self.overdue(item.since) is not None:
+                item.given_up = True
+                item.refuse(unavailable(self._waited(item), self._failure, is_unknown=self._is_committing))
+        for item in self._inbox.remove(lambda item: item.outside and self.overdue(item.since) is not None):
+            item.refuse(unavailable(self._waited(item), self._failure))
+            self._inbox.leave()
+        if self.looked is not None:
+            self.looked()
+
+    def _waited(self, item: Item) -> float:
+        return asyncio.get_running_loop().time() - item.since
+
+
+__all__ = ["Callers", "Kind"]

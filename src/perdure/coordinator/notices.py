@@ -1,0 +1,94 @@
+"""What people should know about: runs that are held, and a store that fails. One log line for each, and a count."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Final
+
+from msgspec import Struct, field
+
+from perdure.kernel.decision import Decision
+from perdure.kernel.ops import Advance, Cooperate
+from perdure.kernel.records import Hold, Run
+from perdure.kernel.status import Status
+
+log = logging.getLogger("perdure")
+
+_DETAILS_MAX_CHARS: Final = 2_000
+
+
+def todo(run: Run, hold: Hold) -> str:
+    """What to do about a run that is held. One that is being undone cannot be cancelled any more."""
+    is_undone = run.status in (Status.CANCELLING, Status.ROLLING_BACK)
+    or_cancel = "" if is_undone else ", or cancel it"
+    if hold.kind == "paused":
+        return f"perdure runs resume {run.id}"
+    if hold.kind == "poison":
+        return f"see what it does (perdure runs show {run.id}), then perdure runs resume {run.id}{or_cancel}"
+    if hold.fingerprint:
+        fitting = "start an engine with code that fits, and the run goes on by itself"
+        return fitting if is_undone else f"{fitting}; or cancel it: perdure runs cancel {run.id}"
+    return f"mend the cause, then perdure runs resume {run.id}{or_cancel}"
+
+
+def note_hold(decision: Decision, holds: Counter[str]) -> None:
+    """Log and count a hold that is committed. Called for every decision that has audit rows."""
+    run = decision.run
+    if run is None or (hold := run.hold) is None or decision.audit[-1].became != hold.kind:
+        return
+    holds[hold.kind] += 1
+    child = f", a child of run {run.parent_id}," if run.parent_id else ""
+    details = f"\n{hold.details[:_DETAILS_MAX_CHARS]}" if hold.details else ""
+    level = logging.INFO if hold.kind == "paused" else logging.WARNING
+    log.log(
+        level, "run %s of %r%s is held (%s): %s. What to do: %s%s",
+        run.id, run.workflow, child, hold.kind, hold.reason, todo(run, hold), details,
+    )  # fmt: skip
+
+
+def entries_of(op: Advance | Cooperate) -> str:
+    """What a run did, for people."""
+    if isinstance(op, Cooperate):
+        return ", ".join(f"{row.seq} ({row.type} {row.step or ''})" for row in op.added.events)
+    return ", ".join(f"{entry.seq} ({entry.kind} {entry.name})" for entry in op.entries) or "its end"
+
+
+class Stats(Struct, kw_only=True):
+    """What the coordinator has done so far."""
+
+    ops: int = 0
+    commits: int = 0
+    resends: int = 0
+    largest_batch: int = 0
+    holds: Counter[str] = field(default_factory=Counter)  # by kind
+    outages: Counter[str] = field(default_factory=Counter)  # of the store, by what was asked of it
+
+
+class Outage:
+    """Requests of one kind that the store fails to answer: the first failure is logged and counted as an outage, the
+    others are not, until a request succeeds. Used on the loop only."""
+
+    def __init__(self, request: str, counts: Counter[str] | None = None) -> None:
+        self.failures = 0
+        self._request = request
+        self._counts = counts
+
+    def failed(self, what: str, error: BaseException) -> None:
+        """A request failed and is repeated; `what` says which."""
+        self.failures += 1
+        if self.failures > 1:
+            log.debug("%s: %s", what, error)
+            return
+        if self._counts is not None:
+            self._counts[self._request] += 1
+        log.warning("%s: %s. What to do: check the database and the way to it (perdure doctor)", what, error)
+
+    def worked(self) -> None:
+        """A request was answered."""
+        if self.failures:
+            log.info("the store answers again (%s), after %d failures", self._request, self.failures)
+            self.failures = 0
+
+
+__all__ = ["Outage", "Stats", "entries_of", "note_hold", "todo"]

@@ -1,0 +1,171 @@
+"""How long a store that does not answer is asked again, and how often an engine starts over on one that is unfit.
+
+One rule holds for all calls of engines and clients: the store is asked again until it answers, for `patience_s` at
+most. All of that time counts, the store's own waits for locks and connections included. Then the caller gets
+StoreUnavailable. What the engine itself has to write is sent until the store takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar, cast
+
+from msgspec import Struct
+
+from perdure.coordinator.notices import Outage
+from perdure.errors import StoreBusy, StoreError, StoreMisconfigured, StoreUnavailable
+from perdure.ports import Store
+
+T = TypeVar("T")
+
+# Somebody, or time, puts these right: the same request may succeed when it is made again.
+PASSING: Final = (StoreBusy, StoreMisconfigured)
+
+ADVICE: Final = "see that the database is up and can be reached (perdure doctor), then ask again"
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """Bounds of an engine or a client, and how patient they are with their store.
+
+    After `patience_s` without an answer of the store, callers get StoreUnavailable. An engine whose store is unfit
+    (StoreMisconfigured) starts over: it drops its runs, and registers anew after a pause that doubles from
+    `restart_first_s` to `restart_max_s`. It stops for good at the next failure after `restarts_max` of them, unless it
+    was well for `restart_forget_s` in between.
+    """
+
+    inbox_max: int = 10_000
+    batch_ops_max: int = 256
+    batch_bytes_max: int = 4 * 1024 * 1024
+    resend_first_s: float = 0.01
+    resend_max_s: float = 1.0
+    patience_s: float = 30.0
+    restarts_max: int = 10
+    restart_first_s: float = 0.5
+    restart_max_s: float = 60.0
+    restart_forget_s: float = 600.0
+
+
+class Patience:
+    """Asks the store on behalf of callers. `check` raises the reason if the engine has stopped meanwhile."""
+
+    def __init__(
+        self, limits: Limits, counts: Counter[str] | None = None, check: Callable[[], object] = lambda: None
+    ) -> None:
+        self._limits = limits
+        self._check = check
+        self._outage = Outage("read", counts)
+
+    async def ask(self, request: Callable[[], Awaitable[T]], *, may_be_cut: bool = True) -> T:
+        """Make a request until the store answers it. Raises StoreUnavailable after `patience_s`, EngineStopped, and at
+        once whatever the store raises that does not pass. A request that must not be cut short is waited for."""
+        limits = self._limits
+        delay = limits.resend_first_s
+        failure: StoreError | None = None
+        patience = asyncio.timeout(limits.patience_s)
+        give_up_at = asyncio.get_running_loop().time() + limits.patience_s
+        try:
+            async with patience:
+                while True:
+                    try:
+                        if not may_be_cut:
+                            patience.reschedule(None)
+                        answer = await request()
+                    except PASSING as error:
+                        patience.reschedule(give_up_at)
+                        self._check()
+                        failure = error
+                        self._outage.failed("a request to the store is repeated", error)
+                    except StoreError:
+                        self._check()  # Why the store is gone, if it is.
+                        raise
+                    else:
+                        self._outage.worked()
+                        return answer
+                    await asyncio.sleep(delay)
+                    self._check()
+                    delay = min(delay * 2, limits.resend_max_s)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+        raise unavailable(limits.patience_s, failure) from failure
+
+
+def unavailable(waited_s: float, failure: StoreError | None, *, is_unknown: bool = False) -> StoreUnavailable:
+    """What a caller gets who waited for so long. `is_unknown` says that the request may have been done."""
+    why = f": {failure}" if failure is not None else ""
+    written = "; what was asked for may be written nevertheless" if is_unknown else ""
+    return StoreUnavailable(f"the store did not answer for {waited_s:.0f} s{why}{written}. What to do: {ADVICE}")
+
+
+class _WrappedStore:
+    """Stands for a store: each request that is awaited is handed to `ask`."""
+
+    def __init__(self, store: Store, ask: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]) -> None:
+        self._store = store
+        self._ask = ask
+
+    def __getattr__(self, name: str) -> Any:
+        request = getattr(self._store, name)
+        if name == "transact" or not inspect.iscoroutinefunction(request):
+            return request
+        ask = self._ask
+
+        async def asked(*args: Any, **options: Any) -> Any:
+            return await ask(lambda: request(*args, **options))
+
+        self.__dict__[name] = asked
+        return asked
+
+
+def patient(store: Store, patience: Patience) -> Store:
+    """The same store, for callers: each request is made again while the store does not answer. Raises StoreUnavailable
+    where the store itself raises StoreBusy or StoreMisconfigured.
+
+    A request that is given up may be done nevertheless. So this is for requests that may be made twice."""
+    return cast(Store, _WrappedStore(store, patience.ask))
+
+
+def reporting(store: Store, report: Callable[[StoreMisconfigured], object]) -> Store:
+    """The same store, for an engine's own parts: `report` is told if the store is unfit. An engine that cannot read its
+    runs must not keep them, and its parts, which try again, would never stop trying."""
+
+    async def ask(request: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await request()
+        except StoreMisconfigured as error:
+            report(error)
+            raise
+
+    return cast(Store, _WrappedStore(store, ask))
+
+
+class Restarts:
+    """How often an engine has started over in a row, and how long it waits before the next time."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._count = 0
+        self._last = 0.0
+
+    def next_pause_s(self, now: float) -> float | None:
+        """How long to wait before the engine registers anew; None if it has been tried often enough. `now` is the
+        loop's time."""
+        limits = self._limits
+        if self._count and now - self._last > limits.restart_forget_s:
+            self._count = 0
+        if self._count >= limits.restarts_max:
+            return None
+        pause_s = min(limits.restart_first_s * 2.0**self._count, limits.restart_max_s)
+        self._count += 1
+        self._last = now + pause_s
+        return pause_s
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+
+__all__ = ["ADVICE", "PASSING", "Limits", "Patience", "Restarts", "patient", "reporting", "unavailable"]

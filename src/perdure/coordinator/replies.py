@@ -1,0 +1,39 @@
+"""What a caller is told once a batch is committed, where the commit itself found something out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.coordinator.inbox import Item
+from perdure.errors import QueueFull, RunNotWaiting
+from perdure.kernel.batch import Committed
+from perdure.kernel.delivery import Delivered, FromCommit, Queued
+from perdure.kernel.ops import Send
+
+
+def answer(item: Item, reply: Any, committed: Committed) -> None:
+    """Answer a caller with the reply that was decided. Where an event went to, and whether there was room for it, only
+    the commit knows."""
+    # A second one with the same key has the fate of the first.
+    pending = committed.refused.get(reply.event_id) if isinstance(reply, (FromCommit, Queued)) else None
+    if pending is not None and isinstance(reply, FromCommit) and reply.strict:
+        message = f"nobody waits for {reply.name!r} now; leave out strict=True to have it queued"
+        item.refuse(RunNotWaiting(message, event=reply.name, run_id=""))
+    elif pending is not None:
+        name = item.op.event.name if isinstance(item.op, Send) else ""
+        item.refuse(
+            QueueFull(
+                f"{pending} events {name!r} already wait for somebody to read them, and no more may: "
+                "send fewer, let them expire sooner, or read them",
+                event=name,
+                pending=pending,
+            )
+        )
+    elif isinstance(reply, FromCommit):
+        run_ids = committed.sent.get(reply.event_id, ())
+        item.answer(Delivered(run_ids) if run_ids else Queued(reply.event_id))
+    else:
+        item.answer(reply)
+
+
+__all__ = ["answer"]

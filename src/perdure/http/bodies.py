@@ -1,0 +1,67 @@
+"""Bodies of requests, before anything is made of them: JSON that means one thing to everybody who reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Final
+
+from litestar.types import Receive
+
+from perdure.http.problems import Refused
+
+_AT_ONCE_BYTES: Final = 64 * 1024  # A larger body is looked through in a thread.
+
+
+async def checked(receive: Receive, bytes_max: int) -> Receive:
+    """Read a body of JSON, and have it received once more. Raises Refused for one that is too large, is not UTF-8, or
+    has a key twice: readers disagree about which one counts, and a proxy may have checked the other."""
+    parts: list[Any] = []
+    size = 0
+    while True:
+        message: Any = await receive()
+        parts.append(message)
+        size += len(message.get("body", b""))
+        if size > bytes_max:
+            raise Refused("body_too_large", f"the body has more than {bytes_max} bytes")
+        if message["type"] != "http.request" or not message.get("more_body"):
+            break
+    body = b"".join(part.get("body", b"") for part in parts)
+    if len(body) <= _AT_ONCE_BYTES:
+        _check(body)
+    else:
+        await asyncio.to_thread(_check, body)
+    left = iter(parts)
+
+    async def again() -> Any:
+        return next(left, None) or await receive()
+
+    return again
+
+
+def _check(body: bytes) -> None:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        raise Refused("invalid_request", "the body is not UTF-8") from None
+    try:
+        json.loads(text, object_pairs_hook=_keys, parse_int=_leave, parse_float=_leave)
+    except (ValueError, RecursionError):
+        return  # Whoever decodes it says what is wrong with it.
+
+
+def _leave(text: str) -> str:
+    return text
+
+
+def _keys(pairs: list[tuple[str, Any]]) -> None:
+    """The keys of an object. Raises Refused for one that is there twice."""
+    if len(pairs) > 1:
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise Refused("invalid_request", f"the body has the key {key!r:.80} twice in one object")
+            seen.add(key)
+
+
+__all__ = ["checked"]

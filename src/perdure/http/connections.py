@@ -1,0 +1,242 @@
+"""Connections that do not get on: how many there may be, and how long a request may take to arrive.
+
+Uvicorn waits for as long as it takes until a request's head and body are there. So a few hundred sockets that send
+nothing, or a byte now and then, would keep everybody else out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Generator
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+log = logging.getLogger("perdure.http")
+
+_SAID_EVERY_S: Final = 60.0
+_FILES_SPARE: Final = 64  # of the process's own: the store, its log, modules that are imported late
+_CONNECTIONS_MIN: Final = 16
+_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_NOISY: Final = {
+    "uvicorn.error": ("Invalid HTTP request received", "Unsupported upgrade request", "No supported WebSocket"),
+    "asyncio": ("socket.accept() out of system resource",),
+}
+
+
+class ConnectionLimits(Struct, frozen=True, kw_only=True):
+    """Bounds on the connections of a server.
+
+    `head_s` and `body_s` are how long a request's head and body may take to arrive, `write_s` how long a reader may
+    leave an answer unread, `idle_s` how long a connection is kept between requests.
+    """
+
+    connections_max: int = 500
+    backlog_max: int = 256
+    head_bytes_max: int = 64 * 1024
+    head_s: float = 10
+    body_s: float = 60
+    write_s: float = 60
+    idle_s: float = 5
+
+
+class Connections:
+    """The open connections of one server.
+
+    When there are too many, the one that has waited longest for the head of its request is closed. If there is none,
+    the new one is: those whose requests are being answered are left alone.
+    """
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self._max = min(limits.connections_max, _room_for_files())
+        self._open = 0
+        self._waiting: dict[Any, None] = {}  # for the head of a request; the oldest first
+        self._told = Rarely()
+
+    def opened(self, connection: Any) -> None:
+        self._open += 1
+        if self._open > self._max:
+            oldest = next(iter(self._waiting), connection)
+            self.refuse(oldest, f"more than {self._max} connections were open")
+        self._waiting[connection] = None
+
+    def closed(self, connection: Any) -> None:
+        self._open -= 1
+        self._waiting.pop(connection, None)
+
+    def waits(self, connection: Any, *, for_head: bool) -> None:
+        if not for_head:
+            self._waiting.pop(connection, None)
+        elif connection not in self._waiting:
+            self._waiting[connection] = None
+
+    def refuse(self, connection: Any, why: str, answer: bytes = b"") -> None:
+        self._waiting.pop(connection, None)
+        if answer:
+            connection.transport.write(answer)
+            connection.transport.close()
+        else:
+            connection.transport.abort()
+        if (count := self._told.count(why.partition(" ")[0])) is not None:
+            log.warning("%s, so a connection was closed (%d in the last minute)", why, count)
+
+
+class Rarely:
+    """Counts what happens, and tells it once a minute."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, int]] = {}  # when it was told, and how often it was not
+
+    def count(self, what: str) -> int | None:
+        """How often it has happened since it was told; None if it is not to be told again yet."""
+        now = monotonic()
+        told_at, untold = self._seen.get(what, (-_SAID_EVERY_S, 0))
+        if now - told_at < _SAID_EVERY_S:
+            self._seen[what] = (told_at, untold + 1)
+            return None
+        self._seen[what] = (now, 0)
+        return untold + 1
+
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import H11Protocol as _Protocol
+else:
+    _Protocol = object
+
+
+class _Limited(_Protocol):
+    """What is added to uvicorn's protocol, whichever it is."""
+
+    _connections: Connections
+    _timer: asyncio.TimerHandle | None = None
+    _writing: asyncio.TimerHandle | None = None
+    _phase: str = ""
+    _head_bytes: int = 0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._enter("head")
+        self._connections.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._enter("")
+        self._stop_writing()
+        self._connections.closed(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        cycle: Any = self.cycle  # None before the first request, whatever its type says
+        if cycle is None or cycle.response_complete:
+            self._enter("head")
+            self._head_bytes += len(data)
+            if self._head_bytes > self._connections.limits.head_bytes_max:
+                why = f"the head of a request was larger than {self._connections.limits.head_bytes_max} bytes"
+                self._connections.refuse(self, why, _TOO_LARGE)
+        else:
+            self._enter("body" if cycle.more_body else "answer")
+
+    def on_response_complete(self) -> None:
+        self._enter("")
+        self._connections.waits(self, for_head=True)  # It may be closed for the sake of others.
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._writing is None:
+            self._writing = self.loop.call_later(self._connections.limits.write_s, self._unread)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_writing()
+
+    def _enter(self, phase: str) -> None:
+        """Be in a phase of a request: `head` and `body` have to end in time."""
+        if phase == self._phase:
+            return
+        self._phase = phase
+        self._head_bytes = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        limits = self._connections.limits
+        if phase in ("head", "body"):
+            within_s = limits.head_s if phase == "head" else limits.body_s
+            self._timer = self.loop.call_later(within_s, self._late)
+        self._connections.waits(self, for_head=phase == "head")
+
+    def _late(self) -> None:
+        self._connections.refuse(self, f"{self._phase} of a request did not arrive in time")
+
+    def _unread(self) -> None:
+        self._connections.refuse(self, "unread answer: nothing was taken in time")
+
+    def _stop_writing(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None
+
+
+def protocol(connections: Connections) -> type[asyncio.Protocol]:
+    """Uvicorn's protocol (httptools' if that is installed, else h11's), with these limits."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Base
+    except ImportError:
+        from uvicorn.protocols.http.h11_impl import H11Protocol as Base  # type: ignore[assignment]
+    return limited(Base, connections)
+
+
+def limited(base: type[asyncio.Protocol], connections: Connections) -> type[asyncio.Protocol]:
+    """A protocol of uvicorn's, with these limits."""
+    made: type[asyncio.Protocol] = type(f"Limited{base.__name__}", (_Limited, base), {"_connections": connections})
+    return made
+
+
+class _Quieter(logging.Filter):
+    """Lets through once a minute what anybody can cause from outside as often as they like."""
+
+    def __init__(self, noise: tuple[str, ...]) -> None:
+        super().__init__()
+        self._noise = noise
+        self._told = Rarely()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        for start in self._noise:
+            if str(record.msg).startswith(start):
+                return self._told.count(start) is not None
+        return True
+
+
+@contextlib.contextmanager
+def quieter_logs() -> Generator[None]:
+    """Have what strangers can cause in the logs of uvicorn and asyncio said once a minute, not once a try."""
+    filters = {logging.getLogger(name): _Quieter(noise) for name, noise in _NOISY.items()}
+    for logger, quieter in filters.items():
+        logger.addFilter(quieter)
+    try:
+        yield
+    finally:
+        for logger, quieter in filters.items():
+            logger.removeFilter(quieter)
+
+
+def _room_for_files() -> int:
+    """How many connections the system lets this process have, with some files to spare."""
+    if sys.platform == "win32":
+        return sys.maxsize
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(_CONNECTIONS_MIN, soft - _FILES_SPARE)
+
+
+__all__ = ["ConnectionLimits", "Connections", "limited", "protocol", "quieter_logs"]

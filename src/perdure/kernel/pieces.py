@@ -1,0 +1,37 @@
+"""Work in pieces: a generator that yields between two pieces, and returns the result.
+
+Its caller lets others have their turn between the pieces. The size of a piece is a number of items. How long a piece
+takes is not measured, so the same work has the same pieces on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+Pieces = Generator[None, None, T]
+
+PIECE_ITEMS_MAX: Final = 256
+
+
+def at_once(work: Pieces[T]) -> T:
+    """Return the result of all pieces, done one after the other."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+
+def parts(items: Sequence[S]) -> Iterator[tuple[int, Sequence[S]]]:
+    """Cut items into parts of at most PIECE_ITEMS_MAX. Each part comes with the number of items before it."""
+    if len(items) <= PIECE_ITEMS_MAX:
+        if items:
+            yield 0, items
+        return
+    for start in range(0, len(items), PIECE_ITEMS_MAX):
+        yield start, items[start : start + PIECE_ITEMS_MAX]

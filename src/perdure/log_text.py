@@ -1,0 +1,59 @@
+"""What is logged, as text that steers nothing: ids, names and errors come from anybody.
+
+A line break in a run's id would begin a log line of its own, and escape sequences would reach the terminal of whoever
+reads the log. So control characters are shown as what they are.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import textwrap
+import traceback
+from typing import Final
+
+# Control characters of ASCII and of Latin 1, marks that turn the direction of writing, and half characters.
+_STEERING: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_LOGGERS: Final = ("perdure", "perdure.http", "perdure.testing")
+_NAMED: Final = {9: "\\t", 10: "\\n", 13: "\\r"}
+
+
+def tame(text: str) -> str:
+    """Return the text as one line, with everything in it visible."""
+    return _STEERING.sub(_escaped, text)
+
+
+def tame_lines(text: str) -> str:
+    """Return a text of several lines, with everything else in it visible."""
+    return "\n".join(tame(line) for line in text.splitlines())
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return _NAMED.get(code) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
+
+
+class _Tame(logging.Filter):
+    """Escapes what a record says, before any handler sees it. The lines of a traceback are indented, so that none of
+    them looks like a record of its own."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        said = record.getMessage()
+        if _STEERING.search(said) is not None:
+            record.msg, record.args = tame(said), ()
+        if record.exc_info and record.exc_info[1] is not None and record.exc_text is None:
+            lines = "".join(traceback.format_exception(record.exc_info[1])).rstrip("\n")
+            record.exc_text = textwrap.indent(tame_lines(lines), "  ")
+        return True
+
+
+_TAME: Final = _Tame()
+
+
+def tame_logs() -> None:
+    """Have Perdure's own loggers escape what they say. Calling it again changes nothing."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_TAME)
+
+
+__all__ = ["tame", "tame_lines", "tame_logs"]

@@ -1,0 +1,140 @@
+"""Which recovered runs are executing now: only these are blamed if the process dies.
+
+The commit that takes up a run of a dead engine counts a recovery against it, since its code runs at once. A run that
+then only waits (for its turn, for a thread, or for an attempt that is due within a second) is counted no longer. It is
+counted again before the next attempt begins. A run that makes progress is not looked at any more, and runs that no
+crash has interrupted never are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from perdure.kernel.ops import Count
+from perdure.kernel.records import Run
+from perdure.ports import Clock
+
+T = TypeVar("T")
+_LOOK_S: Final = 1.0  # how often a thread that waits for the loop looks whether that is in vain
+
+Request = Callable[[Count, Callable[[Any, BaseException | None], object]], None]
+
+
+class _Watched:
+    """One recovered run. `pending` is what begins once the run is counted, None if nothing waits for that."""
+
+    __slots__ = ("claim", "executing", "is_counted", "pending")
+
+    def __init__(self, claim: int) -> None:
+        self.claim = claim
+        self.is_counted = True
+        self.executing: set[object] = set()
+        self.pending: list[Callable[[], None]] | None = None
+
+
+class Blame:
+    """The recovered runs of one host that have made no progress yet."""
+
+    def __init__(self, clock: Clock, request: Request) -> None:
+        self._clock = clock
+        self._request = request
+        self._runs: dict[str, _Watched] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def __contains__(self, run_id: str) -> bool:
+        return run_id in self._runs
+
+    def watch(self, run: Run) -> None:
+        """A run comes to life. One that was never recovered, or has made progress since, is not watched."""
+        if run.recoveries:
+            self._runs[run.id] = _Watched(run.claim)
+        else:
+            self._runs.pop(run.id, None)
+
+    def forget(self, run_id: str) -> None:
+        """The run has made progress, or is closed."""
+        self._runs.pop(run_id, None)
+
+    def enter(self, run_id: str, execution: object, begin: Callable[[], None]) -> None:
+        """Call `begin` as soon as the run is counted as executing: at once, or after a commit. It is never called if
+        the run is no longer this engine's."""
+        watched = self._runs.get(run_id)
+        if watched is None:
+            begin()
+            return
+        watched.executing.add(execution)
+        if watched.pending is not None:
+            watched.pending.append(begin)
+        elif watched.is_counted:
+            begin()
+        else:
+            watched.is_counted = True
+            watched.pending = [begin]
+            self._count(run_id, watched, 1, partial(self._counted, watched, watched.pending))
+
+    def leave(self, run_id: str, execution: object) -> None:
+        """An attempt has ended. What follows it decides whether the run waits."""
+        if (watched := self._runs.get(run_id)) is not None:
+            watched.executing.discard(execution)
+
+    def rest(self, run_id: str) -> None:
+        """Something of the run waits. If nothing of it is executing, the run is counted no longer."""
+        watched = self._runs.get(run_id)
+        if watched is not None and watched.is_counted and not watched.executing:
+            watched.is_counted = False
+            watched.pending = None
+            self._count(run_id, watched, -1, lambda _counted, _error: None)
+
+    def call_in_thread(
+        self,
+        run_id: str,
+        execution: object,
+        is_current: Callable[[], bool],
+        loop: asyncio.AbstractEventLoop,
+        function: Callable[[], T],
+    ) -> T:
+        """In a thread: call a function once the run is counted as executing. Raises CancelledError, without calling it,
+        if the attempt is no longer the current one."""
+        leave: Future[None] = Future()
+
+        def give() -> None:
+            if not is_current():
+                leave.cancel()
+            elif leave.set_running_or_notify_cancel():
+                leave.set_result(None)
+
+        def ask() -> None:
+            if is_current():
+                self.enter(run_id, execution, give)
+            else:
+                leave.cancel()
+
+        with suppress(RuntimeError):  # The loop is closed.
+            loop.call_soon_threadsafe(ask)
+        while not wait((leave,), _LOOK_S).done:
+            if loop.is_closed() or not is_current():
+                leave.cancel()
+        leave.result()
+        return function()
+
+    def _count(
+        self, run_id: str, watched: _Watched, change: int, answered: Callable[[Any, BaseException | None], object]
+    ) -> None:
+        self._request(Count(run_id=run_id, at=self._clock.now(), claim=watched.claim, change=change), answered)
+
+    @staticmethod
+    def _counted(
+        watched: _Watched, pending: list[Callable[[], None]], is_counted: bool | None, error: BaseException | None
+    ) -> None:
+        if watched.pending is pending:
+            watched.pending = None
+        if is_counted and error is None:
+            for begin in pending:
+                begin()

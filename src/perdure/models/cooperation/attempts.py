@@ -1,0 +1,158 @@
+"""Attempts of an operation's code: how often it is tried and how long it may take, what is known of the attempts that
+failed, and whether another one follows.
+
+An attempt that failed leaves no rows. What is stored of the attempts is a wait at the position of the code: it stays
+there until the code has come to its end, so that a crash forgets none of them.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+from msgspec import Struct, field
+
+from perdure.errors import CommitRefused, InfrastructureFailed, InvalidDefinition, StoreBroken, StoreError
+from perdure.kernel.records import Attempt, Wait
+from perdure.kernel.records import Failure as StoredFailure
+from perdure.kernel.retry import Retry
+
+DURABLE_PAUSE_US: Final = 1_000_000
+_INFRASTRUCTURE_FIRST_US: Final = 100_000
+_INFRASTRUCTURE_MAX_US: Final = 60_000_000
+_HISTORY_MAX: Final = 100
+_MESSAGE_MAX_CHARS: Final = 1_000
+
+Duration = timedelta | float
+
+
+class Effort(Struct, frozen=True, kw_only=True):
+    """How often code is tried, and how long an attempt may take, in all and without a heartbeat."""
+
+    retry: Retry | None = None
+    timeout_s: float | None = None
+    heartbeat_timeout_s: float | None = None
+
+    @property
+    def is_timed(self) -> bool:
+        return self.timeout_s is not None or self.heartbeat_timeout_s is not None
+
+
+ONCE: Final = Effort()
+
+
+def effort(what: str, *, retry: Retry | None, timeout: Duration | None, heartbeat_timeout: Duration | None) -> Effort:
+    """Raises InvalidDefinition."""
+    if retry is None and timeout is None and heartbeat_timeout is None:
+        return ONCE
+    given: object = retry
+    if given is not None and not isinstance(given, Retry):
+        raise InvalidDefinition(f"{what}: retry is a Retry(…), not {retry!r:.80}")
+    return Effort(
+        retry=retry,
+        timeout_s=_seconds(timeout, "timeout", what),
+        heartbeat_timeout_s=_seconds(heartbeat_timeout, "heartbeat_timeout", what),
+    )
+
+
+def _seconds(duration: Duration | None, name: str, what: str) -> float | None:
+    given: object = duration
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, (timedelta, int, float)):
+        raise InvalidDefinition(f"{what}: {name} is a timedelta or a number of seconds, not {duration!r:.80}")
+    seconds = given.total_seconds() if isinstance(given, timedelta) else float(given)
+    if not 0 < seconds < timedelta.max.total_seconds():
+        raise InvalidDefinition(f"{what}: {name} must be longer than nothing, not {seconds} s")
+    return seconds
+
+
+class Attempts(Struct, kw_only=True):
+    """What is known of code at a position that has not come to its end: the attempts that failed, when the next one is
+    due, and what the newest heartbeat said (`details`, as JSON)."""
+
+    position: str
+    name: str  # of the step
+    failed: int = 0  # attempts that count against the policy
+    history: list[Attempt] = field(default_factory=list)  # the last ones
+    due_at: int = 0
+    pause_us: int = 0  # before the next one
+    since: int = 0
+    details: str | None = None
+    is_stored: bool = False
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the pause before the next attempt is long enough to be stored."""
+        return self.pause_us > DURABLE_PAUSE_US
+
+    def wait(self, run_id: str, details: str | None, *, is_pausing: bool) -> Wait:
+        """As it is stored, with the details as the codec gives them."""
+        last = self.history[-1] if self.history else None
+        failure = None
+        if last is not None:
+            stored = StoredFailure(type=last.type, message=last.message, history=self.history)
+            failure = msgspec.json.encode(stored).decode()
+        return Wait(
+            run_id=run_id,
+            position=self.position,
+            kind="retry" if is_pausing else "beat",
+            name=self.name,
+            due_at=self.due_at if is_pausing else None,
+            attempts=self.failed,
+            failure=failure,
+            since=self.since,
+            details=details,
+        )
+
+
+def read_attempts(wait: Wait, details: str | None) -> Attempts:
+    """What was stored."""
+    history = [] if wait.failure is None else list(msgspec.json.decode(wait.failure, type=StoredFailure).history)
+    return Attempts(
+        position=wait.position,
+        name=wait.name,
+        failed=wait.attempts,
+        history=history,
+        due_at=wait.due_at or 0,
+        pause_us=DURABLE_PAUSE_US + 1 if wait.kind == "retry" else 0,
+        since=wait.since,
+        details=details,
+        is_stored=True,
+    )
+
+
+def is_infrastructure(error: BaseException) -> bool:
+    """Whether an error says that the code could not do its work for now, and nothing about the work itself."""
+    if isinstance(error, InfrastructureFailed):
+        return True
+    return isinstance(error, StoreError) and not isinstance(error, (CommitRefused, StoreBroken))
+
+
+def note_failure(attempts: Attempts, policy: Retry | None, error: BaseException, now: int, random: float) -> bool:
+    """Take in that an attempt has failed; whether another one follows, at `due_at`. Raises what the policy raises.
+
+    A failure of the infrastructure does not count against the policy, and is followed by another attempt in any case.
+    """
+    if is_infrastructure(error):
+        pause = min(max(attempts.pause_us * 2, _INFRASTRUCTURE_FIRST_US), _INFRASTRUCTURE_MAX_US)
+    elif policy is not None and policy.again(attempts.failed + 1, error):
+        attempts.failed += 1
+        pause = policy.pause_us(attempts.failed, random, error)
+    else:
+        attempts.failed += 1
+        return False
+    kind = f"{type(error).__module__}:{type(error).__qualname__}".removeprefix("builtins:")
+    one = Attempt(attempts.failed, kind, _text(error)[:_MESSAGE_MAX_CHARS], now)
+    attempts.history = [*attempts.history[1 - _HISTORY_MAX :], one]
+    attempts.pause_us = pause
+    attempts.due_at = now + pause
+    return True
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error).encode(errors="backslashreplace").decode().replace("\0", "\\0")
+    except Exception:  # noqa: BLE001 - users' classes may raise anything
+        return f"<{type(error).__qualname__} whose str() failed>"

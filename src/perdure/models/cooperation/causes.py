@@ -1,0 +1,77 @@
+"""Causes that other rows have: read back, within bounds, where code or a caller is to see them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from perdure.models.cooperation.events import MessageEvent
+from perdure.models.cooperation.failures import LEVELS_MAX, Failure, within_levels
+
+READ_MAX: Final = 256  # failures that are read back for one
+_KNOWN_MAX: Final = 2_048
+
+Read = Callable[[Sequence[str]], Awaitable[Mapping[str, Failure]]]  # failures by their places
+
+
+class KnownFailures:
+    """Failures that this process has stored, by place, so that they need not be read back. The oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Failure] = OrderedDict()
+
+    def note(self, rows: Iterable[MessageEvent]) -> None:
+        """These rows are committed."""
+        for row in rows:
+            failure = row.exception
+            if failure is not None and not failure.cut and failure.place == f"{row.cooperation_lineage[-1]}/{row.seq}":
+                self._known[failure.place] = within_levels(failure)
+                if len(self._known) > _KNOWN_MAX:
+                    self._known.popitem(last=False)
+
+    def known(self, failure: Failure) -> Failure:
+        """The failure itself for a reference to it, if it is known."""
+        return self._known.get(failure.place, failure) if failure.cut else failure
+
+    def among(self, places: Iterable[str]) -> dict[str, Failure]:
+        return {place: self._known[place] for place in places if place in self._known}
+
+
+async def whole(failure: Failure, read: Read) -> Failure:
+    """The failure with its causes, at most LEVELS_MAX below each other and READ_MAX in all. In place of the rest are
+    references, each with its root cause. Nothing is read if nothing is left out. Raises what `read` raises."""
+    found: dict[str, Failure] = {}
+    wanted = [*_cut(failure, {})]
+    for _ in range(LEVELS_MAX):
+        wanted = wanted[: READ_MAX - len(found)]
+        if not wanted:
+            break
+        read_now = await read(wanted)
+        found |= read_now
+        wanted = [place for one in read_now.values() for place in _cut(one, found)]
+    return resolved(failure, found) if found else failure
+
+
+def resolved(failure: Failure, found: Mapping[str, Failure], levels: int = LEVELS_MAX) -> Failure:
+    """The failure with those references replaced that are among what was found."""
+    if failure.cut:
+        failure = found.get(failure.place, failure)
+    if levels == 0 or failure.cut:
+        return failure
+    return replace(failure, causes=tuple(resolved(cause, found, levels - 1) for cause in failure.causes))
+
+
+def _cut(failure: Failure, found: Mapping[str, Failure]) -> dict[str, None]:
+    """The places of what is left out of a failure, each once."""
+    places: dict[str, None] = {}
+    waiting = [failure]
+    while waiting:
+        one = waiting.pop()
+        if not one.cut:
+            waiting += reversed(one.causes)
+        elif one.place not in found:
+            places[one.place] = None
+    return places

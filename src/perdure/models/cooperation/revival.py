@@ -1,0 +1,88 @@
+"""Runs of operations as their rows have them: which operation a run belongs to, and the run in memory, made anew from
+what was read. A run that cannot be brought back to life is held."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from perdure.errors import EngineBug
+from perdure.kernel.records import Run
+from perdure.models.cooperation.define import Operation
+from perdure.models.cooperation.holds import Holds
+from perdure.models.cooperation.live import LiveOperation, revived
+from perdure.models.cooperation.moves import Wait
+from perdure.models.cooperation.rows import RowCodec, StoredScopes
+from perdure.models.cooperation.rules import next_move
+from perdure.models.cooperation.versions import Operations, lacking
+from perdure.ports import Clock, Store
+
+log = logging.getLogger("perdure")
+
+
+class Revival:
+    """Makes runs from their rows. Keeps none of them."""
+
+    def __init__(self, *, store: Store, clock: Clock, rows: RowCodec, operations: Operations, holds: Holds) -> None:
+        self._store = store
+        self._clock = clock
+        self._rows = rows
+        self._operations = operations
+        self._holds = holds
+
+    def revived(self, run: Run, scopes: StoredScopes, hierarchy: Any, *, is_staged: bool) -> LiveOperation | None:
+        """A run as it goes on; None if it cannot, and is held. `is_staged` says that what its code came to is
+        committed, and has not become rows."""
+        try:
+            return self._live(run, scopes, hierarchy)
+        except Exception as error:
+            log.error("run %s cannot go on", run.id, exc_info=error)
+            operation = self._operation_of(run, scopes, hierarchy)
+            self._holds.set(
+                run.id,
+                run.claim,
+                f"it cannot be brought back to life: {error!r}",
+                fingerprint=operation.fingerprint if operation is not None else "",
+                view=hierarchy.view(scopes.runs[run.id], self._clock.now()) if run.id in scopes.runs else None,
+                strategy=None if operation is None else operation.strategy,
+                is_staged=is_staged,
+            )
+            return None
+
+    async def waiting(self, runs: Sequence[Run]) -> set[str]:
+        """Of runs that nobody has in memory, those that wait for others, or for a time. Raises StoreError."""
+        scopes = self._rows.read(await self._store.scopes([run.id for run in runs]))
+        hierarchy = scopes.hierarchy()
+        found: set[str] = set()
+        for run in runs:
+            with suppress(Exception):  # What is wrong with it comes to light when it is taken up.
+                is_here = self._operation_of(run, scopes, hierarchy) is not None
+                live = self._live(run, scopes, hierarchy) if is_here else None
+                if live is not None:
+                    move = next_move(live.plan, live.view(self._clock.now()), live.progress)
+                    if isinstance(move, Wait):
+                        found.add(run.id)
+        return found
+
+    def _operation_of(self, run: Run, scopes: StoredScopes, hierarchy: Any) -> Operation[Any] | None:
+        """By the topic of its message, its name, and the version that has begun it."""
+        new = scopes.runs.get(run.id)
+        if new is None or (message := hierarchy.messages.get(new.message_id)) is None:
+            return None
+        is_begun = any(row.seq for row in hierarchy.own(new.lineage))
+        return self._operations.of(message.topic, run.workflow, run.workflow_version, is_begun=is_begun)
+
+    def _live(self, run: Run, scopes: StoredScopes, hierarchy: Any) -> LiveOperation | None:
+        if run.id not in scopes.runs:
+            raise EngineBug(f"the rows of run {run.id!r} are gone")
+        new = scopes.runs[run.id]
+        operation = self._operation_of(run, scopes, hierarchy)
+        if operation is None:
+            # Whoever has the code takes it, whatever the code's fingerprint.
+            reason = lacking(hierarchy.messages[new.message_id].topic, run.workflow, run.workflow_version)
+            self._holds.set(run.id, run.claim, reason, fingerprint="none")
+            return None
+        payload = hierarchy.messages[new.message_id].payload
+        return revived(operation, run, hierarchy.view(new, self._clock.now()), payload, scopes)

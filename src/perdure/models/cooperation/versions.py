@@ -1,0 +1,73 @@
+"""The operations that an engine has, in one or several versions of each.
+
+A handler is its topic and its name, whatever the version of its code: emitters and the book of handlers know nothing of
+versions. A run that no code has begun fits every version. The commit that begins it (SEEN) writes the version into the
+run, and from then on no other version takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from perdure.errors import DuplicateWorkflow
+from perdure.kernel.cooperation import read_version
+from perdure.models.cooperation.define import Operation
+from perdure.ports import Offer
+
+Handler = tuple[str, str]  # topic, name
+
+
+class Operations(dict[Handler, Operation[Any]]):
+    """By topic and name: the version that begins new runs, which is the one that was added last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[Handler, dict[str, Operation[Any]]] = {}
+
+    def add(self, operation: Operation[Any]) -> None:
+        """Raises DuplicateWorkflow, InvalidDefinition."""
+        versions = self._known.setdefault((operation.topic.name, operation.name), {})
+        known = versions.get(operation.version)
+        if known is operation:
+            return
+        if known is not None:
+            same = f" and version {operation.version!r}" if operation.version else ""
+            raise DuplicateWorkflow(
+                f"{known!r} and {operation!r} have the same name{same}, and handle the same topic "
+                f"{operation.topic.name!r}; give one of them another name or version, or say which to use with "
+                "Engine(workflows=[…])"
+            )
+        _ = operation.plan  # From now on it stays as it is.
+        versions[operation.version] = self[operation.topic.name, operation.name] = operation
+
+    def exact(self, topic: str, name: str, version: str) -> Operation[Any] | None:
+        return self._known.get((topic, name), {}).get(version)
+
+    def of(self, topic: str, name: str, stored: str, *, is_begun: bool) -> Operation[Any] | None:
+        """The code of a run, by what is stored as its version; None if it is not here."""
+        _, version = read_version(stored)
+        return self.exact(topic, name, version) if version or is_begun else self.get((topic, name))
+
+    def all(self) -> Iterator[Operation[Any]]:
+        """Every version of each."""
+        for versions in self._known.values():
+            yield from versions.values()
+
+    def offers(self) -> Iterator[Offer]:
+        """The code that is here, as the store wants to know it. Runs that no code has begun are offered to one version
+        only: a hold on such a run has the fingerprint of that one, and another one must not lift it in vain."""
+        for (topic, name), versions in self._known.items():
+            has_versions = any(versions)
+            for version, operation in versions.items():
+                begun = True if has_versions and not version else None
+                yield Offer(name, operation.stored_version, operation.fingerprint, "operation", begun)
+            if has_versions:
+                yield Offer(name, topic, self[topic, name].fingerprint, "operation", False)
+
+
+def lacking(topic: str, name: str, stored: str) -> str:
+    """Why an engine does not go on with a run."""
+    _, version = read_version(stored)
+    which = f"{name!r} version {version!r}" if version else repr(name)
+    return f"this engine has no operation {which} on topic {topic!r}"

@@ -1,0 +1,67 @@
+"""Which workflows the engines of a store have: for starts by name, and for steps that choose a workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from perdure.errors import InvalidArguments, UnknownWorkflow
+from perdure.kernel.cooperation import read_version
+from perdure.models.functions.define import Workflow
+from perdure.ports import Store
+
+
+class Catalogue:
+    """The workflows of all living engines: `current_step().resource(Catalogue)`."""
+
+    def __init__(self, store: Callable[[], Store], known: Mapping[tuple[str, str], Workflow[Any, Any]]) -> None:
+        """`known` are the functions and graphs of this process, by name and version."""
+        self._store = store
+        self._known = known
+
+    def model(self, name: str, version: str) -> str:
+        """The model of a workflow, "" if this process does not have it."""
+        found = self._known.get((name, version))
+        return "" if found is None else found.model
+
+    async def version(self, name: str, *, hint: str = "") -> str:
+        """The version of a workflow that the engine has that came last. Raises UnknownWorkflow, with the hint, and
+        InvalidArguments if it is an operation; StoreError."""
+        versions = await self._versions(name)
+        if not versions:
+            engines = [engine for engine in await self._store().engines() if engine.alive]
+            known = sorted({known for engine in engines for known, _ in engine.workflows})
+            raise UnknownWorkflow(
+                f"no engine that is alive has a workflow {name!r}, only: {', '.join(known) or 'none'}{hint}"
+            )
+        return versions[-1]
+
+    async def check(self, name: str, version: str) -> None:
+        """Raises UnknownWorkflow if no living engine has this version of a workflow; else as `version`."""
+        if self._known.get((name, version)) is not None:
+            return
+        await self.version(name)
+        known = sorted({*await self._versions(name)})
+        if version not in known:
+            has = ", ".join(map(repr, known))
+            raise UnknownWorkflow(f"no engine that is alive has version {version!r} of workflow {name!r}, only: {has}")
+
+    async def _versions(self, name: str) -> list[str]:
+        """The versions of a workflow that living engines have, those of the engine that came last at the end. Raises
+        InvalidArguments if all that has the name is an operation."""
+        engines = [engine for engine in await self._store().engines() if engine.alive]
+        found = [version for engine in engines for known, version in engine.workflows if known == name]
+        if not found or self._known.get((name, found[-1])) is not None:
+            return found
+        topics = {row.topic for row in (await self._store().handlers()).handlers if row.name == name}
+        # An operation is listed with its topic.
+        versions = [version for version in found if read_version(version)[0] not in topics]
+        if not versions:
+            raise InvalidArguments(
+                f"{name!r} is an operation, which is not started but handles messages: emit one on the topic "
+                f"{min(topics)!r}"
+            )
+        return versions
+
+
+__all__ = ["Catalogue"]

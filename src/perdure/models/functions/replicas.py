@@ -1,0 +1,371 @@
+"""Replicas of exceptions: instances made from a stored failure, without calling code of the exception's class.
+
+A replica is an instance of the original's own class if all of it was stored, and otherwise of a class that derives from
+both that class and StepFailed. Only an `Exception` of a module that this process has imported is made again: a stored
+row never causes an import, and never chooses a constructor to be called.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from perdure.errors import RunFailed, StepFailed
+from perdure.kernel.records import Attempt, Failure
+
+NO_FORM: Final[Any] = object()
+_FAILURE: Final = "_perdure_failure"
+_BYTES, _TEXT, _TUPLE, _DICT, _FLOAT = "$bytes", "$text", "$tuple", "$dict", "$float"
+_TAGS: Final = frozenset({_BYTES, _TEXT, _TUPLE, _DICT, _FLOAT})
+_NOT_FINITE: Final = ("nan", "inf", "-inf")
+_DEPTH_MAX: Final = 50
+
+# What Python's own exceptions keep beside their arguments, in C.
+_UNICODE: Final[tuple[type[Exception], ...]] = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
+_NATIVE: Final[tuple[tuple[type[Exception], tuple[str, ...]], ...]] = (
+    (OSError, ("errno", "strerror", "filename", "filename2", "characters_written")),
+    (ImportError, ("msg", "name", "path", "name_from")),
+    (
+        SyntaxError,
+        ("msg", "filename", "lineno", "offset", "text", "end_lineno", "end_offset", "print_file_and_line"),
+    ),
+    (AttributeError, ("name",)),
+    (NameError, ("name",)),
+    *((kind, ("encoding", "object", "start", "end", "reason")) for kind in _UNICODE),
+)
+_VALIDATION: Final = "pydantic_core._pydantic_core:ValidationError"
+_VALIDATION_LINES_MAX: Final = 100
+_SHOWN_CHARS: Final = 200
+
+
+class Replica(StepFailed):
+    """A step's exception of which not all could be stored: it says what the original said, and derives from its class.
+
+    `failure` has all that is known of it. Attributes that have a JSON form are there.
+    """
+
+    def __init_subclass__(cls, **_options: object) -> None:
+        """Keep the original class's hook out: a replica is no subclass that somebody wrote."""
+
+    def __str__(self) -> str:
+        known = failure_of(self)
+        return known.message if known is not None else ""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"this {type(self).__qualname__} was made from what is stored of a step's failure, and {name!r} is not "
+            "there: attributes without a JSON form are not stored; read it inside the step",
+            name=name,
+        )
+
+
+def failure_of(error: BaseException) -> Failure | None:
+    """The stored failure that the exception was made from, if that is not its own class's matter."""
+    found = error.__dict__.get(_FAILURE)
+    if found is None and isinstance(error, StepFailed):
+        found = error.__dict__.get("failure")
+    return found if isinstance(found, Failure) else None
+
+
+def known_failure(error: BaseException) -> Failure | None:
+    """What a Replica stands for; None for every other exception."""
+    return failure_of(error) if isinstance(error, Replica) else None
+
+
+def find_class(name: str) -> type[Exception] | None:
+    """The exception class of this name (`module:qualname`), if its module is imported here and still has it.
+
+    None for what is no `Exception` (nobody's row ends this process), and for StopIteration, which no future can hold.
+    """
+    module_name, _, qualname = name.partition(":")
+    found: Any = sys.modules.get(module_name)
+    for part in qualname.split("."):
+        # Neither a module's nor a metaclass's __getattr__ is asked, since either may run code, or import.
+        if isinstance(found, type):
+            found = type.__dict__["__dict__"].__get__(found).get(part)
+        elif isinstance(found, types.ModuleType):
+            found = object.__getattribute__(found, "__dict__").get(part)
+        else:
+            return None
+    if not isinstance(found, type) or not issubclass(found, Exception) or issubclass(found, StopIteration):
+        return None
+    return found if (found.__module__, found.__qualname__) == (module_name, qualname) else None
+
+
+def replica(
+    failure: Failure, members: Sequence[Exception], says: Callable[[BaseException], str], **about: str
+) -> Exception | None:
+    """The exception again, or None if its class is not to be had. `members` are those of a group."""
+    cls = find_class(failure.type)
+    if cls is None:
+        return None
+    if failure.args is not None and not failure.partial:
+        error = _made(cls, failure, members)
+        if error is not None and says(error) == failure.message:
+            return error
+    derived = _derived(cls)  # type: ignore[arg-type]  # classes can be hashed
+    error = None if derived is None else _made(derived, failure, members)
+    if error is None:
+        return _made(cls, failure, members)
+    error.__dict__.update({"failure": failure} | about | error.__dict__ | {_FAILURE: failure})
+    return error
+
+
+@lru_cache(maxsize=256)
+def _derived(cls: Any) -> type[Exception] | None:
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    try:
+        # Past the class's own metaclass, whose code is not to be run either.
+        metaclass: Any = type(cls)
+        made: type[Exception] = type.__new__(metaclass, cls.__name__, (Replica, cls), names)
+    except TypeError:  # It is final, or the two cannot share a layout.
+        return None
+    return made
+
+
+def _made(cls: type[Exception], failure: Failure, members: Sequence[Exception]) -> Exception | None:
+    """An instance with the stored arguments and attributes, past every `__init__` and `__new__` written in Python."""
+    args = [decoded(value) for value in failure.args or ()]
+    native = {name: decoded(value) for name, value in failure.native.items()}
+    try:
+        if issubclass(cls, ExceptionGroup):
+            if not members:
+                return None
+            error: Any = BaseExceptionGroup.__new__(cls, args[0] if args else failure.message, members)
+        elif failure.type == _VALIDATION:
+            error = _validation_error(cls, native)
+            _set(BaseException, error, "args", tuple(args))
+        else:
+            error = _allocator(cls)(cls)
+            _set(BaseException, error, "args", tuple(args))
+            _restore(error, tuple(args), native)
+        for name, value in failure.state.items():
+            slot = _slot(cls, name)
+            if slot is not None:
+                slot.__set__(error, decoded(value))
+            else:
+                error.__dict__[name] = decoded(value)
+    except Exception:  # noqa: BLE001 - classes written in C may refuse in any way
+        return None
+    _type_attributes(error)
+    made: Exception = error
+    return made
+
+
+def _allocator(cls: type) -> Callable[..., Any]:
+    """The nearest `__new__` that is not written in Python."""
+    for base in cls.__mro__:
+        new = vars(base).get("__new__")
+        if isinstance(new, types.BuiltinFunctionType):
+            return new
+    raise TypeError(f"{cls!r} cannot be made")
+
+
+def _set(base: type, error: BaseException, name: str, value: object) -> None:
+    vars(base)[name].__set__(error, value)
+
+
+def set_cause(error: BaseException, cause: BaseException | None) -> None:
+    """Set `__cause__`, also of an exception that refuses to be changed."""
+    if cause is not None:
+        _set(BaseException, error, "__cause__", cause)
+
+
+def _restore(error: Exception, args: tuple[Any, ...], native: Mapping[str, Any]) -> None:
+    for kind in _UNICODE:
+        if isinstance(error, kind):
+            if native:
+                empty = b"" if kind is UnicodeDecodeError else ""
+                known = {"object": empty, **native}  # It may have been too large.
+                parts = [known[name] for name in ("encoding", "object", "start", "end", "reason") if name in known]
+                initialise: Any = kind.__init__
+                initialise(error, *parts)
+                _set(BaseException, error, "args", args)
+            return
+    if isinstance(error, OSError) and not native:
+        OSError.__init__(error, *args)
+    for base, names in _NATIVE:
+        if isinstance(error, base):
+            for name in names:
+                if name in native and name in vars(base):
+                    _set(base, error, name, native[name])
+
+
+def _type_attributes(error: Exception) -> None:
+    """Attributes of Perdure's own errors that are records, not plain values."""
+    if not isinstance(error, (StepFailed, RunFailed)):
+        return
+    held = error.__dict__
+    for name, kind in (("failure", Failure), ("history", list[Attempt])):
+        if isinstance(held.get(name), (dict, list)):
+            try:
+                held[name] = msgspec.convert(held[name], kind)
+            except msgspec.ValidationError:
+                continue
+
+
+def _slot(cls: type, name: str) -> Any:
+    for base in cls.__mro__:
+        found = vars(base).get(name)
+        if isinstance(found, types.MemberDescriptorType):
+            return found
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is stored of an exception
+
+
+def attributes_of(error: BaseException) -> Iterator[tuple[str, Any]]:
+    """The exception's own attributes, those in slots too."""
+    for base in type(error).__mro__:
+        for name, found in vars(base).items():
+            if isinstance(found, types.MemberDescriptorType) and base.__module__ != "builtins":
+                try:
+                    yield name, found.__get__(error)
+                except AttributeError:  # Nothing was assigned to it.
+                    continue
+    yield from list(error.__dict__.items())
+
+
+def native_of(error: BaseException) -> dict[str, Any]:
+    """What an exception written in C keeps beside its arguments and attributes, encoded; NO_FORM for what cannot be."""
+    if f"{type(error).__module__}:{type(error).__qualname__}" == _VALIDATION:
+        return _validation_state(error)
+    found: dict[str, Any] = {}
+    for base, names in _NATIVE:
+        if not isinstance(error, base):
+            continue
+        for name in names:
+            try:
+                value = vars(base)[name].__get__(error)
+            except (KeyError, AttributeError, TypeError):  # Not in this Python, or nothing was assigned to it.
+                continue
+            if value is not None:
+                found[name] = encoded(value)
+    return found
+
+
+def encoded(value: Any, depth: int = 0) -> Any:
+    """The value in JSON's own types; NO_FORM if it has none. Bytes, tuples, texts with lone surrogates, NaN and
+    infinity are tagged, so that they come back as what they were. What else JSON does not know becomes what msgspec
+    makes of it."""
+    if value is None or isinstance(value, bool) or type(value) is int:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {_FLOAT: str(float(value))}
+    if depth > _DEPTH_MAX:
+        return NO_FORM
+    if type(value) is str:
+        if value.isascii():
+            return value
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return {_TEXT: base64.b64encode(value.encode(errors="surrogatepass")).decode()}
+        return value
+    if type(value) is bytes:
+        return {_BYTES: base64.b64encode(value).decode()}
+    if type(value) in (list, tuple):
+        items = [encoded(one, depth + 1) for one in value]
+        if any(one is NO_FORM for one in items):
+            return NO_FORM
+        return {_TUPLE: items} if type(value) is tuple else items
+    if type(value) is dict and all(type(key) is str for key in value):
+        parts = {key: encoded(one, depth + 1) for key, one in value.items()}
+        if any(one is NO_FORM for one in parts.values()):
+            return NO_FORM
+        return {_DICT: parts} if len(parts) == 1 and _TAGS & parts.keys() else parts
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value))
+    except Exception:  # noqa: BLE001 - users' classes may raise anything
+        return NO_FORM
+
+
+def decoded(value: Any) -> Any:
+    """The other way round."""
+    if type(value) is list:
+        return [decoded(one) for one in value]
+    if type(value) is not dict:
+        return value
+    if len(value) == 1:
+        ((tag, content),) = value.items()
+        if tag == _TUPLE and type(content) is list:
+            return tuple(decoded(one) for one in content)
+        if tag == _DICT and type(content) is dict:
+            return {key: decoded(one) for key, one in content.items()}
+        if tag == _FLOAT and content in _NOT_FINITE:
+            return float(content)
+        if tag in (_BYTES, _TEXT) and type(content) is str:
+            found = base64.b64decode(content)
+            return found if tag == _BYTES else found.decode(errors="surrogatepass")
+    return {key: decoded(one) for key, one in value.items()}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# pydantic's ValidationError, which is made from its lines and by nothing else
+
+
+class _Shown:
+    """Stands for an input that has no JSON form: it looks the same in a message."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _validation_state(error: Any) -> dict[str, Any]:
+    lines: list[dict[str, Any]] = []
+    for one in error.errors(include_url=False)[:_VALIDATION_LINES_MAX]:
+        line = {"type": one["type"], "loc": list(one["loc"]), "msg": one["msg"]}
+        given = one.get("input")
+        if (form := encoded(given)) is NO_FORM or decoded(form) != given:
+            line["shown"] = [type(given).__qualname__, repr(given)[:_SHOWN_CHARS]]
+        else:
+            line["input"] = form
+        context = {
+            name: str(value) if isinstance(value, Exception) else encoded(value)
+            for name, value in one.get("ctx", {}).items()
+        }
+        if context and not any(value is NO_FORM for value in context.values()):
+            line["ctx"] = context
+        lines.append(line)
+    return {"title": str(error.title), "errors": lines}
+
+
+def _validation_error(cls: Any, native: Mapping[str, Any]) -> Exception:
+    custom: Any = sys.modules["pydantic_core"]
+    lines: list[dict[str, Any]] = []
+    for one in native["errors"]:
+        given = one.get("input")
+        if "shown" in one:
+            name, text = one["shown"]
+            given = type(name, (_Shown,), {})(text)
+        line = {"type": one["type"], "loc": tuple(one["loc"]), "input": given}
+        context = dict(one.get("ctx", {}))
+        if "error" in context:
+            context["error"] = ValueError(context["error"])
+        if context:
+            line["ctx"] = context
+        try:
+            cls.from_exception_data("", [line])
+        except Exception:  # noqa: BLE001 - a type of the user's own, or one of another version
+            line.pop("ctx", None)
+            line["type"] = custom.PydanticCustomError(one["type"], one["msg"])
+        lines.append(line)
+    made: Exception = cls.from_exception_data(native["title"], lines)
+    return made

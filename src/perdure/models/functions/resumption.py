@@ -1,0 +1,191 @@
+"""Where a replayed run goes on: what its code asks for, beside what is stored of that.
+
+What is stored must be what the code asks for, since it is never handed to something else. A time that is stored counts,
+also where the code would come to another one. In a run that was retried, a timeout that has passed begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.kernel.records import Wait
+from perdure.kernel.stock import TASK_EVENT
+from perdure.models.functions.commands import Ask, Commands, StepRequest, TimerRequest
+from perdure.models.functions.define import StepCall
+from perdure.models.functions.digests import is_other
+from perdure.models.functions.runner import LiveRun, Mismatch
+from perdure.models.functions.waiting import TimerChoice
+
+_OF_STEPS = ("retry", "beat")
+
+
+class Resumed(Struct):
+    """What is outstanding and stored. What is outstanding and new is left in the commands."""
+
+    timers: list[TimerRequest]
+    asks: list[Ask]
+
+    @staticmethod
+    def is_all_of(commands: Commands) -> bool:
+        """Whether nothing is new."""
+        return commands.end is None and not (commands.timers or commands.asks or commands.posts)
+
+
+def resume(live: LiveRun, commands: Commands, waits: Sequence[Wait], now: int) -> Resumed:
+    """Take apart what a replayed run asks for. Raises Mismatch if what is stored is not what the code asks for."""
+    stored: dict[str, list[Wait]] = {}
+    for wait in sorted(waits, key=lambda wait: wait.option):
+        stored.setdefault(wait.position, []).append(wait)
+    if stored:
+        _check(live, commands, stored)
+    found = Resumed([], [])
+    timers: list[TimerRequest] = []
+    for timer in commands.timers:
+        rows = stored.get(timer.position)
+        if rows is not None:
+            found.timers.append(replace(timer, due_at=rows[0].due_at or timer.due_at))
+        else:
+            timers.append(_timer_anew(live, timer, now) if live.is_retried else timer)
+    asks: list[Ask] = []
+    for ask in commands.asks:
+        rows = stored.get(ask.position)
+        if rows is not None:
+            found.asks.append(_with_stored_time(live, ask, rows))
+        else:
+            asks.append(_ask_anew(live, ask, now) if live.is_retried else ask)
+    commands.timers, commands.asks = timers, asks
+    return found
+
+
+def steps_anew(live: LiveRun, commands: Commands, now: int) -> None:
+    """In a run that was retried: a step whose time for all attempts has passed has all of it again, since it may have
+    been the failure. It counts from the first attempt after the retry, as far as that is stored."""
+    if not live.is_retried:
+        return
+    steps: list[StepRequest] = []
+    for request in commands.steps:
+        call: StepCall[Any] = request.call
+        total = call.step.total_timeout_s
+        if total is not None and request.emitted_at + round(total * 1_000_000) <= now:
+            known = live.retries.get(request.position)
+            request = replace(request, emitted_at=now if known is None else known.since)  # noqa: PLW2901
+            live.requests[request.position] = request
+        steps.append(request)
+    commands.steps = steps
+
+
+# What is stored must fit.
+
+
+def _check(live: LiveRun, commands: Commands, stored: dict[str, list[Wait]]) -> None:
+    asks = {ask.position: ask for ask in commands.asks}
+    timers = {timer.position: timer for timer in commands.timers}
+    for position, rows in stored.items():
+        was = _described(rows)
+        ask = asks.get(position)
+        if commands.end is not None:
+            now = "nothing: it ends"
+        elif ask is not None:
+            expected = _rows_of(live, ask)
+            if _fits(rows, expected):
+                continue
+            now = _described(expected) if expected else f"{ask.kind} {ask.name!r}"
+            if now == was:
+                was, now = f"{was} with arguments {rows[0].details}", f"{now} with arguments {expected[0].details}"
+        elif (timer := timers.get(position)) is not None:
+            if len(rows) == 1 and (rows[0].kind, rows[0].name) == ("timer", timer.name):
+                continue
+            now = f"timer {timer.name!r}"
+        elif (request := live.requests.get(position)) is not None:
+            if rows[0].kind in _OF_STEPS and rows[0].name == request.name:
+                continue
+            now = f"step {request.name!r}"
+        else:
+            now = "nothing"
+        raise Mismatch(
+            f"at position {position} the run waits for {was}, the code asks for {now}",
+            details=f"- {position:<8} {was}\n+ {position:<8} {now}",
+        )
+
+
+def _rows_of(live: LiveRun, ask: Ask) -> tuple[Wait, ...]:
+    """The rows that a request would have. Ids of tasks and children are not known, and do not matter."""
+    if ask.kind == "wait":
+        return tuple(ask.what.rows(live.id, ask))
+    if ask.kind == "task":
+        return tuple(ask.what.rows(live.id, ask, ""))
+    if ask.kind == "child":
+        digest = ask.what.digest or None
+        return (Wait(run_id=live.id, position=ask.position, kind="run", name=ask.name, details=digest),)
+    return ()
+
+
+def _fits(rows: Sequence[Wait], expected: Sequence[Wait]) -> bool:
+    return len(rows) == len(expected) and all(map(_is_same, rows, expected))
+
+
+def _is_same(stored: Wait, asked: Wait) -> bool:
+    """Whether what wins a stored option may be handed to who asks. Times may differ: the one that is stored counts."""
+    if stored.kind != asked.kind or stored.option != asked.option:
+        return False
+    if asked.name.startswith(TASK_EVENT):
+        return stored.name.startswith(TASK_EVENT) and (stored.details is None or stored.details == asked.details)
+    return (
+        stored.name == asked.name
+        and stored.where == asked.where
+        and (asked.target is None or stored.target == asked.target)
+        and not (asked.kind == "run" and is_other(stored.details, asked.details))
+    )
+
+
+def _described(rows: Sequence[Wait]) -> str:
+    return " or ".join(map(_option, rows))
+
+
+def _option(wait: Wait) -> str:
+    if wait.kind in _OF_STEPS:
+        return f"step {wait.name!r}"
+    if wait.kind == "event" and wait.name.startswith(TASK_EVENT):
+        return f"a task of {wait.details}" if wait.details else "a task"
+    if wait.kind == "run":
+        return f"run {wait.target!r}" if wait.name == "run" else f"child {wait.name!r}"
+    where = ", ".join(f"{name}={value}" for name, value in wait.where)
+    return f"{wait.kind} {wait.name!r}" + (f" where {where}" if where else "")
+
+
+# Times.
+
+
+def _with_stored_time(live: LiveRun, ask: Ask, rows: Sequence[Wait]) -> Ask:
+    # What was won by the end of a run has no time any more; then that of the code does no harm.
+    due_at = {wait.option: wait.due_at for wait in rows if wait.kind == "timer" and wait.due_at}
+    return _with_time(live, ask, due_at, ask.since) if due_at and due_at != ask.what.due_at else ask
+
+
+def _ask_anew(live: LiveRun, ask: Ask, now: int) -> Ask:
+    due_at: dict[int, int] = getattr(ask.what, "due_at", {})
+    if not due_at or min(due_at.values()) > now or not _is_relative(ask):
+        return ask
+    return _with_time(live, ask, {option: now + due - ask.since for option, due in due_at.items()}, now)
+
+
+def _is_relative(ask: Ask) -> bool:
+    if ask.kind == "task":
+        return True
+    return not any(isinstance(option, TimerChoice) and option.at is not None for option in ask.what.options)
+
+
+def _with_time(live: LiveRun, ask: Ask, due_at: dict[int, int], since: int) -> Ask:
+    changed = replace(ask, what=replace(ask.what, due_at=due_at), since=since)
+    live.asks[ask.position] = changed
+    return changed
+
+
+def _timer_anew(live: LiveRun, timer: TimerRequest, now: int) -> TimerRequest:
+    if timer.due_at > now or not live.loop.is_timeout(timer.position):
+        return timer
+    return replace(timer, due_at=now + timer.due_at - timer.since, since=now)

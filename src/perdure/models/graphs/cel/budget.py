@@ -1,0 +1,41 @@
+"""What one evaluation may take, counted in steps: the same on every machine and in every replay, unlike a time."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+STEPS_MAX: Final = 200_000  # An evaluation with so many takes 5 to 33 ms: see bench/expressions.py.
+VALUE_DEPTH_MAX: Final = 100  # lists and objects inside each other that are compared or built
+CHARS_PER_STEP: Final = 64  # texts are copied and searched much faster than steps are done
+
+
+class EvaluationFailed(Exception):
+    """What CEL calls an error: `true || 1 / 0` is true all the same."""
+
+
+class BudgetExceeded(Exception):
+    """The evaluation takes too much. No operator swallows it."""
+
+
+class Frame:
+    """One evaluation: what is left of its budget, where names are looked up, and the variables of macros."""
+
+    __slots__ = ("context", "left", "patterns", "variables")
+
+    def __init__(self, context: Any, variables: int, left: int = STEPS_MAX) -> None:
+        self.context = context
+        self.left = left
+        self.patterns: dict[str, Any] = {}
+        self.variables: list[Any] = [None] * variables
+
+    def spend(self, steps: int) -> None:
+        """Take steps off the budget, before they are done. Raises BudgetExceeded."""
+        self.left -= steps
+        if self.left < 0:
+            raise BudgetExceeded
+
+    def spend_text(self, chars: int) -> None:
+        """Take what it costs to copy or search so many characters off the budget. Raises BudgetExceeded."""
+        self.left -= 1 + chars // CHARS_PER_STEP
+        if self.left < 0:
+            raise BudgetExceeded

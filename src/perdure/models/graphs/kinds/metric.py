@@ -1,0 +1,65 @@
+"""Nodes that emit a metric: an item of a stream of the run, committed once with what follows."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from msgspec import Meta, field
+
+from perdure.errors import ExpressionFailed, InvalidArguments
+from perdure.models.functions.checks import checked_text
+from perdure.models.functions.commands import Post
+from perdure.models.functions.publishing import said
+from perdure.models.functions.values import to_text
+from perdure.models.graphs.kinds.base import Done, Kind, Preparing, Task, kind
+
+
+@kind
+class Metric(Kind, frozen=True, kw_only=True, tag="metric"):
+    """Emits a metric: `value` is an expression for a number, `attributes` are expressions by name. It is appended to
+    the run's `stream`, as {name, value, unit, attributes, node}, exactly once: in the commit of what the run does next.
+    It costs no commit of its own, and is the node's result."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    value: str | int | float = 1
+    unit: str = ""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    stream: str = "metrics"
+
+    def prepare(self, about: Preparing) -> MetricWork:
+        self.refuse(about, "input", "retry", "timeout")
+        for name in ("name", "stream"):
+            try:
+                checked_text(getattr(self, name), f"a metric's {name}")
+            except InvalidArguments as error:
+                raise about.wrong(name, str(error)) from error
+        return MetricWork(self, about)
+
+
+class MetricWork:
+    __slots__ = ("_attributes", "_name", "_node", "_place", "_stream", "_unit", "_value")
+
+    def __init__(self, spec: Metric, about: Preparing) -> None:
+        self._name = spec.name
+        self._unit = spec.unit
+        self._stream = spec.stream
+        self._node = about.node
+        self._place = f"{about.place}, value"
+        self._value = about.values(spec.value, "value")
+        self._attributes = about.values(spec.attributes, "attributes")
+
+    def begin(self, task: Task) -> Done:
+        value = self._value.evaluate(task.view)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ExpressionFailed(f"{self._place}: a metric is a number, not {value!r:.80}", place=self._place)
+        item = {
+            "name": self._name,
+            "value": value,
+            "unit": self._unit,
+            "attributes": self._attributes.evaluate(task.view),
+            "node": self._node,
+        }
+        text = to_text(item, f"the metric of {task.place}", task.loop.payload_max)
+        said(task.loop, Post(self._stream, text, True))
+        return Done(item)

@@ -1,0 +1,186 @@
+"""Where nodes may connect to: an address in a definition or in a run's data must not reach what only this machine can.
+
+A name is looked up once, what was found is checked, and that is connected to: a second look-up could find another
+address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import socket
+import zlib
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from perdure.errors import HostDenied, Misuse
+from perdure.models.functions.context import current_step
+
+ALLOW_VARIABLE: Final = "PERDURE_NETWORK_ALLOW"
+DENY_VARIABLE: Final = "PERDURE_NETWORK_DENY"
+ENCODINGS: Final = "gzip, deflate"  # what `read_bounded` can undo
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Range = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Network:
+    """Which hosts `http`, `llm` and `mcp` nodes may connect to. An engine is given one as a resource:
+    `Engine(resources={Network: lambda: Network(allow=["10.0.0.0/8"])})`.
+
+    `allow` and `deny` are lists of host names (`*.example.org` for all below), addresses and ranges (`10.0.0.0/8`).
+    What is denied is never connected to. Loopback, link-local, private and reserved addresses are connected to only if
+    they, or the name that led to them, are allowed. `only_allowed` denies all that is not allowed.
+
+    Without such a resource an engine allows and denies what PERDURE_NETWORK_ALLOW and PERDURE_NETWORK_DENY name, with
+    commas in between.
+    """
+
+    def __init__(self, *, allow: Iterable[str] = (), deny: Iterable[str] = (), only_allowed: bool = False) -> None:
+        self._allow = _Hosts(allow)
+        self._deny = _Hosts(deny)
+        self._only_allowed = only_allowed
+
+    def check(self, host: str, found: _Address | None) -> None:
+        """Raise HostDenied unless this address of the host may be connected to; None: an address that a proxy finds."""
+        if self._deny.has(host, found):
+            raise HostDenied(f"this engine does not connect to {host!r}: it is denied", host=host)
+        if self._allow.has(host, found):
+            return
+        if self._only_allowed:
+            raise HostDenied(f"this engine does not connect to {host!r}: it is not among those allowed", host=host)
+        if found is not None and not found.is_global:
+            raise HostDenied(
+                f"this engine does not connect to {host!r}: its address {found} is on this machine or in a private "
+                f"network. If that is meant, allow it: Network(allow=[{host!r}]), or {ALLOW_VARIABLE}={host}",
+                host=host,
+            )
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """The addresses of a host, all of which may be connected to. Raises HostDenied, OSError."""
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
+        for address in addresses:
+            self.check(host, _address(address))
+        return addresses
+
+
+class _Hosts:
+    """Names, addresses and ranges. Raises Misuse for what is none of them."""
+
+    def __init__(self, entries: Iterable[str]) -> None:
+        self._names: set[str] = set()
+        self._above: list[str] = []
+        self._ranges: list[_Range] = []
+        for entry in entries:
+            text = entry.strip().lower().rstrip(".")
+            if not text or "://" in text or any(character.isspace() for character in text):
+                raise Misuse(f"{entry!r} is no host: write a name, *.a-name, an address or a range such as 10.0.0.0/8")
+            try:
+                self._ranges.append(ipaddress.ip_network(text, strict=False))
+            except ValueError:
+                if text.startswith("*."):
+                    self._above.append(text[1:])
+                elif "*" in text or "/" in text:
+                    raise Misuse(f"{entry!r} is no host: a * stands only at the beginning, as in *.a-name") from None
+                else:
+                    self._names.add(text)
+
+    def has(self, host: str, found: _Address | None) -> bool:
+        name = host.lower().rstrip(".")
+        if name in self._names or any(name.endswith(above) for above in self._above):
+            return True
+        return found is not None and any(found in one for one in self._ranges if one.version == found.version)
+
+
+def _address(text: str) -> _Address:
+    """An address, as what it is: 127.0.0.1 may come dressed up as IPv6."""
+    found = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        return found.ipv4_mapped or found.sixtofour or found
+    return found
+
+
+def network() -> Network:
+    """What the engine of this step allows. Raises Misuse if the environment says it wrongly."""
+    try:
+        return current_step().resource(Network)
+    except Misuse:
+        return Network(allow=_listed(ALLOW_VARIABLE), deny=_listed(DENY_VARIABLE))
+
+
+def _listed(variable: str) -> list[str]:
+    return [entry for entry in os.environ.get(variable, "").split(",") if entry.strip()]
+
+
+def guard(client: Any, url: str) -> Any:
+    """Have a client of httpx (or httpx2) connect only to where the engine of this step allows. Raises HostDenied.
+
+    What goes through a proxy of the environment is checked by name alone: the proxy looks it up."""
+    allowed = network()
+    host = urlsplit(url).hostname or ""
+    try:
+        allowed.check(host, _address(host))
+    except ValueError:  # It is a name.
+        allowed.check(host, None)
+    pool = client._transport._pool
+    pool._network_backend = _Guarded(pool._network_backend, allowed)
+    return client
+
+
+class _Guarded:
+    """A way to connect, of httpcore, that looks before."""
+
+    def __init__(self, inner: Any, allowed: Network) -> None:
+        self._inner = inner
+        self._allowed = allowed
+
+    async def connect_tcp(self, host: str, port: int, *args: Any, **options: Any) -> Any:
+        try:
+            addresses = await self._allowed.addresses(host, port)
+        except OSError:
+            addresses = [host]  # It cannot be looked up: let that be told as always.
+        failed: Exception | None = None
+        for address in addresses:
+            try:
+                return await self._inner.connect_tcp(address, port, *args, **options)
+            except Exception as error:  # noqa: BLE001 - of whichever library it is
+                failed = error
+        assert failed is not None
+        raise failed
+
+    async def connect_unix_socket(self, path: str, *_args: Any, **_options: Any) -> Any:
+        raise HostDenied(f"this engine does not connect to the socket {path!r}", host=path)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._inner.sleep(seconds)
+
+
+class AnswerTooLarge(Exception):
+    """An answer has more bytes than it may have, or is packed in a way that cannot be bounded."""
+
+
+async def read_bounded(answer: Any, bytes_max: int) -> bytes:
+    """Read an answer of httpx that was asked for as a stream, unpacked. However well it is packed, no more than
+    `bytes_max` is ever in memory. Raises AnswerTooLarge."""
+    encoding = answer.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "", "gzip", "x-gzip", "deflate"):
+        raise AnswerTooLarge(f"its encoding is {encoding!r:.40}, and only {ENCODINGS} can be unpacked here")
+    unpack = None if encoding in ("identity", "") else zlib.decompressobj(zlib.MAX_WBITS | 32)
+    content = bytearray()
+    async for packed in answer.aiter_raw():
+        if unpack is None:
+            content += packed
+        else:
+            try:
+                content += unpack.decompress(packed, bytes_max + 1 - len(content))
+            except zlib.error as error:
+                raise AnswerTooLarge(f"it cannot be unpacked: {error}") from None
+        if len(content) > bytes_max or (unpack is not None and unpack.unconsumed_tail):
+            raise AnswerTooLarge(f"it has more than {bytes_max:,} bytes")
+    return bytes(content)
+
+
+__all__ = ["ENCODINGS", "AnswerTooLarge", "Network", "guard", "network", "read_bounded"]

@@ -1,0 +1,55 @@
+"""KeyboardInterrupt and SystemExit in users' code: a failure of that code, unless somebody stops the process.
+
+Ctrl-C raises KeyboardInterrupt wherever the main thread happens to be, which may be a step. That says nothing about the
+step, and ends the process. The same exception raised by the step itself is its failure: if it ended the process, it
+would do so again at every start.
+"""
+
+from __future__ import annotations
+
+import dis
+import signal
+import threading
+from functools import partial
+from types import CodeType
+from typing import Any, Final
+
+_RAISE: Final = dis.opmap["RAISE_VARARGS"]
+
+
+def is_by_signal(error: BaseException) -> bool:
+    """Whether a signal's handler raised a KeyboardInterrupt, and not the code that it came out of.
+
+    A handler written in Python is in the traceback. The one that Python has by default is not, and it interrupts its
+    victim at any instruction: one that is not a `raise`. Signals reach the main thread only.
+    """
+    trace = error.__traceback__
+    if not isinstance(error, KeyboardInterrupt) or trace is None:
+        return False
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    handler = _code_of(signal.getsignal(signal.SIGINT))
+    while True:
+        code = trace.tb_frame.f_code
+        if code is handler:
+            return True
+        if trace.tb_next is None:
+            return code.co_code[trace.tb_lasti] != _RAISE
+        trace = trace.tb_next
+
+
+def failed_by_exit(error: BaseException, what: str) -> str:
+    """What is wrong with code (a step, a workflow) that raised KeyboardInterrupt or SystemExit, for its failure."""
+    return (
+        f"{what} raised {error!r}: code in a run cannot end the process, so this counts as its failure; raise another "
+        "exception, or stop the engine from outside"
+    )
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    while isinstance(handler, partial):  # As asyncio has it.
+        handler = handler.func
+    return getattr(getattr(handler, "__func__", handler), "__code__", None)
+
+
+__all__ = ["failed_by_exit", "is_by_signal"]

@@ -1,0 +1,70 @@
+"""Why a run that somebody waits for does not go on: it is held, or no living engine has its code.
+
+Waiting goes on: a run that is held, or that nobody can take, may go on as soon as somebody mends that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from perdure.coordinator.notices import todo
+from perdure.kernel.records import Run
+from perdure.kernel.status import Status
+from perdure.views import RunView
+
+log = logging.getLogger("perdure")
+
+_LOOKS_FIRST: Final = 4  # Before that, an engine may just be about to take the run.
+
+
+class Obstacles:
+    """Says, once for each reason, why a run that one caller waits for does not go on."""
+
+    def __init__(self, stranded: Callable[[Run], Awaitable[str | None]]) -> None:
+        self._stranded = stranded
+        self._looks = 0
+        self._said = ""
+
+    async def look(self, run: Run) -> None:
+        """Called whenever the run was read and has not ended. Raises StoreError."""
+        self._looks += 1
+        if run.hold is not None:
+            reason, advice = f"it is held ({run.hold.kind}): {run.hold.reason}", todo(run, run.hold)
+        else:
+            # Most runs are at work, or wait for something: whether their code is there is asked ever more rarely.
+            if self._looks < _LOOKS_FIRST or self._looks & (self._looks - 1):
+                return
+            reason = await self._stranded(run) or ""
+            advice = "start one that has it (perdure worker MODULE)"
+            if run.status not in (Status.CANCELLING, Status.ROLLING_BACK):
+                advice += f", or perdure runs cancel {run.id}"
+        if reason and reason != self._said:
+            log.warning("run %s is waited for and does not go on: %s. What to do: %s", run.id, reason, advice)
+        self._said = reason
+
+
+class Strandings:
+    """Says, once for each, which code no living engine has although runs need it. Engines look regularly."""
+
+    def __init__(self) -> None:
+        self._said: frozenset[str] = frozenset()
+
+    def found(self, runs: Iterable[RunView]) -> None:
+        """Take in the newest runs that have not ended."""
+        stranded: dict[str, list[str]] = {}
+        for run in runs:
+            if run.stranded is not None and run.hold is None:
+                stranded.setdefault(run.stranded, []).append(run.id)
+        for reason, ids in stranded.items():
+            if reason not in self._said:
+                log.warning(
+                    "%s, and %d runs wait for it (%s, …). What to do: start an engine that has it (perdure worker"
+                    " MODULE), or cancel them: perdure runs cancel ID",
+                    reason, len(ids), ", ".join(ids[:3]),
+                )  # fmt: skip
+        self._said = frozenset(stranded)
+
+
+__all__ = ["Obstacles", "Strandings"]

@@ -1,0 +1,5 @@
+-- Engines that are dead are forgotten in time. `ended_at` is when that was first noticed by whoever forgets them.
+
+alter table engines add column ended_at bigint;
+create index engines_ended on engines (ended_at) where not alive;
+create index engines_code on engines (md5(workflows), epoch);

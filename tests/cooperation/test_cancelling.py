@@ -1,0 +1,266 @@
+"""Once a cancellation has been answered with True, no further step begins, wherever the runs are."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import pytest
+
+from perdure.client import Client
+from perdure.cooperation import Failure, Operation, Scope
+from perdure.errors import ScopeFailed
+from perdure.ports import Store
+from perdure.testing import Environment, YieldPoints
+from perdure.testing.environment import StoreSource
+from tests.cooperation.shop import topic
+from tests.cooperation.test_cooperation_engine import agree
+
+ROOT, CHILD = topic("root"), topic("child")
+Message = dict[str, Any]
+
+
+class Gated:
+    """An operation of three steps, each of which waits until it may end."""
+
+    def __init__(self, name: str = "root", on: Any = ROOT, *emits: Any, steps: int = 3) -> None:
+        self.done: list[str] = []
+        self.begun = asyncio.Event()  # the step that runs now
+        self.gate = asyncio.Event()
+        self.operation: Operation[Message] = Operation(name, on)
+        for number in range(steps):
+            self._add(number, emits if number == 0 else ())
+
+    def _add(self, number: int, emits: tuple[Any, ...]) -> None:
+        async def invoke(scope: Scope, message: Message) -> None:
+            for one in emits:
+                await scope.emit(one, {})
+            self.done.append(f"step {number}")
+            self.begun.set()
+            await self.gate.wait()
+
+        step = self.operation.step(name=f"s{number}")(invoke)
+
+        @step.rollback
+        async def undo(scope: Scope, message: Message, cause: Failure) -> None:
+            self.done.append(f"undo {number}")
+
+    async def at(self, number: int) -> None:
+        """Go on until this step runs."""
+        for _ in range(number):
+            await self.begun.wait()
+            self.begun.clear()
+            self.gate.set()
+            await asyncio.sleep(0)
+            self.gate = asyncio.Event()
+        await self.begun.wait()
+        assert self.done[-1] == f"step {number}"
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("by", ["root", "run"])
+async def test_no_step_begins_after_the_answer(source: StoreSource, number: int, by: Literal["root", "run"]) -> None:
+    gated = Gated()
+    async with Environment([gated.operation], source) as env:
+        root = await env.engine.emit(ROOT, {})
+        await gated.at(number)
+        assert await env.engine.cancel(root.id if by == "root" else root.run_ids[0])
+        gated.gate.set()
+        with pytest.raises(ScopeFailed, match="cancelled"):
+            await root.finished()
+        steps = [f"step {n}" for n in range(number + 1)]
+        assert gated.done == [*steps, *(f"undo {n}" for n in reversed(range(number + 1)))]
+        assert not await env.engine.cancel(root.id)
+        await agree(env, gated.operation)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_no_step_of_another_engine_begins_after_the_answer(make_store: Callable[[], Store], number: int) -> None:
+    """It looks for mail once a second."""
+    root, child = Gated("root", ROOT, CHILD, steps=2), Gated("child", CHILD)
+    root.gate.set()
+    async with Environment([root.operation, child.operation], make_store, autojump_s=None, poll_s=1.0) as env:
+        async with Client(make_store(), clock=env.clock, poll_s=1.0) as client:
+            emitted = await client.emit(ROOT, {})
+            await passing(env, child.at(number))
+            assert await passing(env, client.cancel(emitted.id))
+            child.gate.set()
+            with pytest.raises(ScopeFailed, match="cancelled"):
+                await passing(env, emitted.finished())
+        assert child.done == [*(f"step {n}" for n in range(number + 1)), *(f"undo {n}" for n in range(number, -1, -1))]
+        assert root.done == ["step 0", "undo 0"]
+        await agree(env, root.operation, child.operation)
+
+
+async def test_no_step_of_a_run_here_begins_whose_parent_is_elsewhere(make_store: Callable[[], Store]) -> None:
+    """The engine that is asked has the child, and hears of the cancellation from the engine of the parent, too."""
+    root, child = Gated("root", ROOT, CHILD, steps=1), Gated("child", CHILD)
+    root.gate.set()
+    options: dict[str, Any] = {"autojump_s": None, "poll_s": 1.0}
+    async with (
+        Environment([child.operation], make_store, **options) as env,
+        Environment([root.operation], make_store, clock=env.clock, **options) as other,
+    ):
+        emitted = await other.engine.emit(ROOT, {})
+        await passing(env, child.at(0))
+        assert await passing(env, env.engine.cancel(emitted.id))
+        child.gate.set()
+        with pytest.raises(ScopeFailed, match="cancelled"):
+            await passing(env, emitted.finished())
+        assert child.done == ["step 0", "undo 0"]
+        await agree(env, root.operation, child.operation)
+
+
+async def test_a_cancellation_that_meets_the_end(source: StoreSource) -> None:
+    """Both are decided in one batch, the cancellation first."""
+    gated, points = Gated(steps=1), YieldPoints()
+    async with Environment([gated.operation], source, probe=points) as env:
+        root = await env.engine.emit(ROOT, {})
+        await gated.at(0)
+        with points.hold("batch.take") as held:
+            cancelling = asyncio.create_task(root.cancel())
+            await held.reached()
+            gated.gate.set()
+            while env.engine.steps_running:
+                await asyncio.sleep(0)
+        assert await cancelling
+        with pytest.raises(ScopeFailed, match="cancelled"):
+            await root.finished()
+        assert gated.done == ["step 0", "undo 0"]
+        await agree(env, gated.operation)
+
+
+async def test_a_step_that_waits_for_its_turn_never_begins(source: StoreSource) -> None:
+    first, second = Gated("first", ROOT, steps=1), Gated("second", CHILD, steps=1)
+    async with Environment([first.operation, second.operation], source, steps_max=1) as env:
+        one = await env.engine.emit(ROOT, {})
+        await first.at(0)
+        other = await env.engine.emit(CHILD, {})
+        await env.engine.get(other.run_ids[0])
+        assert await other.cancel()
+        first.gate.set()
+        second.gate.set()
+        await one.finished()
+        with pytest.raises(ScopeFailed, match="cancelled"):
+            await other.finished()
+        assert second.done == []
+        await agree(env, first.operation, second.operation)
+
+
+async def test_a_step_that_waits_for_a_thread_never_begins(source: StoreSource) -> None:
+    begun, gate, done = asyncio.Event(), threading.Event(), list[str]()
+    loop = asyncio.get_running_loop()
+    first, second = Operation[Message]("first", ROOT), Operation[Message]("second", CHILD)
+
+    @first.step
+    def blocks(scope: Scope, message: Message) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        gate.wait()
+
+    @second.step
+    def works(scope: Scope, message: Message) -> None:
+        done.append("second")
+
+    async with Environment([first, second], source, threads_max=1) as env:
+        try:
+            one = await env.engine.emit(ROOT, {})
+            await begun.wait()
+            other = await env.engine.emit(CHILD, {})
+            while env.engine.steps_running < 2:
+                await asyncio.sleep(0)
+            assert await other.cancel()
+        finally:
+            gate.set()
+        await one.finished()
+        with pytest.raises(ScopeFailed, match="cancelled"):
+            await other.finished()
+        assert done == []
+        await agree(env, first, second)
+
+
+async def test_what_has_ended_is_not_cancelled_and_nothing_is_written(source: StoreSource) -> None:
+    gated = Gated(steps=1)
+    gated.gate.set()
+    async with Environment([gated.operation], source) as env:
+        root = await env.engine.emit(ROOT, {})
+        await root.finished()
+        nobody = await env.engine.emit(CHILD, {})
+        for id in (root.id, root.run_ids[0], nobody.id, "unknown"):
+            assert not await env.engine.cancel(id)
+        for id in (root.id, nobody.id):
+            assert "CANCELLATION_REQUESTED" not in {row.type for row in (await env.engine.scopes(id)).events}
+        assert gated.done == ["step 0"]
+        await agree(env, gated.operation)
+
+
+async def test_a_cancellation_that_the_end_was_faster_than(make_store: Callable[[], Store]) -> None:
+    """The cancellation is stored while the end of the run is being committed by another engine."""
+    gated, points = Gated(steps=1), YieldPoints()
+    async with (
+        Environment([gated.operation], make_store, autojump_s=None, poll_s=1.0, probe=points) as env,
+        Client(make_store(), clock=env.clock, poll_s=1.0) as client,
+    ):
+        emitted = await client.emit(ROOT, {})
+        await passing(env, gated.at(0))
+        with points.hold("cooperate.before_commit") as held:
+            gated.gate.set()
+            await held.reached()
+            cancelling = asyncio.create_task(client.cancel(emitted.id))
+            while not [row for row in (await client.scopes(emitted.id)).events if row.type == "CANCELLATION_REQUESTED"]:
+                await asyncio.sleep(0)
+        await env.engine.handle(emitted.run_ids[0]).result()
+        assert not await passing(env, cancelling)
+        assert gated.done == ["step 0"]
+        await agree(env, gated.operation)
+
+
+async def passing(env: Environment, work: Awaitable[Any]) -> Any:
+    """Let time pass until something is done."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        await env.advance(1)
+        await asyncio.wait({task}, timeout=0.01)
+    return task.result()
+
+
+def _two_steps(name: str, on: Any, done: list[str], *emits: Any) -> Operation[Message]:
+    operation: Operation[Message] = Operation(name, on)
+
+    @operation.step
+    async def one(scope: Scope, message: Message) -> None:
+        done.append(f"{name}: one")
+        for each in emits:
+            await scope.emit(each, {})
+
+    @operation.step
+    async def two(scope: Scope, message: Message) -> None:
+        done.append(f"{name}: two")
+
+    return operation
+
+
+@pytest.mark.parametrize("turns", range(0, 40, 3))
+async def test_no_step_begins_that_was_being_committed(source: StoreSource, turns: int) -> None:
+    """The cancellation meets the commits after which the next steps of children would begin."""
+    done = list[str]()
+    leaf, other = topic("leaf"), topic("other")
+    operations = [
+        _two_steps("root", ROOT, done, CHILD, other),
+        _two_steps("child", CHILD, done, leaf),
+        _two_steps("other", other, done),
+        _two_steps("leaf", leaf, done),
+    ]
+    async with Environment(operations, source) as env:
+        root = await env.engine.emit(ROOT, {})
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if await root.cancel():
+            begun = [*done]
+            with pytest.raises(ScopeFailed, match="cancelled"):
+                await root.finished()
+            assert done == begun
+        else:
+            await root.finished()
+        await agree(env, *operations)

@@ -1,0 +1,385 @@
+"""Held runs of a hierarchy: a hold stops a run's code, not what is asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from perdure.cooperation import Failure, Operation, Scope, Topic
+from perdure.errors import IsOperation, Misuse, ScopeFailed
+from perdure.testing import Environment
+from perdure.testing.environment import StoreSource
+from perdure.views import RunView
+from tests.cooperation.shop import topic
+from tests.cooperation.test_cooperation_engine import agree, run_of, status_of
+
+ROOT, CHILD = topic("root"), topic("child")
+Message = dict[str, Any]
+
+
+class Strict(Struct):
+    """What the child's service takes the messages for."""
+
+    number: int
+
+
+def parent(diary: list[str], *, deadline: timedelta | None = None, path: Any = "happy") -> Operation[Message]:
+    made = Operation("root", ROOT)
+
+    @made.step
+    async def ask(scope: Scope, message: Message) -> None:
+        diary.append("ask")
+        await scope.emit(CHILD, {})
+        if deadline is not None:
+            scope.deadline(deadline, path=path)  # Its own, which the child does not share.
+
+    @ask.rollback
+    async def unask(scope: Scope, message: Message, cause: Failure) -> None:
+        diary.append("unask")
+
+    @made.step
+    async def then(scope: Scope, message: Message) -> None:
+        diary.append("then")
+
+    return made
+
+
+def child(diary: list[str], on: Topic[Any] = CHILD, *, step: str = "work") -> Operation[Any]:
+    made = Operation("child", on)
+
+    async def work(scope: Scope, message: Any) -> None:
+        diary.append("work")
+
+    worked = made.step(name=step)(work)
+
+    @worked.rollback
+    async def unwork(scope: Scope, message: Any, cause: Failure) -> None:
+        diary.append("unwork")
+
+    made.sleep(timedelta(hours=1))
+    return made
+
+
+def unreadable() -> Topic[Any]:
+    return Topic("child", Strict)
+
+
+async def held(env: Environment) -> str:
+    """The child, which cannot be read."""
+    await env.settle()
+    await env.engine.recover()
+    await env.settle()
+    id = await run_of(env.engine, "child")
+    view = await env.engine.get(id)
+    assert view is not None
+    assert view.hold is not None
+    assert "does not fit its type" in view.hold.reason
+    return id
+
+
+@pytest.mark.parametrize("by", ["root", "child", "deadline", "fail"])
+async def test_a_held_child_that_did_nothing_does_not_keep_its_hierarchy(source: StoreSource, by: str) -> None:
+    diary: list[str] = []
+    root = parent(diary, deadline=timedelta(hours=2) if by == "deadline" else None)
+    operations = [root, child(diary, unreadable())]
+    async with Environment(operations, source, autojump_s=None) as env:
+        emitted = await env.engine.emit(ROOT, {})
+        id = await held(env)
+        if by == "deadline":
+            await env.advance(timedelta(hours=3))
+        elif by == "fail":
+            await env.engine.fail_handler(id, "cannot be read")
+        else:
+            assert await env.engine.cancel(emitted.id if by == "root" else id)
+        with pytest.raises(ScopeFailed):
+            await emitted.finished()
+        assert diary == ["ask", "unask"]
+        assert await status_of(env.engine, "child") == "rolled_back"
+        await agree(env, *operations)
+
+
+@pytest.mark.parametrize("by", ["complete", "release"])
+async def test_a_hierarchy_goes_on_without_a_held_child(source: StoreSource, by: str) -> None:
+    diary: list[str] = []
+    operations = [parent(diary), child(diary, unreadable())]
+    async with Environment(operations, source, autojump_s=None) as env:
+        emitted = await env.engine.emit(ROOT, {})
+        id = await held(env)
+        if by == "complete":
+            await env.engine.complete_handler(id)
+        else:
+            await env.engine.retire_handler(CHILD, "child", release=True)
+        await emitted.finished()
+        assert diary == ["ask", "then"]
+        assert await status_of(env.engine, "child") == ("succeeded" if by == "complete" else "cancelled")
+        await agree(env, *operations)
+
+
+async def test_a_run_whose_message_can_be_read_again_goes_on_by_itself(source: StoreSource) -> None:
+    diary: list[str] = []
+    root = parent(diary)
+    async with Environment([root, child(diary, unreadable())], source) as env:
+        emitted = await env.engine.emit(ROOT, {})
+        await held(env)
+        await env.restart()  # with the same code
+        await held(env)
+        await env.restart([root, mended := child(diary)])
+        await env.engine.handle(emitted.run_ids[0]).result()
+        assert diary == ["ask", "work", "then"]
+        await agree(env, root, mended)
+
+
+async def test_a_held_child_that_has_something_to_undo_says_so(source: StoreSource) -> None:
+    diary: list[str] = []
+    root, good = parent(diary), child(diary)
+    async with Environment([root, good], source, autojump_s=None) as env:
+        emitted = await env.engine.emit(ROOT, {})
+        await env.settle()
+        await env.restart([root, child(diary, step="renamed")])
+        await env.settle()
+        id = await run_of(env.engine, "child")
+        await env.advance(timedelta(hours=2))  # Its time has come, and it is taken.
+        view = await env.engine.get(id)
+        assert view is not None
+        assert view.hold is not None
+        assert await env.engine.cancel(emitted.id)
+        view = await env.engine.get(id)
+        assert view is not None
+        assert view.hold is not None
+        assert "has something to undo" in view.hold.details
+        with pytest.raises(Misuse):
+            await env.engine.fail_handler(id, "no")
+        assert diary == ["ask", "work"]
+        await env.restart([root, good])
+        assert (await env.engine.outcome(emitted.run_ids[0]))[0].status == "rolled_back"
+        assert diary == ["ask", "work", "unwork", "unask"]
+        await agree(env, root, good)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Deadlines, and rollbacks, of held runs
+
+
+async def of(env: Environment, handler: str) -> RunView:
+    view = await env.engine.get(await run_of(env.engine, handler))
+    assert view is not None
+    return view
+
+
+async def types_of(env: Environment, handler: str) -> list[str]:
+    view = await of(env, handler)
+    rows = await env.engine.hierarchy(view.id)
+    return [event.kind for event in sorted(rows.events, key=lambda row: row.seq) if event.scope == view.id]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_held_root_run_that_did_nothing_ends_by_its_deadline(source: StoreSource, restarts: bool) -> None:
+    diary: list[str] = []
+    made = child(diary, unreadable())
+    async with Environment([made], source, autojump_s=None) as env:
+        emitted = await env.engine.emit(CHILD, {}, deadline=timedelta(hours=1))
+        await held(env)
+        if restarts:
+            await env.restart()
+            await env.settle()
+        await env.advance(timedelta(minutes=59))
+        assert await status_of(env.engine, "child") != "rolled_back"
+        await env.advance(timedelta(minutes=2))
+        run, outcome = await env.engine.outcome(emitted.run_ids[0])
+        assert run.status == "rolled_back"
+        assert "it was to give up while it was held" in (outcome.failure or "")
+        await agree(env, made)
+
+
+@pytest.mark.parametrize("path", ["happy", "both"])
+async def test_a_held_root_run_that_has_something_to_undo_is_late(source: StoreSource, path: Any) -> None:
+    """By the deadline of the happy path it says what is in the way; by that of its rollback it has ended."""
+    diary: list[str] = []
+    good = child(diary)
+    async with Environment([good], source, autojump_s=None) as env:
+        rollback = timedelta(hours=3) if path == "both" else None
+        await env.engine.emit(CHILD, {}, deadline=timedelta(hours=2), rollback_deadline=rollback)
+        await env.settle()
+        await env.restart([other := child(diary, step="renamed")])
+        await env.advance(timedelta(minutes=90))  # It has slept, and is taken.
+        hold = (await of(env, "child")).hold
+        assert hold is not None
+        assert hold.details == ""
+        await env.restart()
+        await env.advance(timedelta(minutes=60))
+        hold = (await of(env, "child")).hold
+        assert hold is not None
+        assert hold.details.startswith("Its deadline has passed, and it has something to undo")
+        await env.advance(timedelta(minutes=60))
+        if path == "both":
+            assert await status_of(env.engine, "child") == "rollback_failed"
+            assert (await types_of(env, "child"))[-2:] == ["rolling_back", "rollback_failed"]
+            await agree(env, other)
+            return
+        await env.restart([good])
+        await env.settle()
+        assert await status_of(env.engine, "child") == "rolled_back"
+        assert diary == ["work", "unwork"]
+        await agree(env, good)
+
+
+def quick(diary: list[str], *, step: str = "work") -> Operation[Any]:
+    """A child that ends at once."""
+    made = Operation("child", CHILD)
+
+    async def work(scope: Scope, message: Any) -> None:
+        diary.append("work")
+
+    worked = made.step(name=step)(work)
+
+    @worked.rollback
+    async def unwork(scope: Scope, message: Any, cause: Failure) -> None:
+        diary.append("unwork")
+
+    return made
+
+
+@pytest.mark.parametrize("has_deadline", [False, True])
+async def test_a_rollback_is_asked_of_a_child_whose_code_does_not_fit(source: StoreSource, has_deadline: bool) -> None:
+    diary: list[str] = []
+    root = parent(diary)
+    async with Environment([root, good := quick(diary)], source, autojump_s=None) as env:
+        limit = timedelta(hours=1) if has_deadline else None
+        emitted = await env.engine.emit(ROOT, {}, rollback_deadline=limit)
+        await emitted.finished()
+        await env.restart([root, other := quick(diary, step="renamed")])
+        assert await env.engine.roll_back(emitted.id)
+        await env.settle()
+        found = await of(env, "child")
+        assert (found.status, found.hold is not None) == ("rolling_back", True)
+        await env.restart()
+        await env.advance(timedelta(hours=2))
+        if has_deadline:
+            assert await status_of(env.engine, "child") == "rollback_failed"
+            assert await status_of(env.engine, "root") == "rollback_failed"
+            assert (await types_of(env, "child"))[-2:] == ["rolling_back", "rollback_failed"]
+            assert diary == ["ask", "work", "then"]
+            await agree(env, root, other)
+            return
+        assert await status_of(env.engine, "root") == "rolling_back"
+        await env.restart([root, good])
+        await env.settle()
+        assert await status_of(env.engine, "root") == "rolled_back"
+        assert diary == ["ask", "work", "then", "unwork", "unask"]
+        await agree(env, root, good)
+
+
+async def test_a_rollback_deadline_ends_a_child_that_is_held_on_its_way_back(source: StoreSource) -> None:
+    diary: list[str] = []
+    gate = asyncio.Event()
+    root, bad = parent(diary), Operation[Any]("child", CHILD)
+
+    @bad.step
+    async def work(scope: Scope, message: Any) -> None:
+        diary.append("work")
+
+    @work.rollback
+    async def unwork(scope: Scope, message: Any, cause: Failure) -> None:
+        diary.append("unwork")
+        await gate.wait()
+
+    async with Environment([root, bad], source, autojump_s=None) as env:
+        emitted = await env.engine.emit(ROOT, {}, rollback_deadline=timedelta(hours=1))
+        await emitted.finished()
+        assert await env.engine.roll_back(emitted.id)
+        while "unwork" not in diary:
+            await asyncio.sleep(0)
+        assert await env.engine.pause(await run_of(env.engine, "child"))
+        await env.settle()
+        await env.advance(timedelta(hours=2))
+        assert await status_of(env.engine, "child") == "rollback_failed"
+        assert await status_of(env.engine, "root") == "rollback_failed"
+        await agree(env, root, bad)
+
+
+@pytest.mark.parametrize("by", ["cancel", "deadline", "before"])
+async def test_a_paused_run_that_has_only_begun_gives_up(source: StoreSource, by: str) -> None:
+    diary: list[str] = []
+    gate = asyncio.Event()
+    root, waits = parent(diary, deadline=timedelta(hours=1)), Operation[Any]("child", CHILD)
+
+    @waits.step
+    async def work(scope: Scope, message: Any) -> None:
+        diary.append("work")
+        await gate.wait()
+
+    async with Environment([root, waits], source, autojump_s=None) as env:
+        emitted = await env.engine.emit(ROOT, {})
+        while "work" not in diary:
+            await asyncio.sleep(0)
+        if by == "before":
+            assert await env.engine.cancel(emitted.id)
+        id = await run_of(env.engine, "child")
+        assert await env.engine.pause(id)
+        await env.settle()
+        if by == "cancel":
+            assert await env.engine.cancel(emitted.id)
+        elif by == "deadline":
+            await env.advance(timedelta(hours=2))
+        with pytest.raises(ScopeFailed):
+            await emitted.finished()
+        assert await types_of(env, "child") == ["seen", "rolling_back", "rolled_back"]
+        assert diary == ["ask", "work", "unask"]
+        await agree(env, root, waits)
+
+
+async def test_a_held_run_ends_after_those_below_it(source: StoreSource) -> None:
+    """Its rollback was to be done by now, but a run below it has not ended."""
+    diary: list[str] = []
+    root, slow = parent(diary, deadline=timedelta(minutes=20), path="both"), child(diary)
+    async with Environment([root, slow], source, autojump_s=None) as env:
+        emitted = await env.engine.emit(ROOT, {})
+        await env.settle()
+        assert await env.engine.pause(await run_of(env.engine, "root"))
+        await env.settle()
+        await env.advance(timedelta(minutes=30))
+        hold = (await of(env, "root")).hold
+        assert hold is not None
+        assert "once the runs below it have ended" in hold.details
+        await env.advance(timedelta(minutes=40))
+        assert await status_of(env.engine, "child") == "succeeded"
+        with pytest.raises(ScopeFailed):
+            await emitted.finished()
+        assert await status_of(env.engine, "root") == "rollback_failed"
+        await agree(env, root, slow)
+
+
+async def test_a_run_of_an_operation_is_given_no_deadline_by_hand(source: StoreSource) -> None:
+    diary: list[str] = []
+    async with Environment([made := child(diary)], source, autojump_s=None) as env:
+        await env.engine.emit(CHILD, {})
+        await env.settle()
+        with pytest.raises(IsOperation):
+            await env.engine.update(await run_of(env.engine, "child"), deadline=timedelta(hours=1))
+        await agree(env, made)
+
+
+async def test_a_failure_that_cannot_be_encoded_fails_alone(source: StoreSource) -> None:
+    """File names that are no UTF-8 have lone surrogates."""
+    diary: list[str] = []
+    names: dict[str, Any] = {}
+    exec(compile("def fails(): raise ValueError('no')", "/tmp/\udcff.py", "exec"), names)
+    operations = [parent(diary), bad := Operation[Message]("bad", CHILD), child(diary)]
+    gate = asyncio.Event()
+
+    @bad.step
+    async def break_off(scope: Scope, message: Message) -> None:
+        await gate.wait()
+        names["fails"]()
+
+    async with Environment(operations, source) as env:
+        emitted = await env.engine.emit(ROOT, {})
+        gate.set()
+        with pytest.raises(ScopeFailed, match="ValueError: no"):
+            await emitted.finished()
+        assert diary == ["ask", "work", "unwork", "unask"]
+        await agree(env, *operations)

@@ -1,0 +1,221 @@
+"""A parent that failed with a child which it had started: a retry by hand retries the child as well."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from perdure import Retry, Workflow, current_step, resource, run_of, sleep, start, step, workflow
+from perdure.errors import ChildFailed, ConcurrentModification, RunFailed, RunNotRetryable
+from perdure.testing import Environment, run_with_crashes
+from perdure.testing.environment import StoreSource
+
+Open = Callable[..., Environment]
+
+
+class Bank:
+    """What was asked of it, by idempotency key, and whether it answers."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.asked: list[tuple[str, str]] = []
+
+
+@step(retry=Retry.never())
+async def ask(what: str) -> str:
+    bank = resource(Bank)
+    bank.asked.append((what, current_step().idempotency_key))
+    if what != "balance" and not bank.is_open:
+        raise ConnectionError("closed")
+    return what
+
+
+@workflow(name="kids.pays")
+async def pays(what: str) -> str:
+    await ask("balance")
+    return await ask(what)
+
+
+@workflow(name="kids.starts")
+async def starts(detached: bool = False) -> str:
+    return await (await start(pays("rent"), id="child", detached=detached)).result()
+
+
+@workflow(name="kids.awaits")
+async def awaits() -> str:
+    return await pays("rent")
+
+
+@workflow(name="kids.starts_several")
+async def starts_several(count: int) -> list[str]:
+    handles = [await start(pays(str(number))) for number in range(count)]
+    return list(await asyncio.gather(*[handle.result() for handle in handles]))
+
+
+@workflow(name="kids.starts_deep")
+async def starts_deep() -> str:
+    return await (await start(starts(), id="middle")).result()
+
+
+@workflow(name="kids.accepts")
+async def accepts() -> str:
+    child = await start(pays("rent"), id="child")
+    try:
+        await child.result()
+    except ChildFailed:
+        return await ask("fee")
+    return "paid"
+
+
+@workflow(name="kids.looks_on")
+async def looks_on() -> str:
+    return str(await run_of("child").result())
+
+
+@workflow(name="kids.leaves")
+async def leaves() -> str:
+    await start(pays("rent"), id="child")
+    await start(pays("tip"), id="loose", detached=True)
+    await sleep(1)
+    return await ask("fee")
+
+
+@pytest.fixture
+def bank() -> Bank:
+    return Bank()
+
+
+@pytest.fixture
+def opened(source: StoreSource, bank: Bank) -> Open:
+    known: list[Workflow[Any, Any]] = [
+        pays, starts, awaits, starts_several, starts_deep, accepts, leaves, looks_on,
+    ]  # fmt: skip
+    return lambda **options: Environment(known, source, resources={Bank: lambda: bank}, **options)
+
+
+async def fails(env: Environment, call: Any, id: str = "r") -> None:
+    with pytest.raises(RunFailed):
+        await (await env.engine.start(call, id=id)).result()
+
+
+@pytest.mark.parametrize("detached", [False, True])
+@pytest.mark.parametrize("live_runs_max", [1, 100])
+async def test_a_started_child_goes_on_where_it_failed(
+    opened: Open, bank: Bank, detached: bool, live_runs_max: int
+) -> None:
+    """What the child had done stays done, and what it does again has the key that it had."""
+    async with opened(live_runs_max=live_runs_max) as env:
+        await fails(env, starts(detached))
+        with pytest.raises(RunFailed):
+            await (await env.engine.retry("r")).result()
+        await env.restart()
+        bank.is_open = True
+        assert await (await env.engine.retry("r")).result() == "rent"
+        child = await env.engine.get("child")
+        assert child is not None
+        assert (child.status, child.attempt) == ("succeeded", 3)
+        assert bank.asked == [("balance", "child:1"), *[("rent", "child:2")] * 3]
+        await env.check()
+
+
+async def test_an_awaited_child_is_another_run_after_a_retry_with_keys_of_its_own(opened: Open, bank: Bank) -> None:
+    """Other executions have other keys, whoever asked for them; all attempts of one have the same."""
+    async with opened() as env:
+        await fails(env, awaits())
+        bank.is_open = True
+        assert await (await env.engine.retry("r")).result() == "rent"
+        children = [run.id for run in (await env.engine.runs(workflow="kids.pays")).runs]
+        assert len(children) == 2
+        assert [what for what, _ in bank.asked] == ["balance", "rent"] * 2
+        assert {key for _, key in bank.asked} == {f"{child}:{place}" for child in children for place in (1, 2)}
+        await env.check()
+
+
+async def test_all_that_failed_are_retried_and_theirs(opened: Open, bank: Bank) -> None:
+    async with opened() as env:
+        await fails(env, starts_several(3), "several")
+        await fails(env, starts_deep(), "deep")
+        bank.is_open = True
+        assert await (await env.engine.retry("several")).result() == ["0", "1", "2"]
+        assert await (await env.engine.retry("deep")).result() == "rent"
+        assert (await env.engine.runs(status="failed")).runs == []
+        await env.check()
+
+
+async def test_two_who_retry_at_once_retry_once(opened: Open, bank: Bank) -> None:
+    async with opened() as env:
+        await fails(env, starts())
+        bank.is_open = True
+        answers = await asyncio.gather(*[env.engine.retry("r") for _ in range(3)], return_exceptions=True)
+        assert not any(isinstance(answer, ConcurrentModification) for answer in answers)
+        assert await env.engine.handle("r").result() == "rent"
+        assert bank.asked == [("balance", "child:1"), *[("rent", "child:2")] * 2]
+        await env.check()
+
+
+async def test_a_failure_that_the_parent_came_to_terms_with_stays(opened: Open, bank: Bank) -> None:
+    async with opened() as env:
+        await fails(env, accepts())
+        bank.is_open = True
+        with pytest.raises(RunNotRetryable, match="retry that one"):
+            await env.engine.retry("child")
+        assert await (await env.engine.retry("r")).result() == "fee"
+        child = await env.engine.get("child")
+        assert child is not None
+        assert child.status == "failed"
+
+
+async def test_a_child_that_nobody_awaits_is_retried_unless_it_is_detached(opened: Open, bank: Bank) -> None:
+    async with opened() as env:
+        await fails(env, leaves())
+        await env.settle()
+        bank.is_open = True
+        assert await (await env.engine.retry("r")).result() == "fee"
+        await env.settle()
+        assert [await env.engine.handle(id).status() for id in ("child", "loose")] == ["succeeded", "failed"]
+        assert await (await env.engine.retry("loose")).result() == "tip"
+        await env.check()
+
+
+async def test_a_retry_that_is_refused_retries_no_child(opened: Open, bank: Bank) -> None:
+    async with opened() as env:
+        await fails(env, starts())
+        view = await env.engine.get("r")
+        assert view is not None
+        with pytest.raises(ConcurrentModification):
+            await env.engine.retry("r", expected_version=view.version + 1)
+        child = await env.engine.get("child")
+        assert child is not None
+        assert (child.status, child.attempt) == ("failed", 1)
+
+
+async def test_a_run_that_others_only_look_at_can_be_retried(opened: Open, bank: Bank) -> None:
+    """A run that waits for another one, which it has not started, does not take the failure from its owner."""
+    async with opened() as env:
+        await fails(env, pays("rent"), "child")
+        await fails(env, looks_on())
+        bank.is_open = True
+        assert await (await env.engine.retry("child")).result() == "rent"
+        assert await (await env.engine.retry("r")).result() == "rent"
+        await env.check()
+
+
+async def test_a_retry_survives_a_crash_at_every_commit(fresh: Callable[[], StoreSource], bank: Bank) -> None:
+    def store() -> StoreSource:
+        bank.is_open = False
+        return fresh()
+
+    async def scenario(env: Environment) -> str:
+        await env.engine.start(starts(), id="r")
+        await env.settle()
+        if await env.engine.handle("r").status() == "failed":
+            bank.is_open = True
+            await env.engine.retry("r")
+        result: str = await env.engine.handle("r").result()
+        return result
+
+    await run_with_crashes(scenario, workflows=[pays, starts], store=store, resources={Bank: lambda: bank})
+    assert {key for what, key in bank.asked if what == "rent"} == {"child:2"}

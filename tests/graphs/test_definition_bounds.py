@@ -1,0 +1,76 @@
+"""Definitions in YAML and JSON that are too large or too deep, or whose aliases would make them so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure.errors import InvalidDefinition
+from perdure.graph import Graph, assign
+
+LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 10)}]\n" for number in range(1, 12)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (LAUGHS, r"with its aliases written out it has more than 100,000 parts \(line 5\)"),
+        ("graph: &g [*g]\n", r"an alias stands for something that it is in itself \(line 1\)"),
+        ("a: &a {b: {c: *a}}\n", r"an alias stands for something that it is in itself"),
+        ("graph: g\nnodes:\n  a: " + "[" * 5_000 + "]" * 5_000, r"it nests deeper than 100 \(line 3\)"),
+        ("\n".join(" " * depth + "a:" for depth in range(500)), r"it nests deeper than 100 \(line 100\)"),
+        ('{"graph": ' + "[" * 100_000, "it nests deeper than 100"),
+        ('{"graph": ' + "[" * 500 + "]" * 500 + "}", "it nests deeper than 100"),
+        ("x" * 1_000_001, "it has 1,000,001 characters, and a definition has at most 1,000,000"),
+        ("graph: g\nnodes: {a: {kind: timer, seconds: " + "9" * 5_000 + "}}", "this is not YAML"),
+        ("graph: 2001-99-99\n", "this is not YAML"),
+        ('{"graph": ' + "9" * 5_000 + "}", "this is not JSON"),
+        ("? [1]\n: 2\n", "found unhashable key"),
+    ],
+)
+def test_a_text_that_is_too_much_is_refused_with_its_place(text: str, why: str) -> None:
+    with pytest.raises(InvalidDefinition, match=why) as refused:
+        Graph.parse(text)
+    assert str(refused.value).startswith("this graph: ")
+
+
+def test_aliases_may_be_used() -> None:
+    text = """
+graph: g
+nodes:
+  a: {kind: set, values: &start {state.x: "1"}}
+  b: {kind: set, values: *start}
+edges: [{from: a, to: b}]
+"""
+    assert Graph.parse(text).definition.nodes["b"].values == {"state.x": "1"}
+
+
+def test_a_large_definition_takes_no_time_with_the_square_of_its_size() -> None:
+    """Ten thousand keys, each of which was once compared with all that came before it."""
+    text = "graph: g\nnodes:\n  a:\n    kind: set\n    values:\n" + "".join(
+        f"      state.x{n}: '1'\n" for n in range(10_000)
+    )
+    assert len(Graph.parse(text).definition.nodes["a"].values) == 10_000
+
+
+@pytest.mark.parametrize("depth", [120, 100_000])
+def test_what_nests_too_deeply_in_python_is_refused_too(depth: int) -> None:
+    deep: Any = 1
+    for _ in range(depth):
+        deep = [deep]
+    graph: Graph[Any, Any] = Graph("deep")
+    graph.node("a", assign({"state.x": deep}))
+    with pytest.raises(InvalidDefinition, match="graph 'deep': it nests"):
+        graph.build()
+
+
+def test_what_has_itself_inside_is_refused() -> None:
+    ring: list[Any] = []
+    ring.append(ring)
+    graph: Graph[Any, Any] = Graph("ring")
+    graph.node("a", assign({"state.x": ring}))
+    with pytest.raises(InvalidDefinition, match="something in it has itself inside"):
+        graph.build()

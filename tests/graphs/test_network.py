@@ -1,0 +1,226 @@
+"""Where nodes may connect to, what they send there, and how much they take."""
+
+from __future__ import annotations
+
+import gzip
+import ipaddress
+import socket
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from perdure import Engine, Retry
+from perdure.errors import HostDenied, HttpFailed, Misuse, RunFailed, SecretNotFound
+from perdure.graph import Graph, Network, Secrets, http, llm, mcp
+from perdure.storage.memory import MemoryStore
+
+Answering = Callable[[BaseHTTPRequestHandler], tuple[dict[str, str], bytes]]
+
+
+@contextmanager
+def answering(answer: Answering) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """A server on this machine; its address, and the headers of what it was asked."""
+    asked: list[dict[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append({name.lower(): value for name, value in self.headers.items()})
+            headers, body = answer(self)
+            self.send_response(int(headers.pop(":status", "200")))
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - so it is called there
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def hello(_: BaseHTTPRequestHandler) -> tuple[dict[str, str], bytes]:
+    return {"content-type": "text/plain"}, b"hello"
+
+
+def asking(url: str, **options: Any) -> Graph[Any, Any]:
+    graph: Graph[Any, Any] = Graph("asking")
+    graph.node("ask", http(f"'{url}'", **options), retry=Retry.never())
+    graph.output("nodes.ask.body")
+    return graph
+
+
+async def run(graph: Graph[Any, Any], *resources: Any) -> Any:
+    given = {type(one): lambda one=one: one for one in resources}
+    async with Engine(MemoryStore(), workflows=[graph], resources=given) as engine:
+        return await engine.run(graph())
+
+
+async def failure(graph: Graph[Any, Any], *resources: Any) -> BaseException | None:
+    with pytest.raises(RunFailed) as failed:
+        await run(graph, *resources)
+    return failed.value.__cause__
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "2130706433", "10.0.0.1", "169.254.169.254"],
+)
+@pytest.mark.parametrize("kind", ["http", "llm", "mcp"])
+async def test_this_machine_and_private_networks_are_denied(host: str, kind: str) -> None:
+    url = f"http://{host}:9"
+    graph: Graph[Any, Any] = Graph("asking")
+    kinds: dict[str, Any] = {
+        "http": http(f"'{url}'"),
+        "llm": llm("m", "hello", base_url=url),
+        "mcp": mcp("tool", url=f"'{url}'"),
+    }
+    graph.node("ask", kinds[kind], retry=Retry.never())
+    error = await failure(graph, Network())
+    assert isinstance(error, HostDenied), error
+    assert "allow it" in str(error)
+
+
+async def test_what_is_allowed_is_asked() -> None:
+    with answering(hello) as (url, _):
+        for allow in (["127.0.0.1"], ["127.0.0.0/8"], ["10.0.0.1", "127.0.0.1"]):
+            assert await run(asking(url), Network(allow=allow)) == "hello"
+        assert await run(asking(url.replace("127.0.0.1", "localhost")), Network(allow=["localhost"])) == "hello"
+        assert isinstance(await failure(asking(url), Network(allow=["127.0.0.1"], deny=["127.0.0.0/8"])), HostDenied)
+
+
+async def test_the_environment_allows_and_denies(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(hello) as (url, _):
+        assert await run(asking(url)) == "hello"
+        monkeypatch.setenv("PERDURE_NETWORK_DENY", "10.0.0.0/8, 127.0.0.1")
+        assert isinstance(await failure(asking(url)), HostDenied)
+        monkeypatch.delenv("PERDURE_NETWORK_DENY")
+        monkeypatch.setenv("PERDURE_NETWORK_ALLOW", "")
+        assert isinstance(await failure(asking(url)), HostDenied)
+        monkeypatch.setenv("PERDURE_NETWORK_ALLOW", "http://localhost")
+        assert isinstance(await failure(asking(url)), Misuse)
+
+
+def test_names_addresses_and_ranges() -> None:
+    network = Network(allow=["*.example.org", "Shop.Test."], deny=["evil.example.org"], only_allowed=True)
+    outside = ipaddress.ip_address("93.184.216.34")
+    network.check("a.b.EXAMPLE.org", outside)
+    network.check("shop.test", ipaddress.ip_address("127.0.0.1"))
+    for host in ("example.org", "evil.example.org", "other.test", "notexample.org"):
+        with pytest.raises(HostDenied):
+            network.check(host, outside)
+    Network().check("other.test", outside)
+    for wrong in ("", "http://x", "a b", "x*", "10.0.0.0/99"):
+        with pytest.raises(Misuse):
+            Network(allow=[wrong])
+
+
+async def test_the_address_that_was_checked_is_the_one_that_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name whose second look-up would lead elsewhere is looked up once."""
+    looked_up: list[str] = []
+    real = socket.getaddrinfo
+
+    def rebinding(host: Any, *args: Any, **options: Any) -> Any:
+        if host == "rebinding.test":
+            looked_up.append(host)
+            return real("127.0.0.1" if len(looked_up) == 1 else "127.0.0.2", *args, **options)
+        return real(host, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+    with answering(hello) as (url, asked):
+        there = url.replace("127.0.0.1", "rebinding.test")
+        assert await run(asking(there), Network(allow=["127.0.0.1"])) == "hello"
+        assert asked[0]["host"].startswith("rebinding.test:")
+        assert looked_up == ["rebinding.test"]
+        assert isinstance(await failure(asking(there), Network(allow=["127.0.0.1"])), HostDenied)
+
+
+# How much is taken.
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "identity"])
+async def test_an_answer_is_unpacked(encoding: str) -> None:
+    packs: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress, "identity": bytes}
+    pack = packs[encoding]
+    answer = {"content-type": "application/json", "content-encoding": encoding}
+    with answering(lambda _: (dict(answer), pack(b'{"tide": "high"}'))) as (url, _):
+        assert await run(asking(url)) == {"tide": "high"}
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+async def test_an_answer_that_is_too_large_is_not_read(encoding: str) -> None:
+    body = b"\0" * (64 * 1024 * 1024)
+    sent = gzip.compress(body, 1) if encoding == "gzip" else body
+    with answering(lambda _: ({"content-encoding": encoding}, sent)) as (url, _):
+        error = await failure(asking(url))
+    assert isinstance(error, HttpFailed)
+    assert "more than 16,777,216 bytes" in str(error)
+
+
+@pytest.mark.parametrize(("encoding", "why"), [("br", "its encoding is 'br'"), ("gzip", "cannot be unpacked")])
+async def test_what_cannot_be_unpacked_is_a_failure(encoding: str, why: str) -> None:
+    with answering(lambda _: ({"content-encoding": encoding}, b"what?")) as (url, _):
+        error = await failure(asking(url))
+    assert isinstance(error, HttpFailed)
+    assert why in str(error)
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    with answering(hello) as (inner, asked):
+        redirect = {":status": "302", "location": inner}
+        with answering(lambda _: (dict(redirect), b"")) as (url, _):
+            assert await run(asking(url)) == ""
+    assert asked == []
+
+
+# Secrets.
+
+
+async def test_only_what_is_meant_for_it_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_KEY", "not-for-graphs")
+    with answering(hello) as (url, asked):
+        error = await failure(asking(url, secret="AWS_KEY"))
+        assert isinstance(error, SecretNotFound)
+        assert "set PERDURE_SECRET_AWS_KEY" in str(error)
+        assert await run(asking(url, secret="AWS_KEY"), Secrets(names=["AWS_KEY"])) == "hello"
+        monkeypatch.setenv("PERDURE_SECRET_AWS_KEY", "for-graphs")
+        assert await run(asking(url, secret="AWS_KEY")) == "hello"
+    assert [one["authorization"] for one in asked] == ["Bearer not-for-graphs", "Bearer for-graphs"]
+
+
+async def test_a_secret_that_is_bound_to_hosts_is_sent_to_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_SECRET_KEY", "4711-4711")
+    bound = Secrets(hosts={"KEY": ["api.example.org"]})
+    with answering(hello) as (url, asked):
+        error = await failure(asking(url, secret="KEY"), bound)
+        assert isinstance(error, HostDenied)
+        assert "is for api.example.org only" in str(error)
+        monkeypatch.setenv("PERDURE_SECRET_KEY_HOSTS", "api.example.org, LOCALHOST")
+        assert isinstance(await failure(asking(url, secret_headers={"X-Key": "KEY"})), HostDenied)
+        assert asked == []
+        assert await run(asking(url.replace("127.0.0.1", "localhost"), secret="KEY")) == "hello"
+
+
+async def test_a_provider_of_ones_own_need_not_know_of_hosts() -> None:
+    class Vault(Secrets):
+        def __init__(self) -> None: ...
+
+        async def get(self, name: str) -> str | None:
+            return f"{name}-of-the-vault"
+
+    with answering(hello) as (url, asked):
+        graph = asking(url, secret="KEY")
+        async with Engine(MemoryStore(), workflows=[graph], resources={Secrets: Vault}) as engine:
+            assert await engine.run(graph()) == "hello"
+    assert asked[0]["authorization"] == "Bearer KEY-of-the-vault"

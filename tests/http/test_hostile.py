@@ -1,0 +1,160 @@
+"""Requests that mean harm, or mean nothing: each gets a no that says why, and none an error of the server's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import pytest
+
+from perdure import Client, workflow
+from perdure.dashboard import dashboard
+from perdure.engine import Engine
+from perdure.http import make_token, serving
+from perdure.storage.memory import MemoryStore
+
+DIGITS = b"9" * 5_000
+JSON = b"content-type: application/json\r\n"
+OWN_PAGE = b"sec-fetch-site: same-origin\r\n"
+FORM = OWN_PAGE + b"content-type: application/x-www-form-urlencoded\r\n"
+
+
+def request(line: bytes, headers: bytes = b"", body: bytes = b"") -> bytes:
+    head = b"%s HTTP/1.1\r\nHost: localhost\r\nconnection: close\r\n" % line
+    return head + headers + b"content-length: %d\r\n\r\n" % len(body) + body
+
+
+@asynccontextmanager
+async def site(client: Client | None = None) -> AsyncGenerator[str]:
+    async with (
+        client or Client(MemoryStore()) as opened,
+        serving(opened, port=0, pages=dashboard(), requests_burst=10_000) as url,
+    ):
+        yield url
+
+
+async def answer(url: str, sent: bytes) -> tuple[int, bytes]:
+    address = urlsplit(url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write(sent)
+    told = await reader.read()
+    writer.close()
+    return int(told.split(b" ", 2)[1]), told
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (request(b"GET /api/v1/runs?limit=" + DIGITS), 400),
+        (request(b"GET /api/v1/runs?cursor=%ff"), 400),
+        (request(b"GET /api/v1/runs/x\xff"), 400),
+        (request(b"GET /api/v1/runs/%ED%A0%80"), 400),
+        (request(b"GET /api/v1/runs?created_from=99999-01-01T00:00:00Z"), 400),
+        (request(b"GET /api/v1/runs/x/streams/y?after=" + DIGITS), 400),
+        (request(b"GET /api/v1/runs/x/changes", b"last-event-id: " + DIGITS[:900] + b"\r\n"), 404),
+        (request(b"POST /api/v1/runs", JSON, b'{"workflow": "x", "input": {"a": ' + DIGITS + b"}}"), 400),
+        (request(b"POST /api/v1/runs", JSON, b'{"workflow": "\xff"}'), 400),
+        (request(b"POST /api/v1/runs", JSON, b"\xff\xfe"), 400),
+        (request(b"POST /api/v1/runs", JSON, b"[" * 100_000), 400),
+        (request(b"POST /api/v1/runs", JSON, b'{"workflow": "\\ud800"}'), 400),
+        (request(b"POST /api/v1/runs", JSON + b"idempotency-key: \xff\r\n", b'{"workflow": "x"}'), 404),
+        (request(b"POST /api/v1/executors/queues/q/claim", JSON, b'{"worker": "w", "lease_s": 1e308}'), 400),
+        (request(b"POST /api/v1/topics/x/messages", JSON, b'{"message": {}, "delay_s": 1e308}'), 400),
+        (request(b"PATCH /api/v1/runs/x", JSON + b"if-match: \xff\r\n", b'{"tags": {}}'), 400),
+        (request(b"POST /api/v1/runs", JSON + b"origin: http://[\r\n", b"{}"), 403),
+        (request(b"GET /ui/runs?q=since:999999d"), 200),
+        (request(b"GET /ui/runs?q=before:999999d"), 200),
+        (request(b"GET /ui/runs?q=%ff"), 400),
+        (request(b"GET /ui/sign-in?to=//["), 200),
+        (request(b"GET /ui/sign-in?to=http://[::1"), 200),
+        (request(b"GET /ui/none", b"referer: http://[\r\n"), 404),
+        (request(b"GET /ui", b"cookie: \xff=\xfe\r\n"), 200),
+        (request(b"POST /ui/sign-in", b"origin: http://[\r\n"), 403),
+        (request(b"POST /ui/sign-in", FORM, b"token=%ff&to=//["), 401),
+        (request(b"POST /ui/sign-in", OWN_PAGE + b"content-type: \xff\r\n", b"x"), 415),
+    ],
+    ids=lambda value: value[:60].decode("latin-1") if isinstance(value, bytes) else str(value),
+)
+async def test_nothing_that_is_sent_is_an_error_of_the_server(
+    sent: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with site() as url:
+        assert (await answer(url, sent))[0] == status
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"workflow": "a", "workflow": "b"}',
+        b'{"workflow": "a", "input": {"x": 1, "x": 2}}',
+        b'{"workflow": "a", "input": {"x": [{"y": 1, "\\u0079": 2}]}}',
+        b'{"workflow": "a", "input": {"x": 1, "pad": "' + b"p" * 100_000 + b'", "x": 2}}',
+    ],
+    ids=["top", "deeper", "escaped", "large"],
+)
+async def test_a_key_that_is_there_twice_is_refused(body: bytes) -> None:
+    async with site() as url:
+        status, told = await answer(url, request(b"POST /api/v1/runs", JSON, body))
+    assert status == 400
+    assert b"twice in one object" in told
+
+
+@pytest.mark.parametrize("path", [b"//ui/sign-in", b"//ui/runs", b"/ui//runs", b"/api//v1/runs", b"//api/v1/runs"])
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+async def test_a_path_with_an_empty_part_leads_nowhere(path: bytes, method: bytes) -> None:
+    async with site() as url:
+        assert (await answer(url, request(method + b" " + path, b"origin: http://elsewhere\r\n" + JSON)))[0] == 404
+
+
+ELSEWHERE = [
+    b"origin: http://elsewhere\r\n",
+    b"origin: null\r\n",
+    b"sec-fetch-site: cross-site\r\nsec-fetch-mode: no-cors\r\n",
+    b"sec-fetch-site: same-site\r\nsec-fetch-mode: cors\r\n",
+]
+
+
+@pytest.mark.parametrize("headers", ELSEWHERE)
+async def test_a_page_elsewhere_is_not_answered_where_there_are_no_tokens(headers: bytes) -> None:
+    async with site() as url:
+        for line in (b"GET /api/v1/runs", b"GET /api/v1/openapi.json", b"GET /metrics"):
+            status, told = await answer(url, request(line, headers))
+            assert status == 403, line
+            assert b"origin_refused" in told
+        by_hand = request(b"GET /api/v1/runs", b"sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\n")
+        assert (await answer(url, by_hand))[0] == 200, "somebody has followed a link"
+
+
+async def test_guessing_sessions_is_slow() -> None:
+    async with Client(MemoryStore()) as client:
+        await make_token(client, "ops", "admin")
+        async with serving(client, port=0, pages=dashboard()) as url:
+            guesses = [request(b"GET /ui/runs", b"cookie: perdure_session=guess%d\r\n" % n) for n in range(30)]
+            statuses = [(await answer(url, guess))[0] for guess in guesses]
+            assert statuses[:20] == [303] * 20
+            assert 429 in statuses[20:]
+            assert (await answer(url, request(b"GET /ui/runs")))[0] == 303, "who has not guessed is asked to sign in"
+
+
+@workflow(name="hostile.fails")
+async def fails(text: str) -> None:
+    raise ValueError(text)
+
+
+async def test_what_is_logged_cannot_make_lines_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    evil = "r\n2026-11-17 INFO perdure: all is well\x1b[2J\u202e"
+    async with Engine(MemoryStore(), workflows=[fails]) as engine:
+        run = await engine.start(fails(evil), id=evil)
+        with pytest.raises(Exception, match="all is well"):
+            await run.result()
+        logging.getLogger("perdure").error("run %s: %s", evil, ValueError(evil), exc_info=ValueError(evil))
+    formatter = logging.Formatter("%(levelname)s %(message)s")
+    for record in caplog.records:
+        lines = formatter.format(record).splitlines()
+        assert not any(line.startswith("2026-11-17") for line in lines), lines
+        assert not any("\x1b" in line or "\u202e" in line for line in lines), lines
+    assert any("\\n2026-11-17" in record.getMessage() for record in caplog.records)

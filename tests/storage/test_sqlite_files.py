@@ -1,0 +1,159 @@
+"""Files of a database that somebody deletes or replaces, while it is stopped and while an engine has it open."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from perdure import Engine, step, workflow
+from perdure.errors import EngineStopped
+from perdure.storage.sqlite.losses import has_reset_bug, known_losses
+
+KILLED = """
+    import asyncio, os, signal, sys
+    from perdure import Engine
+    from tests.storage.test_sqlite_files import touching
+
+    async def main():
+        engine = Engine(f"sqlite:///{sys.argv[1]}", workflows=[touching])
+        await engine.open()
+        for number in range(3):
+            await engine.run(touching(), id=f"r-{number}")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    asyncio.run(main())
+"""
+
+
+@step
+async def touch() -> str:
+    return "touched"
+
+
+@workflow
+async def touching() -> str:
+    return await touch()
+
+
+def killed(path: Path) -> None:
+    """A process that has committed runs, all of them still in the log, and is killed."""
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED), str(path)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert path.with_name("runs.db-wal").stat().st_size > 0
+
+
+def opened(path: Path) -> Engine:
+    return Engine(f"sqlite:///{path}", workflows=[touching], poll_s=0.01)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "runs.db"
+    with closing(sqlite3.connect(path)):
+        return path
+
+
+async def make(path: Path) -> None:
+    async with opened(path) as engine:
+        await engine.run(touching(), id="before")
+
+
+async def test_runs_that_were_lost_with_a_deleted_log_are_missed(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    await make(path)  # Closing it brings the log into the file.
+    killed(path)
+    path.with_name("runs.db-wal").unlink()
+    path.with_name("runs.db-shm").unlink()
+    async with opened(path) as engine:
+        assert await engine.get("before") is not None
+        assert await engine.get("r-2") is None  # SQLite itself finds nothing wrong.
+    assert "commits were lost" in caplog.text
+    ((note, lost),) = known_losses(path)
+    assert "and the database knows 0 of them" in lost
+    caplog.clear()
+    async with opened(path):
+        assert "commits were lost" not in caplog.text  # It was said, and stays noted until somebody deletes it.
+    assert known_losses(path) == [(note, lost)]
+
+
+async def test_commits_after_an_older_copy_was_put_back_are_missed(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    killed(path)
+    copy = path.with_name("copy.db")
+    with closing(sqlite3.connect(path)) as connection:  # An operator's copy, of the time when one run was there.
+        connection.execute("vacuum into ?", (str(copy),))
+    with closing(sqlite3.connect(copy)) as connection, connection:
+        connection.execute("update engines set batch = 2")
+        connection.execute("delete from runs where id <> 'r-0'")
+    for end in ("-wal", "-shm"):
+        path.with_name(f"runs.db{end}").unlink(missing_ok=True)
+    copy.replace(path)
+    async with opened(path):
+        assert "and the database knows 2 of them" in caplog.text
+
+
+async def test_nothing_is_missed_after_a_kill_or_a_graceful_end(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        killed(path)
+        async with opened(path) as engine:
+            assert await engine.get("r-2") is not None
+        for end in ("-wal", "-shm"):
+            assert not path.with_name(f"runs.db{end}").exists()
+        path.unlink()
+    assert "lost" not in caplog.text
+    assert known_losses(path) == []
+
+
+@pytest.mark.parametrize("which", ["runs.db", "runs.db-wal"])
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+async def test_an_engine_whose_file_is_gone_acknowledges_nothing_and_stops(path: Path, which: str, how: str) -> None:
+    await make(path)
+    engine = opened(path)
+    await engine.open()
+    try:
+        file = path.with_name(which)
+        if how == "deleted":
+            file.unlink()
+        else:
+            other = path.with_name("other")
+            shutil.copyfile(file, other)
+            other.replace(file)
+        with pytest.raises(EngineStopped, match=f"{which} was {how}"):
+            await engine.run(touching(), id="void")
+    finally:
+        await engine.shutdown(grace=0)
+
+
+async def test_an_idle_engine_notices_that_its_file_is_gone(path: Path) -> None:
+    engine = opened(path)
+    await engine.open()
+    path.unlink()
+
+    async def read_on() -> None:
+        while True:
+            await engine.runs()
+            await asyncio.sleep(0.01)
+
+    with pytest.raises(EngineStopped, match=r"runs\.db was deleted while the engine had it open"):
+        await asyncio.wait_for(read_on(), 20)
+    await engine.shutdown(grace=0)
+
+
+@pytest.mark.parametrize(
+    ("version", "has_it"),
+    [
+        ((3, 40, 1), True), ((3, 45, 0), True), ((3, 50, 6), True),
+        ((3, 51, 2), True), ((3, 51, 3), False), ((3, 53, 0), False),
+    ],
+)  # fmt: skip
+def test_versions_of_sqlite_with_the_reset_bug_are_known(version: tuple[int, int, int], has_it: bool) -> None:
+    assert has_reset_bug(version) is has_it
