@@ -41,7 +41,7 @@ async def serving() -> AsyncIterator[tuple[str, Gate]]:
     gate = Gate(make_server().streamable_http_app())
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(gate, log_level="error", lifespan="on")
+        config = uvicorn.Config(gate, log_config=None, lifespan="on")
         server = uvicorn.Server(config)
         task = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:

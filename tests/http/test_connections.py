@@ -157,8 +157,9 @@ class Records(logging.Handler):
         self.said.append(record.getMessage())
 
 
-async def test_what_strangers_cause_is_logged_once_a_minute() -> None:
+async def test_what_strangers_cause_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     logger, records = logging.getLogger("uvicorn.error"), Records()
+    caplog.set_level(logging.INFO, "uvicorn.error")
     logger.addHandler(records)
     try:
         async with site(FOR_EVER) as here:

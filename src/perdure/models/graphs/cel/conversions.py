@@ -151,10 +151,15 @@ def _to_bytes(frame: Frame, value: Any) -> bytes:
     if type(value) is not str:
         raise no_overload("bytes", value)
     frame.spend_text(2 * len(value))
+    return encoded("bytes", value)
+
+
+def encoded(function: str, text: str) -> bytes:
+    """The text in UTF-8. Raises EvaluationFailed, in the function's name, if the text has half a character."""
     try:
-        return bytes(value.encode())
+        return text.encode()
     except UnicodeEncodeError:
-        raise EvaluationFailed("bytes: the text has half a character (a surrogate)") from None
+        raise EvaluationFailed(f"{function}: the text has half a character (a surrogate)") from None
 
 
 def _to_bool(frame: Frame, value: Any) -> bool:  # noqa: ARG001 - as all functions

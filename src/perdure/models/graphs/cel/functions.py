@@ -266,6 +266,8 @@ def _sum(frame: Frame, *given: Any) -> Any:
         return total
     if any(isinstance(one, timedelta) for one in items):
         raise no_overload("sum", *items[:3])
+    if any(type(one) is not float and not INT_MIN <= one <= _BITS for one in items):
+        raise EvaluationFailed("an overflow: an integer has more than 64 bits")
     found = sum(items)
     if isinstance(found, int) and not INT_MIN <= found <= INT_MAX:
         raise EvaluationFailed("an overflow: the int would have more than 64 bits")
@@ -390,7 +392,7 @@ def _sets_intersects(frame: Frame, one: Any, other: Any) -> bool:
 
 def _encode(frame: Frame, value: Any) -> str:
     frame.spend_text(8 * len(value) if isinstance(value, str | bytes) else 0)
-    data = value.encode() if type(value) is str else value
+    data = conversions.encoded("base64.encode", value) if type(value) is str else value
     if type(data) is not bytes:
         raise no_overload("base64.encode", value)
     return base64.b64encode(data).decode("ascii")
