@@ -274,7 +274,23 @@ def test_whatever_a_function_is_given_it_gives_a_value_or_an_error(name: str, va
     call(name, values)
 
 
-ODD = [None, True, 0, -1, 10**400, 0.5, float("nan"), float("-inf"), "", "\ud800", "%", [], ["\ud800"], [[]], {"a": 1}]
+ODD: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    10**400,
+    0.5,
+    float("nan"),
+    float("-inf"),
+    "",
+    "\ud800",
+    "%",
+    [],
+    ["\ud800"],
+    [[]],
+    {"a": 1},
+]
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))

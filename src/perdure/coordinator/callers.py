@@ -28,11 +28,16 @@ class Callers:
         self._inbox = inbox
         self._patience_s = patience_s
         self._batch: Sequence[Item] = ()
+        self._has_given_up = False  # somebody whose op was taken with the last batch
         self._is_committing = False
         self._unanswered: dict[Kind, float] = {}  # since when the store has answered no such request
         self._failure: StoreError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.looked: Callable[[], object] | None = None  # called whenever callers are looked at
+
+    def begin(self) -> None:
+        """A batch was taken from the inbox, which has no ops of callers who have given up."""
+        self._has_given_up = False
 
     def asking(self, kind: Kind, batch: Sequence[Item] | None = None) -> None:
         """A request is sent to the store, for these ops if given."""
@@ -82,13 +87,13 @@ class Callers:
 
     def has_given_up(self) -> bool:
         """Whether somebody has whose op is in the batch."""
-        return any(item.given_up for item in self._batch)
+        return self._has_given_up and any(item.given_up for item in self._batch)
 
     def doubt(self, error: StoreError) -> None:
         """It will not be found out whether the batch was written: tell its callers so."""
         for item in self._batch:
             if item.outside and not item.given_up:
-                item.given_up = True
+                item.given_up = self._has_given_up = True
                 item.refuse(unavailable(self._waited(item), error, is_unknown=True))
 
     def rest(self) -> None:
@@ -101,7 +106,7 @@ class Callers:
 
     def waiting(self, items: list[Item]) -> list[Item]:
         """Leave out the ops of callers who have given up."""
-        if not any(item.given_up for item in items):
+        if not self._has_given_up:
             return items
         for item in items:
             if item.given_up:
@@ -117,7 +122,7 @@ class Callers:
     def _give_up(self) -> None:
         for item in self._batch:
             if item.outside and not item.given_up and self.overdue(item.since) is not None:
-                item.given_up = True
+                item.given_up = self._has_given_up = True
                 item.refuse(unavailable(self._waited(item), self._failure, is_unknown=self._is_committing))
         for item in self._inbox.remove(lambda item: item.outside and self.overdue(item.since) is not None):
             item.refuse(unavailable(self._waited(item), self._failure))

@@ -314,6 +314,7 @@ class Coordinator:
                 if self._probe is not None and (stop := self._probe.reached("batch.take", "")) is not None:
                     await stop
                 items = self._inbox.take()
+                self.callers.begin()
                 if self.taken is not None:
                     self.taken()
                 await self._settle(items)

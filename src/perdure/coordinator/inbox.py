@@ -10,11 +10,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
 from perdure.kernel.ops import Op, Retry
+
+_FORGET_AFTER: Final = 1_000  # runs that have no op any more in a lane that was not empty since
 
 
 class Callback:
@@ -104,7 +106,8 @@ class Inbox:
 
     def __init__(self, *, outside_max: int, batch_ops_max: int, batch_bytes_max: int) -> None:
         self._own, self._outside, self._due = Lane(), Lane(), Lane()
-        self._lanes: dict[str, tuple[Lane, int]] = {}  # of each run: where its ops are, and how many
+        self._own_runs: set[str] = set()  # which have ops in that lane, or had since it was empty
+        self._elsewhere: dict[str, tuple[Lane, int]] = {}  # of other runs: in which lane their ops are, and how many
         self.is_firing = False
         self._had_others = False  # beside what timers had brought, in the last batch
         self._count = 0
@@ -159,18 +162,28 @@ class Inbox:
 
     def put(self, item: Item) -> None:
         run_id = item.op.run_id
-        lane, count = self._lanes.get(run_id) or (
-            self._due if item.is_due else self._outside if item.outside else self._own,
-            0,
-        )
-        if run_id:
-            self._lanes[run_id] = lane, count + 1
+        if item.is_due or item.outside or run_id in self._elsewhere:
+            lane = self._lane_for(run_id, item)
+        else:
+            lane = self._own
+            self._own_runs.add(run_id)
         if not item.number:
             self._count += 1
             item.number = self._count
         lane.items.append(item)
         if self._awaited is not None and not self._awaited.done():
             self._awaited.set_result(None)
+
+    def _lane_for(self, run_id: str, item: Item) -> Lane:
+        """The lane in which the run's ops are already, or the one that fits. An op of no run has no order to keep."""
+        fitting = self._due if item.is_due else self._outside if item.outside else self._own
+        if not run_id:
+            return fitting
+        if run_id in self._own_runs:
+            return self._own
+        lane, count = self._elsewhere.get(run_id, (fitting, 0))
+        self._elsewhere[run_id] = lane, count + 1
+        return lane
 
     def put_back(self, items: Sequence[Item]) -> None:
         """Those of what `empty` gave that are still to be done."""
@@ -206,15 +219,24 @@ class Inbox:
                 bytes_left -= lane.take(taken, min(ops, ops_max - len(taken)), bytes_left // lanes_left)
         if lanes_used > 1:
             taken[len(first) :] = sorted(taken[len(first) :], key=_number)
-        lanes_of = self._lanes
-        for item in taken:
-            if run_id := item.op.run_id:
-                lane, count = lanes_of[run_id]
-                if count == 1:
-                    del lanes_of[run_id]
-                else:
-                    lanes_of[run_id] = lane, count - 1
+        if self._elsewhere:
+            self._count_out(taken)
+        if not own.items:
+            self._own_runs.clear()
+        elif len(self._own_runs) > 2 * len(own.items) + _FORGET_AFTER:
+            self._own_runs = {item.op.run_id for item in own.items}
         return taken
+
+    def _count_out(self, taken: list[Item]) -> None:
+        elsewhere = self._elsewhere
+        for item in taken:
+            run_id = item.op.run_id
+            if run_id in elsewhere:
+                lane, count = elsewhere[run_id]
+                if count == 1:
+                    del elsewhere[run_id]
+                else:
+                    elsewhere[run_id] = lane, count - 1
 
     def remove(self, is_wanted: Callable[[Item], bool]) -> list[Item]:
         """Take some out, wherever they stand."""
@@ -229,7 +251,8 @@ class Inbox:
         items = sorted((*self._own.items, *self._outside.items, *self._due.items), key=_number)
         for lane in (self._own, self._outside, self._due):
             lane.items.clear()
-        self._lanes.clear()
+        self._own_runs.clear()
+        self._elsewhere.clear()
         return items
 
     async def arrival(self) -> None:

@@ -43,29 +43,23 @@ class Blame:
     def __init__(self, clock: Clock, request: Request) -> None:
         self._clock = clock
         self._request = request
-        self._runs: dict[str, _Watched] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._runs)
-
-    def __contains__(self, run_id: str) -> bool:
-        return run_id in self._runs
+        self.watched: Final[dict[str, _Watched]] = {}  # by run; nearly always empty, which is looked at for each step
 
     def watch(self, run: Run) -> None:
         """A run comes to life. One that was never recovered, or has made progress since, is not watched."""
         if run.recoveries:
-            self._runs[run.id] = _Watched(run.claim)
+            self.watched[run.id] = _Watched(run.claim)
         else:
-            self._runs.pop(run.id, None)
+            self.watched.pop(run.id, None)
 
     def forget(self, run_id: str) -> None:
         """The run has made progress, or is closed."""
-        self._runs.pop(run_id, None)
+        self.watched.pop(run_id, None)
 
     def enter(self, run_id: str, execution: object, begin: Callable[[], None]) -> None:
         """Call `begin` as soon as the run is counted as executing: at once, or after a commit. It is never called if
         the run is no longer this engine's."""
-        watched = self._runs.get(run_id)
+        watched = self.watched.get(run_id)
         if watched is None:
             begin()
             return
@@ -81,12 +75,12 @@ class Blame:
 
     def leave(self, run_id: str, execution: object) -> None:
         """An attempt has ended. What follows it decides whether the run waits."""
-        if (watched := self._runs.get(run_id)) is not None:
+        if (watched := self.watched.get(run_id)) is not None:
             watched.executing.discard(execution)
 
     def rest(self, run_id: str) -> None:
         """Something of the run waits. If nothing of it is executing, the run is counted no longer."""
-        watched = self._runs.get(run_id)
+        watched = self.watched.get(run_id)
         if watched is not None and watched.is_counted and not watched.executing:
             watched.is_counted = False
             watched.pending = None

@@ -135,20 +135,18 @@ class Carriers:
         outcomes, self._outcomes = self._outcomes, deque()
         try:
             for _ in range(min(len(outcomes), _DELIVERED_AT_ONCE_MAX)):
-                self._end(*outcomes.popleft())
+                cargo, value, error = outcomes.popleft()
+                try:
+                    self._ended(cargo, value, error)
+                except Exception:
+                    # One that cannot be dealt with must not take the others of this turn with it.
+                    log.exception("what %s came to could not be dealt with", cargo.label)
         finally:  # One that was interrupted from outside raises, and the others have ended all the same.
             if outcomes:
                 if not self._outcomes:
                     self._loop.call_soon(self._deliver)
                 outcomes.extend(self._outcomes)
                 self._outcomes = outcomes
-
-    def _end(self, cargo: Cargo, value: Any, error: BaseException | None) -> None:
-        try:
-            self._ended(cargo, value, error)
-        except Exception:
-            # One that cannot be dealt with must not take the others of this turn with it.
-            log.exception("what %s came to could not be dealt with", cargo.label)
 
     @staticmethod
     def _discard(cargo: Cargo) -> None:

@@ -180,7 +180,7 @@ class Executor:
         guarded = partial(self._proof.guarded, body)
         while True:
             job = guarded
-            if (run_id := execution.run_id) in self._blame:
+            if (run_id := execution.run_id) in self._blame.watched:
                 self._blame.leave(run_id, execution)
                 self._blame.rest(run_id)  # Until it has a thread.
                 job = partial(self._blame.call_in_thread, run_id, execution, execution.is_current, loop, guarded)

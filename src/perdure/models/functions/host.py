@@ -104,6 +104,7 @@ class FunctionHost(Answering):
         self._active: set[Execution] = set()
         self._queued: OrderedDict[Execution, None] = OrderedDict()  # wait for their turn, in the order of coming
         self._blame = Blame(clock, request)
+        self._recovered = self._blame.watched
         self._draining = False
         self._drained = asyncio.Event()
         self._drained.set()
@@ -372,7 +373,7 @@ class FunctionHost(Answering):
     def _progressed(self, live: LiveRun, advance: Advance) -> None:
         if self._leaving:
             self._leaving.discard(live.id)
-        if advance.entries and self._blame:
+        if self._recovered and advance.entries:
             self._blame.forget(live.id)
         self._owe(advance)
         if advance.idle and self._is_stuck(live):
@@ -426,7 +427,7 @@ class FunctionHost(Answering):
             self._blame.rest(execution.live.id)
             return
         self._active.add(execution)
-        if not self._blame:
+        if not self._recovered:
             self._begin_attempt(execution)
         elif execution.step.is_async or execution.step.transactional:
             self._blame.enter(execution.live.id, execution, partial(self._begin_attempt, execution))
@@ -463,7 +464,7 @@ class FunctionHost(Answering):
 
     def _inactive(self, execution: Execution) -> None:
         self._active.discard(execution)
-        if self._blame:
+        if self._recovered:
             self._blame.leave(execution.live.id, execution)
         if self._queued:
             self._queued.pop(execution, None)

@@ -321,7 +321,8 @@ class LiveRun:
     ) -> Advance:  # fmt: skip
         """A step came to its end: journal it, go on, and say what is to be written."""
         position, call = request.position, request.call
-        at = self.time(at)
+        if at < self.loop.at:
+            at = self.time(at)
         self.seq += 1
         del self.requests[position]
         dropped = (position,) if self.retries.pop(position, None) is not None else ()

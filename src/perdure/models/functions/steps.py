@@ -142,7 +142,7 @@ class Execution:
             if step.is_timed:
                 function = partial(self._announce, pulse, function)
             function = partial(runner.proof.guarded, function)
-            if self.live.id in runner.blame:
+            if self.live.id in runner.blame.watched:
                 is_current = partial(self._is_current, pulse)
                 function = partial(runner.blame.call_in_thread, self.live.id, self, is_current, runner.loop, function)
             self._thread = runner.threads.submit(context.run, function)

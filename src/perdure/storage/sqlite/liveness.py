@@ -93,7 +93,7 @@ class SignsOfLife:
     def __init__(self, database: Path) -> None:
         self._database = database
         self._lock = threading.Lock()
-        self._held: dict[str, SignOfLife] = {}
+        self.held: dict[str, SignOfLife] = {}
         self._ended = False
 
     def path(self, engine_id: str) -> Path:
@@ -104,7 +104,7 @@ class SignsOfLife:
         """Hold an engine's sign of life from now on; False if somebody holds it. Raises StoreMisconfigured."""
         path = self.path(engine_id)
         with self._lock:
-            if self._ended or engine_id in self._held:
+            if self._ended or engine_id in self.held:
                 return False
             try:
                 # Whoever may open the database has to see whether its engines are alive.
@@ -114,30 +114,27 @@ class SignsOfLife:
                     f"the lock file {path} cannot be made ({error}); make its directory writable", path=path
                 ) from error
             if sign:
-                self._held[engine_id] = sign
+                self.held[engine_id] = sign
             return sign is not None
 
     def note(self, engine_id: str, number: int) -> None:
         """Keep the number of an engine's last commit, outside of the database."""
-        if (sign := self._held.get(engine_id)) is not None:
+        if (sign := self.held.get(engine_id)) is not None:
             sign.note(number)
 
     def withdraw(self, engine_id: str) -> None:
         """Let go of an engine's sign of life: whoever looks takes it for dead."""
         with self._lock:
-            if sign := self._held.pop(engine_id, None):
+            if sign := self.held.pop(engine_id, None):
                 sign.let_go(tidy=True)
 
     def end(self, *, tidy: bool) -> None:
         """Let go of all of them, for good."""
         with self._lock:
             self._ended = True
-            for sign in self._held.values():
+            for sign in self.held.values():
                 sign.let_go(tidy=tidy)
-            self._held.clear()
-
-    def is_any_held(self) -> bool:
-        return bool(self._held)
+            self.held.clear()
 
     def is_any_gone(self, engine_ids: Iterable[str]) -> bool:
         """Whether one of these has no sign of life. Raises StoreMisconfigured."""
@@ -155,7 +152,7 @@ class SignsOfLife:
         found: dict[str, SignOfLife | None] = {}
         for engine_id in engine_ids:
             with self._lock:
-                if engine_id in self._held:
+                if engine_id in self.held:
                     continue
             try:
                 sign = SignOfLife.take(self.path(engine_id))

@@ -117,7 +117,7 @@ class SqliteStore:
             self._signs.end(tidy=False)
 
     def is_surely_alive(self) -> bool:
-        return self._signs.is_any_held()  # However long a process is stopped, it keeps its locks.
+        return bool(self._signs.held)  # However long a process is stopped, it keeps its locks.
 
     def withdraw(self, engine_id: str) -> None:
         self._signs.withdraw(engine_id)
