@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from perdure.errors import CommitRefused, StoreBroken
 from perdure.kernel.records import Engine, Mail
-from perdure.ports import LoadedRun, News, Offer
+from perdure.ports import ENGINES_KEPT_US, LoadedRun, News, Offer
 from perdure.storage.claims import better_models, models_of, versions_of
 from perdure.storage.sqlite.commit import check_fence, posting
 from perdure.storage.sqlite.liveness import SignsOfLife
-from perdure.storage.sqlite.losses import report_losses
+from perdure.storage.sqlite.losses import report_loss, report_losses
 from perdure.storage.sqlite.queries import QUERIES
 from perdure.storage.sqlite.reading import load_now, ripe_waits
 from perdure.storage.sqlite.rows import engine_of, json_text
@@ -82,6 +82,19 @@ def bury(connection: sqlite3.Connection, *, signs: SignsOfLife) -> list[str]:
         for sign in dead.values():
             if sign:
                 sign.let_go(tidy=is_done)
+
+
+def purge_engines(connection: sqlite3.Connection, *, path: Path, signs: SignsOfLife, at: int, limit: int) -> int:
+    """Forget engines that have been dead for long; how many. Inside a transaction."""
+    connection.execute(QUERIES["note_ended"], {"at": at, "limit": 10 * limit})
+    wanted = {"before": at - ENGINES_KEPT_US, "limit": limit}
+    needless = connection.execute(QUERIES["needless_engines"], wanted).fetchall()
+    for _, engine_id in needless:
+        # Whoever marked it dead may have died before it tidied up. A lock file that tells of commits, and has no row,
+        # would look as if they were lost.
+        report_loss(connection, path, signs.path(engine_id.decode("utf-8", "replace")))
+    epochs = json_text([epoch for epoch, _ in needless])
+    return connection.execute(QUERIES["purge_engines"], {"ids": epochs}).rowcount if needless else 0
 
 
 def claim(

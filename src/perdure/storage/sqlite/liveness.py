@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 from perdure.errors import StoreMisconfigured
@@ -41,6 +43,11 @@ else:
         return True
 
 
+# How often somebody else may have the lock of a sign that is about to be given, before that one is taken for its owner.
+_GIVEN_TRIES: Final = 100
+_GIVEN_PAUSE_S: Final = 0.01
+
+
 class SignOfLife:
     """A lock that is held."""
 
@@ -54,16 +61,15 @@ class SignOfLife:
     def take(cls, path: Path, *, mode: int | None = None) -> SignOfLife | None:
         """Hold the lock; None if somebody else does. A file is made if its `mode` is given. Raises FileNotFoundError
         if there is none, OSError."""
-        if mode is None:
-            handle = os.open(path, _LOOK)
-        else:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, mode)
-            with suppress(OSError):  # The umask may have taken bits away. Another user's file stays as it is.
-                path.chmod(mode)
-        if _try_lock(handle):
-            return cls(path, handle)
-        os.close(handle)
-        return None
+        while True:
+            handle = os.open(path, _LOOK) if mode is None else _made(path, mode)
+            if not _try_lock(handle):
+                os.close(handle)
+                return None
+            if _is_at(path, handle):
+                return cls(path, handle)
+            # It was tidied up between the opening and the locking: a lock on it is a sign that nobody sees.
+            os.close(handle)
 
     def note(self, number: int) -> None:
         """Keep a number in the file. It is not brought to the disk: what the system loses with its power is noted
@@ -87,6 +93,21 @@ class SignOfLife:
         os.close(self._handle)
 
 
+def _made(path: Path, mode: int) -> int:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, mode)
+    with suppress(OSError):  # The umask may have taken bits away. Another user's file stays as it is.
+        path.chmod(mode)
+    return handle
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    """Whether an open file is the one that everybody finds at the path."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
 class SignsOfLife:
     """The signs that one store holds, and its eyes for those of others. Safe for use by several threads."""
 
@@ -102,25 +123,32 @@ class SignsOfLife:
 
     def give(self, engine_id: str) -> bool:
         """Hold an engine's sign of life from now on; False if somebody holds it. Raises StoreMisconfigured."""
+        for _ in range(_GIVEN_TRIES):
+            with self._lock:
+                if self._ended or engine_id in self.held:
+                    return False
+                if sign := self._take(engine_id):
+                    self.held[engine_id] = sign
+                    return True
+            # Whoever looks at all lock files (`report_losses`) has each of them for a moment, also a new one.
+            time.sleep(_GIVEN_PAUSE_S)
+        return False
+
+    def _take(self, engine_id: str) -> SignOfLife | None:
         path = self.path(engine_id)
-        with self._lock:
-            if self._ended or engine_id in self.held:
-                return False
-            try:
-                # Whoever may open the database has to see whether its engines are alive.
-                sign = SignOfLife.take(path, mode=self._database.stat().st_mode & 0o666)
-            except OSError as error:
-                raise StoreMisconfigured(
-                    f"the lock file {path} cannot be made ({error}); make its directory writable", path=path
-                ) from error
-            if sign:
-                self.held[engine_id] = sign
-            return sign is not None
+        try:
+            # Whoever may open the database has to see whether its engines are alive.
+            return SignOfLife.take(path, mode=self._database.stat().st_mode & 0o666)
+        except OSError as error:
+            raise StoreMisconfigured(
+                f"the lock file {path} cannot be made ({error}); make its directory writable", path=path
+            ) from error
 
     def note(self, engine_id: str, number: int) -> None:
         """Keep the number of an engine's last commit, outside of the database."""
-        if (sign := self.held.get(engine_id)) is not None:
-            sign.note(number)
+        with self._lock:  # Else the file could be closed meanwhile, and the number written into another one.
+            if (sign := self.held.get(engine_id)) is not None:
+                sign.note(number)
 
     def withdraw(self, engine_id: str) -> None:
         """Let go of an engine's sign of life: whoever looks takes it for dead."""

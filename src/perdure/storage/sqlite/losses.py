@@ -32,18 +32,24 @@ def report_losses(connection: sqlite3.Connection, path: Path) -> None:
     What is missing is logged, and noted in a file beside the database, which `perdure doctor` shows until somebody
     deletes it. The lock file goes then, so that it is noted once."""
     for lock in sorted(path.parent.glob(f"{_escaped(path.name)}{_ENGINE}*.lock")):
-        engine_id = unquote(lock.name[len(path.name) + len(_ENGINE) : -len(".lock")])
-        sign: SignOfLife | None = None
-        with suppress(OSError):  # It was tidied up by somebody else.
-            sign = SignOfLife.take(lock)
-        if sign is None:
-            continue  # It lives.
-        lost = _lost(connection, engine_id, sign.noted())
-        if lost:
-            log.error("%s: %s", path, lost)
-            with suppress(OSError):
-                lock.with_name(lock.name.replace(_ENGINE, _LOST)).with_suffix(".txt").write_text(lost, "utf-8")
-        sign.let_go(tidy=bool(lost) or not _is_alive(connection, engine_id))
+        report_loss(connection, path, lock)
+
+
+def report_loss(connection: sqlite3.Connection, path: Path, lock: Path) -> None:
+    """The same for one lock file, which need not be there."""
+    quoted_id = lock.name[len(path.name) + len(_ENGINE) : -len(".lock")]
+    engine_id = unquote(quoted_id)
+    sign: SignOfLife | None = None
+    with suppress(OSError):  # It was tidied up by somebody else.
+        sign = SignOfLife.take(lock)
+    if sign is None:
+        return  # It lives.
+    lost = _lost(connection, engine_id, sign.noted())
+    if lost:
+        log.error("%s: %s", path, lost)
+        with suppress(OSError):
+            path.with_name(f"{path.name}{_LOST}{quoted_id}.txt").write_text(lost, "utf-8")
+    sign.let_go(tidy=bool(lost) or not _is_alive(connection, engine_id))
 
 
 def known_losses(path: Path) -> list[tuple[Path, str]]:

@@ -60,11 +60,13 @@ delete from engines where id in (select old.id from engines as old where old.id 
 update engines set ended_at = :at
 where id in (select id from engines indexed by engines_ended where not alive and ended_at is null limit :limit)
 
+-- name: needless_engines
+-- Engines to be forgotten. Ids come as bytes, since one that is damaged cannot be read as text.
+select old.epoch, cast(old.id as blob) from engines as old indexed by engines_ended
+where not old.alive and old.ended_at < :before and {is_needless} limit :limit
+
 -- name: purge_engines
-delete from engines where id in (
-    select old.id from engines as old indexed by engines_ended
-    where not old.alive and old.ended_at < :before and {is_needless} limit :limit
-)
+delete from engines where epoch in {given_ids}
 
 -- name: engine
 -- One engine.

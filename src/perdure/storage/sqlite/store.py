@@ -15,7 +15,6 @@ from perdure.kernel.cooperation import HandlerBook, MessageEventRow, ScopeRows
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, PublishedValue, Run, Staged
 from perdure.kernel.stock import Artifact, Record, Task
 from perdure.ports import (
-    ENGINES_KEPT_US,
     ArtifactFilter,
     Clock,
     Insertion,
@@ -232,7 +231,9 @@ class SqliteStore:
         return letter_of(rows[0]) if rows else None
 
     async def purge(self, *, at: int, keys_before: int, limit: int) -> int:
-        return await self._write(partial(_purge, at=at, keys_before=keys_before, limit=limit))
+        return await self._write(
+            partial(_purge, path=self.path, signs=self._signs, at=at, keys_before=keys_before, limit=limit)
+        )
 
     async def journal(self, run_id: str) -> tuple[str, builtins.list[Entry]]:
         return await self._read(partial(reading.journal, run_id=run_id))
@@ -383,17 +384,17 @@ class SqliteStore:
 # Work for the threads
 
 
-def _purge(connection: sqlite3.Connection, *, at: int, keys_before: int, limit: int) -> int:
+def _purge(
+    connection: sqlite3.Connection, *, path: Path, signs: SignsOfLife, at: int, keys_before: int, limit: int
+) -> int:
     with transaction(connection):
         gone = connection.execute(QUERIES["purge_events"], {"at": at, "limit": limit}).fetchall()
         retained = [event_id for event_id, is_retained in gone if is_retained]
         if retained:
             connection.execute(QUERIES["purge_reads"], {"ids": json_text(retained)})
         before = {"before": keys_before, "limit": limit}
-        connection.execute(QUERIES["note_ended"], {"at": at, "limit": 10 * limit})
-        ended = {"before": at - ENGINES_KEPT_US, "limit": limit}
         return (
             len(gone)
-            + connection.execute(QUERIES["purge_engines"], ended).rowcount
+            + fleet.purge_engines(connection, path=path, signs=signs, at=at, limit=limit)
             + sum(connection.execute(QUERIES[old], before).rowcount for old in ("purge_keys", "purge_replies"))
         )
