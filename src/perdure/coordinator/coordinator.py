@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from perdure.coordinator.assembly import Assembly
 from perdure.coordinator.callers import Callers
-from perdure.coordinator.damage import set_aside
+from perdure.coordinator.damage import damage_to, set_aside
 from perdure.coordinator.deciding import Deaf, Decided, Deliberation, Hearing, Knowledge, Posted, in_pieces
 from perdure.coordinator.inbox import Callback, Inbox, Item
 from perdure.coordinator.lookup import Found, look_up
@@ -187,7 +187,8 @@ class Coordinator:
         return self._memory.box(run_id)
 
     async def claim(self, request: Callable[[], Awaitable[list[LoadedRun]]]) -> list[LoadedRun]:
-        """Adopt the runs that the store gives this engine, each of which is to be taken up by a `Take`.
+        """Adopt the runs that the store gives this engine, each of which is to be taken up by a `Take`; but for those
+        that are damaged, which are to be set aside.
 
         What the store said may be out of date when it arrives: somebody may have cancelled such a run meanwhile. Then
         what was learnt since counts, and the `Take` is decided by that.
@@ -197,11 +198,11 @@ class Coordinator:
         try:
             # An engine that has registered anew meanwhile no longer owns what it claimed under its old id.
             claimed = [one for one in await request() if one.run.owner == self._engine.id]
-            claimed = await set_aside(self._store, self._engine.id, self._now(), claimed)
         finally:
             memory.changed = None
-        memory.adopt(one for one in claimed if one.run.id not in changed)
-        memory.untaken.update((one.run.id, one.run.claim) for one in claimed)
+        sound = [one for one in claimed if damage_to(one) is None]
+        memory.adopt(one for one in sound if one.run.id not in changed)
+        memory.untaken.update((one.run.id, one.run.claim) for one in sound)
         return claimed
 
     async def submit(self, op: Op) -> Any:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.coordinator.coordinator import Coordinator
+from perdure.coordinator.damage import set_aside
 from perdure.coordinator.sweep import Sweeper
 from perdure.errors import StoreError
 from perdure.kernel.ops import Spread, Take
@@ -66,8 +67,8 @@ class Recovery:
         self._waiting = waiting
         self._background = background
         self._lock = asyncio.Lock()
-        # Claimed by a recovery that broke off before it submitted their `Take`. No other engine can claim these runs,
-        # so the next recovery goes on with them.
+        # Claimed by a recovery that broke off before it submitted their `Take`, or set them aside. No other engine can
+        # claim these runs, so the next recovery goes on with them.
         self._claimed: list[LoadedRun] = []
         self._suspects: list[LoadedRun] = []
         self.is_behind = False  # The last recovery broke off.
@@ -108,6 +109,8 @@ class Recovery:
             self._claimed += claimed
             if not self._claimed:
                 return
+            engine_id, now = self._coordinator.engine.id, self._clock.now()
+            self._claimed = await set_aside(self._store, engine_id, now, self._claimed)
             judged = await self._without_blame(self._claimed)
             self._claimed = []
             yield judged
