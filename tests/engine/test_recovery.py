@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from perdure import Delivered, Engine, NamedEvent, Retry, current_step, receive,
 from perdure.coordinator.recovery import _groups
 from perdure.errors import EngineStopped
 from perdure.kernel import ops
-from perdure.ports import LoadedRun
+from perdure.ports import LoadedRun, Offer, Store
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import Environment, YieldPoints
 from perdure.testing.environment import StoreSource
+from perdure.testing.proxy import StoreProxy
 from tests.engine.world import World, environment, hanging, steps, waiting
 from tests.kernel.examples import a_run
 
@@ -161,6 +163,42 @@ async def test_a_created_run_is_claimed(source: StoreSource) -> None:
         assert await env.engine.handle("r-1").result() == ["A"]
         history = await env.engine.history("r-1")
         assert [row.became for row in history.audit] == ["created", "running", "succeeded"]
+
+
+class SlowClaim(StoreProxy):
+    """Its claims are done, and answered once the gate is open."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.is_done = asyncio.Event()
+
+    async def claim(self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int) -> list[LoadedRun]:
+        claimed = await super().claim(engine_id=engine_id, epoch=epoch, offers=offers, limit=limit)
+        self.is_done.set()
+        await self.gate.wait()
+        return claimed
+
+
+async def test_a_recovery_that_is_cancelled_loses_nothing_that_it_has_claimed(
+    source: StoreSource, make_store: Callable[[], Store]
+) -> None:
+    """Nobody else can claim it, and this engine must not forget that it has."""
+    store = SlowClaim(make_store())
+    async with Engine(store, workflows=[steps], poll_s=None, resources={World: World}) as engine:
+        op = ops.Start(run_id="r-1", at=1, workflow="steps", input='{"names":["a"]}', admit=False)
+        await engine._coordinator.submit(op)
+        store.gate.clear()
+        store.is_done.clear()
+        recovering = asyncio.ensure_future(engine.recover())
+        await store.is_done.wait()
+        recovering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await recovering
+        store.gate.set()
+        await engine.recover()
+        assert await engine.handle("r-1").result() == ["A"]
 
 
 async def test_a_run_whose_workflow_is_not_here_is_left_to_others(source: StoreSource) -> None:

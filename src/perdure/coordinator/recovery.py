@@ -70,6 +70,7 @@ class Recovery:
         # Claimed by a recovery that broke off before it submitted their `Take`, or set them aside. No other engine can
         # claim these runs, so the next recovery goes on with them.
         self._claimed: list[LoadedRun] = []
+        self._claiming: asyncio.Task[None] | None = None
         self._suspects: list[LoadedRun] = []
         self.is_behind = False  # The last recovery broke off.
 
@@ -84,12 +85,11 @@ class Recovery:
                 others = [one for one in claimed if one.run.recoveries < _SUSPECT_AFTER]
                 replies = await self._coordinator.insist([self._take(one) for one in others])
                 resumed += sum(reply is True for reply in replies)
-            suspects, self._suspects = self._suspects, []
-            poison = [one for one in suspects if one.orphaned and one.run.recoveries >= self._recoveries_max]
+            poison = [one for one in self._suspects if one.orphaned and one.run.recoveries >= self._recoveries_max]
             if poison:
                 replies = await self._coordinator.insist([self._take(one) for one in poison])
                 held += replies.count(False)
-                suspects = [one for one in suspects if one not in poison]
+            suspects, self._suspects = [one for one in self._suspects if one not in poison], []
             if suspects:
                 resumed += len(suspects)
                 self._background(self._one_by_one(suspects))
@@ -101,12 +101,7 @@ class Recovery:
 
     async def _claim(self) -> AsyncIterator[list[LoadedRun]]:
         while True:
-            engine = self._coordinator.engine
-            claim = partial(self._store.claim, engine_id=engine.id, epoch=engine.epoch, limit=_CLAIMED_AT_ONCE)
-            claimed = await self._coordinator.claim(partial(claim, offers=self._offers()))
-            for one in claimed:
-                self._adopted(one.run)
-            self._claimed += claimed
+            await self._claim_uncut()
             if not self._claimed:
                 return
             engine_id, now = self._coordinator.engine.id, self._clock.now()
@@ -114,6 +109,27 @@ class Recovery:
             judged = await self._without_blame(self._claimed)
             self._claimed = []
             yield judged
+
+    async def _claim_uncut(self) -> None:
+        """Claim more runs. If whoever waits is cancelled, the claim goes on: the store may have given runs already, and
+        the next recovery finds them in `_claimed`."""
+        if self._claiming is None:
+            self._claiming = asyncio.get_running_loop().create_task(self._claim_more())
+        claiming = self._claiming
+        try:
+            await asyncio.wait([claiming])
+        finally:
+            if claiming.done():
+                self._claiming = None
+        claiming.result()
+
+    async def _claim_more(self) -> None:
+        engine = self._coordinator.engine
+        claim = partial(self._store.claim, engine_id=engine.id, epoch=engine.epoch, limit=_CLAIMED_AT_ONCE)
+        claimed = await self._coordinator.claim(partial(claim, offers=self._offers()))
+        for one in claimed:
+            self._adopted(one.run)
+        self._claimed += claimed
 
     async def _without_blame(self, claimed: list[LoadedRun]) -> list[LoadedRun]:
         """Of runs that only waited when their engine died, none has killed it. Raises StoreError."""
