@@ -58,6 +58,7 @@ ON_POSTGRES = {
     "test_mail_crashes",
     "test_token_crashes",
     "test_control",
+    "test_cut_shutdowns",
     "test_diagnosing",
     "test_events",
     "test_fingerprints",

@@ -10,7 +10,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -205,16 +206,26 @@ class Client(Emitting, Starting, Inspecting, GraphRuns, Diagnosing, Sending, Rea
             raise self._stopped_by
 
     async def shutdown(self) -> None:
-        """Finish what was asked for, and let go of the store. Idempotent."""
+        """Finish what was asked for, and let go of the store. Idempotent. If it is cancelled, it lets go at once."""
         if self._state == "broken":
             self._state = "stopped"
             await self._cancel_tasks()
         if self._state == "open":
             self._state = "stopping"
-            await self._cancel_tasks()
-            await self._sign_off()
+            with self._letting_go():
+                await self._cancel_tasks()
+                await self._sign_off()
             self._state = "stopped"
             self._ended.set()
+
+    @contextmanager
+    def _letting_go(self) -> Generator[None]:
+        """Whatever cuts a shutdown short, nothing of it looks alive afterwards: others recover what it had."""
+        try:
+            yield
+        except BaseException:
+            self.kill()
+            raise
 
     async def _sign_off(self) -> None:
         try:

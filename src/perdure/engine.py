@@ -302,14 +302,17 @@ class Engine(Client):
         self.operations.expect(began)
 
     async def shutdown(self, grace: timedelta | float | None = None) -> None:
-        """Start nothing new, let running steps end within the grace period, commit, release all runs. Idempotent."""
+        """Start nothing new, let running steps end within the grace period, commit, release all runs. Idempotent.
+
+        If it is cancelled, the engine ends at once, as one that was killed does, and others recover its runs."""
         if self._state == "open":
             self._state = "stopping"
-            await self._cancel_tasks()
-            grace = self._grace_s if grace is None else grace
-            grace_s = grace.total_seconds() if isinstance(grace, timedelta) else grace
-            await asyncio.gather(self._functions.drain(grace_s), self.operations.drain(grace_s))
-            await self._sign_off()
+            with self._letting_go():
+                await self._cancel_tasks()
+                grace = self._grace_s if grace is None else grace
+                grace_s = grace.total_seconds() if isinstance(grace, timedelta) else grace
+                await asyncio.gather(self._functions.drain(grace_s), self.operations.drain(grace_s))
+                await self._sign_off()
         elif self._state == "broken":
             await super().shutdown()
         else:

@@ -121,27 +121,37 @@ class PostgresStore:
     async def close(self) -> None:
         if self._state == "open":
             self._state = "closed"
-            self._neighbour.leave()
-            await self._lookout.close()
-            await self._listener.close()
-            await self._notifier.close()
-            await self._steps.close()
-            await self._writer.close()
-            await self._lanes.close()
-            await self._signs.finish()
+            try:
+                await self._close()
+            except BaseException:
+                self._drop()  # Nothing may go on as if somebody were there.
+                raise
+
+    async def _close(self) -> None:
+        self._neighbour.leave()
+        await self._lookout.close()
+        await self._listener.close()
+        await self._notifier.close()
+        await self._steps.close()
+        await self._writer.close()
+        await self._lanes.close()
+        await self._signs.finish()
 
     def abandon(self) -> None:
         if self._state == "open":
             self._state = "closed"
             # What is being written at this moment lands, or meets the fence of whoever finds the sign gone.
-            self._neighbour.leave()
-            self._lookout.abandon()
-            self._listener.abandon()
-            self._notifier.abandon()
-            self._steps.abandon()
-            self._writer.abandon()
-            self._lanes.abandon()
-            self._signs.end()
+            self._drop()
+
+    def _drop(self) -> None:
+        self._neighbour.leave()
+        self._lookout.abandon()
+        self._listener.abandon()
+        self._notifier.abandon()
+        self._steps.abandon()
+        self._writer.abandon()
+        self._lanes.abandon()
+        self._signs.end()
 
     @property
     def poll_s(self) -> float:

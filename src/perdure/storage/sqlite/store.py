@@ -103,6 +103,10 @@ class SqliteStore:
             try:
                 await self._reader.stop()
                 await self._writer.stop()
+            except BaseException:
+                self._reader.abandon()
+                self._writer.abandon()
+                raise
             finally:
                 self._signs.end(tidy=True)
 
