@@ -18,6 +18,7 @@ from perdure.coordinator.patience import Limits
 from perdure.coordinator.recovery import Recovery, RecoveryReport
 from perdure.coordinator.sweep import Answered, Sweeper
 from perdure.coordinator.timers import Timer, Timers, pause
+from perdure.coordinator.waking import Waker
 from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, InvalidArguments, PerdureError, StoreError
 from perdure.joining import Cooperator
 from perdure.kernel import ops
@@ -146,6 +147,7 @@ class Engine(Client):
         self._functions: FunctionHost
         self.operations: OperationHost  # not for users
         self._sweeper: Sweeper
+        self._waker: Waker
         self._has_examined = False  # holds that were left
         self._timers: Timers
 
@@ -253,6 +255,15 @@ class Engine(Client):
             read_mail=self._try_to_read_mail,
         )
         self._drafting = self.operations.drafting
+        self._waker = Waker(
+            self._own_store,
+            self._coordinator,
+            self._clock,
+            prepare=self._functions.prepare,
+            forgo=self._functions.forgo,
+            served=self._timers.go_on,
+            background=self._background,
+        )
 
     @property
     def _hearing(self) -> Hearing:
@@ -359,7 +370,7 @@ class Engine(Client):
     @property
     def is_between_steps(self) -> bool:
         """Nothing is queued, committed or loaded: only a running step, time or a caller can make something happen."""
-        is_busy = self._functions.busy or self.operations.busy or self._sweeper.busy
+        is_busy = self._functions.busy or self.operations.busy or self._sweeper.busy or self._waker.reading
         return self._coordinator.idle and not is_busy
 
     @property
@@ -455,7 +466,7 @@ class Engine(Client):
             self._deadlines[run.id] = self._timers.arm(run.deadline, partial(self._expire, run.id, run.deadline))
 
     def _wake(self, run_id: str, answered: Answered) -> None:
-        self._coordinator.owe(ops.Wake(run_id=run_id, at=self._clock.now()), answered)
+        self._waker.wake(run_id, answered)
 
     def _expire(self, run_id: str, due_at: int, answered: Answered | None = None) -> None:
         self._deadlines.pop(run_id, None)
@@ -466,4 +477,5 @@ class Engine(Client):
 
     def _room(self) -> int:
         """How many timers may fire now. Each becomes an op, and more than the next batches take would only wait."""
-        return _DUE_AT_ONCE_MAX - self._coordinator.queued_due - self._functions.reading
+        reading = self._functions.reading + self._waker.reading
+        return _DUE_AT_ONCE_MAX - self._coordinator.queued_due - reading

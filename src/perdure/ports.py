@@ -319,6 +319,10 @@ class Store(Protocol):
     async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
         """Runs by id in one query; unknown ids are absent; an empty list asks nothing."""
 
+    async def load_whole(self, ids: Sequence[str]) -> dict[str, tuple[LoadedRun, Journal]]:
+        """Runs by id, each with its journal, in one read; unknown ids are absent; an empty list asks nothing. A journal
+        is never older than its run. Raises RowDamaged if the journal of one of them cannot be read."""
+
     async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
         """The active children of these runs that are not detached."""
 

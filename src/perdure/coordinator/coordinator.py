@@ -13,6 +13,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from perdure.coordinator.assembly import Assembly
 from perdure.coordinator.callers import Callers
 from perdure.coordinator.damage import damage_to, set_aside
@@ -119,6 +121,7 @@ class Coordinator:
         )
         self.callers = Callers(self._inbox, limits.patience_s)
         self._restarts = Restarts(limits)
+        self._seen: dict[str, LoadedRun] = {}  # runs to be woken, as the store had them a moment ago
         self._memory = Memory()
         self._engine: Engine
         self._number = 0
@@ -295,6 +298,12 @@ class Coordinator:
                 self._probe.reached(f"{_verb(op)}.submit", op.run_id)
             self._put(Item(op, None if answered is None else Callback(answered), False, is_due=self._inbox.is_firing))
 
+    def wake(self, op: Wake, seen: LoadedRun, answered: Callable[[Any, BaseException | None], object]) -> None:
+        """As owe, for a run that was read a moment ago: it is not read again, unless it has changed since."""
+        if self._worker is not None:
+            self._seen[op.run_id] = seen
+            self.owe(op, answered)
+
     async def _come_by(self, probe: Probe, point: str, items: Sequence[Item]) -> None:
         for item in items:
             if (stop := probe.reached(f"{_verb(item.op)}.{point}", item.op.run_id)) is not None:
@@ -363,7 +372,7 @@ class Coordinator:
                 if self._unfit is not None:
                     self.callers.asking("read", items)
                     raise self._unfit
-                found = await self._read(partial(look_up, self._store, self._memory.runs, items), items)
+                found = await self._read(partial(look_up, self._store, self._memory.runs, items, self._seen), items)
                 if found.runs:
                     await self._read(
                         partial(set_aside, self._store, self._engine.id, self._now(), found.runs.values()), items
@@ -486,6 +495,10 @@ class Coordinator:
             return
         (item,) = items
         op = item.op
+        if isinstance(op, Wake) and op.then is not None:
+            # What the run did before it was claimed is at fault. It does so again once it is, and is held for it then.
+            await self._settle([Item(replace(op, then=None), item.reply, False, is_due=item.is_due)])
+            return
         # Who asks for the same twice at the same time is told, and knows what that means.
         level = logging.INFO if isinstance(op, _ONCE_ONLY) else logging.ERROR
         log.log(level, "the store refused an op for run %s: %s", op.run_id, refusal)
@@ -567,6 +580,7 @@ class Coordinator:
         fenced = error if isinstance(error, Fenced) else Fenced(f"the engine starts over: {error}")
         self._forget(list(self._memory.runs))
         self._memory.untaken.clear()
+        self._seen.clear()
         await asyncio.sleep(0)  # Then they are dropped.
         self._store.withdraw(self._engine.id)
         self._inbox.put_back(self._from_outside(self._inbox.empty(), fenced))

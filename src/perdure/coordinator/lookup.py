@@ -40,8 +40,14 @@ class Found(Struct, kw_only=True):
     tasks: dict[str, Task] = field(default_factory=dict)
 
 
-async def look_up(store: Store, loaded: Mapping[str, Run], items: Sequence[Item]) -> Found:
-    """What is needed to decide these ops, beside the runs that are `loaded`. Raises StoreError."""
+async def look_up(
+    store: Store, loaded: Mapping[str, Run], items: Sequence[Item], seen: dict[str, LoadedRun] | None = None
+) -> Found:
+    """What is needed to decide these ops, beside the runs that are `loaded`. Raises StoreError.
+
+    Runs that are woken may have been `seen` before: then they are not read again, the first time. If a run has changed
+    since, the commit is refused, and the next look reads it."""
+    found = Found() if not seen else _seen(seen, loaded, items)
     missing: set[str] = set()
     ending: list[str] = []
     keys: list[str] = []
@@ -50,8 +56,9 @@ async def look_up(store: Store, loaded: Mapping[str, Run], items: Sequence[Item]
     callers: dict[str, None] = {}  # operations that have called runs which may end now: they are told
     for item in items:
         op = item.op
-        if op.run_id and op.run_id not in loaded and not (type(op) is Start and op.fresh):
-            missing.add(op.run_id)
+        run_id = op.run_id
+        if run_id and run_id not in loaded and run_id not in found.runs and not (type(op) is Start and op.fresh):
+            missing.add(run_id)
         if isinstance(op, Advance):
             if op.cancels:
                 ending += op.cancels
@@ -79,7 +86,6 @@ async def look_up(store: Store, loaded: Mapping[str, Run], items: Sequence[Item]
             tasks.append(op.task_id)
         elif isinstance(op, Wake) and item.mail:
             missing.add(op.run_id)  # Loaded or not: somebody else has given it something.
-    found = Found()
     for letter_id in letters:
         if await store.letter(letter_id) is not None:
             found.letters.add(letter_id)
@@ -87,7 +93,7 @@ async def look_up(store: Store, loaded: Mapping[str, Run], items: Sequence[Item]
         found.tasks = await store.load_tasks(tasks)
     missing.update(run_id for run_id in ending if run_id not in loaded)
     if missing:
-        found.runs = await store.load(list(missing))
+        found.runs |= await store.load(list(missing))
     if keys:
         found.keys = await store.sent(keys)
     while ending:  # Children end with their parents, and their children with them.
@@ -106,6 +112,19 @@ async def look_up(store: Store, loaded: Mapping[str, Run], items: Sequence[Item]
         if unknown:
             found.runs |= await store.load(unknown)
     return found
+
+
+def _seen(seen: dict[str, LoadedRun], loaded: Mapping[str, Run], items: Sequence[Item]) -> Found:
+    """The runs that these ops wake and nothing else concerns, as they were seen; they are not seen any more."""
+    found: dict[str, LoadedRun] = {}
+    others: set[str] = set()
+    for item in items:
+        run_id = item.op.run_id
+        if type(item.op) is not Wake or item.mail:
+            others.add(run_id)
+        elif (one := seen.pop(run_id, None)) is not None and run_id not in loaded:
+            found[run_id] = one
+    return Found(runs={run_id: one for run_id, one in found.items() if run_id not in others})
 
 
 def _call_back(run: Run | None, callers: dict[str, None]) -> None:

@@ -135,7 +135,7 @@ def delivered(
         return Decision(run=run, box=box, events=(given,), letter=letter, effects=effects, reply=reply)
     if not _can_take(run, scene):
         return Decision(run=run, guard=True, box=box, events=(given,), letter=letter, reply=reply)
-    run = _taken(run, me)
+    run = taken(run, me)
     return Decision(run=run, row=True, box=box, events=(given,), letter=letter, effects=(Begin(run),), reply=reply)
 
 
@@ -165,8 +165,16 @@ def wake(run: Run | None, op: ops.Wake, me: str, scene: Scene) -> Decision:
         mine_or_free(run, op, me)
     if run.owner == me or not _can_take(run, scene):
         return NOTHING
-    run = _taken(run, me)
-    return Decision(run=run, row=True, box=scene.box, effects=(Begin(run),), reply=True)
+    run = taken(run, me)
+    is_ahead = op.then is not None and op.then.claim == run.claim
+    return Decision(
+        run=run,
+        row=True,
+        box=scene.box,
+        effects=(Begin(run, is_ahead=is_ahead),),
+        posts=(op.then,) if is_ahead and op.then is not None else (),
+        reply=True,
+    )
 
 
 def prove(_run: Run | None, op: ops.Prove, _me: str, _scene: Scene) -> Decision:
@@ -177,5 +185,6 @@ def _can_take(run: Run, scene: Scene) -> bool:
     return run.status is Status.SUSPENDED and run.hold is None and scene.has_code
 
 
-def _taken(run: Run, me: str) -> Run:
+def taken(run: Run, me: str) -> Run:
+    """A run that nobody has, as it is once an engine has claimed it."""
     return replace(run, owner=me, claim=run.claim + 1)

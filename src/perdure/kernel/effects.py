@@ -9,10 +9,13 @@ from perdure.kernel.records import Event, Outcome, Run
 
 
 class Begin(Struct, frozen=True, gc=False):
-    """Bring this run to life on this engine: from the given input if it is new (None: from its stored journal)."""
+    """Bring this run to life on this engine: from the given input if it is new (None: from its stored journal).
+
+    `is_ahead`: the run was brought to life before it was claimed, and what it did then is committed with the claim."""
 
     run: Run
     input: str | None = None
+    is_ahead: bool = False
 
 
 class Proceed(Struct, frozen=True, gc=False):

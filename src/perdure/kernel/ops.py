@@ -201,7 +201,16 @@ class Due(Op, frozen=True, kw_only=True, gc=False):
 
 
 class Wake(Op, frozen=True, kw_only=True, gc=False):
-    """Go on with a waiting run that nobody has in memory, if this engine has its workflow."""
+    """Go on with a waiting run that nobody has in memory, if this engine has its workflow.
+
+    `then` is what the run does next, if its code has been run already, for the claim that the run has once it is taken.
+    It is decided with the wake-up, and is committed with it or not at all."""
+
+    then: Advance | None = None
+
+    @property
+    def payload_bytes(self) -> int:
+        return 0 if self.then is None else self.then.payload_bytes
 
 
 class Prove(Op, frozen=True, kw_only=True, gc=False):

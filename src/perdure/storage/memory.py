@@ -227,6 +227,11 @@ class MemoryStore:
         with database.lock:
             return {one: _loaded(database, database.runs[one].run) for one in ids if one in database.runs}
 
+    async def load_whole(self, ids: Sequence[str]) -> dict[str, tuple[LoadedRun, Journal]]:
+        loaded = await self.load(ids)
+        journals = await self.journals([*loaded])
+        return {one: (loaded[one], journals[one]) for one in journals}
+
     async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
         database = self._database()
         with database.lock:

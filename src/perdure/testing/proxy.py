@@ -109,6 +109,9 @@ class StoreProxy:
     async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
         return await self._through(self.inner.load(ids))
 
+    async def load_whole(self, ids: Sequence[str]) -> dict[str, tuple[LoadedRun, Journal]]:
+        return await self._through(self.inner.load_whole(ids))
+
     async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
         return await self._through(self.inner.children(ids))
 

@@ -27,6 +27,7 @@ from perdure.kernel.ops import Advance, Op, Release, SetHold
 from perdure.kernel.records import DEFINITION, Engine, Entry, Failure, Hold, Run, Staged, Wait
 from perdure.kernel.status import Status
 from perdure.models.blame import Blame, Request
+from perdure.models.functions.ahead import Ahead
 from perdure.models.functions.answering import Answering
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.failures import to_failure
@@ -96,6 +97,8 @@ class FunctionHost(Answering):
         self._payload_bytes_max = payload_bytes_max
         self._steps_max = steps_max
         self._loader = Loader(store, timers.go_on)
+        self._ahead = Ahead(clock, self._made)
+        self.forgo = self._ahead.forgo
         self._live: dict[str, LiveRun] = {}
         self._waking: dict[str, asyncio.Future[Journal]] = {}
         self._arrived: dict[str, list[Deliver]] = {}  # for runs that are being woken
@@ -165,7 +168,7 @@ class FunctionHost(Answering):
     def perform(self, effect: Begin | Deliver | Drop | Finish) -> None:
         """Do what was decided and is now committed."""
         if isinstance(effect, Begin):
-            self._begin(effect.run, effect.input)
+            self._begin(effect.run, effect.input, is_ahead=effect.is_ahead)
         elif isinstance(effect, Finish):
             self._close(effect.run.id)
         elif isinstance(effect, Deliver):
@@ -191,6 +194,7 @@ class FunctionHost(Answering):
         self._draining = True
         for run_id in [*self._live, *self._waking]:
             self._close(run_id)
+        self._ahead.close()
         for task in self._fetching:
             task.cancel()
         self._loader.close()
@@ -198,24 +202,42 @@ class FunctionHost(Answering):
 
     # Coming to life.
 
-    def _begin(self, run: Run, input: str | None) -> None:
+    def prepare(self, run: Run, journal: Journal) -> Advance | None:
+        """Let a run go on that nobody has; what it does, to be committed with the claim. See ahead.py."""
+        if self._draining or run.model == "operation" or _missing(journal.entries) is not None:
+            return None
+        return self._ahead.prepare(run, journal)
+
+    def _begin(self, run: Run, input: str | None, *, is_ahead: bool) -> None:
         if run.id in self._live or run.id in self._waking:
             self._close(run.id)  # It begins anew: as another call, or to be undone.
+        if is_ahead and not self._draining and (adopted := self._ahead.adopt(run)) is not None:
+            live, timers = adopted
+            self._live[run.id] = live
+            self._blame.forget(run.id)  # It has made progress.
+            self._arm(live, timers)
+            if len(self._live) > self._live_runs_max:
+                self._evict()
+            return
+        self._ahead.forgo(run.id)
         if input is None:
             self._wake(run)
             return
-        live = self._new(run)
-        if live is None:
-            return
-        self._guarded(live, self._began, run, input)
+        if (created := self._new(run)) is not None:
+            self._guarded(created, self._began, run, input)
 
-    def _new(self, run: Run) -> LiveRun | None:
+    def _made(self, run: Run) -> LiveRun | None:
         workflow = self._workflows.get((run.workflow, run.workflow_version))
         if workflow is None:
-            self._hold(run.id, run.claim, f"this engine has no workflow {run.workflow!r}")
             return None
         limits = self._payload_bytes_max, self._callbacks_max
-        live = LiveRun(run, workflow, self._codec, self._ids, *limits, self._box)
+        return LiveRun(run, workflow, self._codec, self._ids, *limits, self._box)
+
+    def _new(self, run: Run) -> LiveRun | None:
+        live = self._made(run)
+        if live is None:
+            self._hold(run.id, run.claim, f"this engine has no workflow {run.workflow!r}")
+            return None
         self._live[run.id] = live
         self._blame.watch(run)
         if len(self._live) > self._live_runs_max:

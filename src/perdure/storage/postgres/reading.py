@@ -71,9 +71,21 @@ async def journal(connection: Connection, run_id: str) -> tuple[str, list[Entry]
 
 
 async def journals(connection: Connection, ids: Sequence[str]) -> dict[str, Journal]:
+    return await _journals(connection, ids, await _waits(connection, ids))
+
+
+async def load_whole(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[LoadedRun, Journal]]:
+    """Without a snapshot, which would cost two requests more: journals are read after their runs."""
+    found = {one.run.id: one for one in await load_now(connection, ids)}
+    whole = await _journals(connection, [*found], {run_id: one.waits for run_id, one in found.items()})
+    return {run_id: (found[run_id], journal) for run_id, journal in whole.items()}
+
+
+async def _journals(
+    connection: Connection, ids: Sequence[str], waits: Mapping[str, Sequence[Wait]]
+) -> dict[str, Journal]:
     inputs = await fetch(connection, "inputs", ids=[*ids])
     entry_rows = await fetch(connection, "journals", ids=[*ids])
-    waits = await _waits(connection, ids)
     entries: dict[str, list[Entry]] = {}
     for row in entry_rows:
         entries.setdefault(row[0], []).append(entry_of(row))

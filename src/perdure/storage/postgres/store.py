@@ -51,7 +51,16 @@ from perdure.storage.postgres.listing import LISTING, list_runs
 from perdure.storage.postgres.liveness import SignsOfLife, now
 from perdure.storage.postgres.lookout import Lookout
 from perdure.storage.postgres.queries import QUERIES
-from perdure.storage.postgres.reading import Snapshot, fetch, journal, journals, load_now, ripe_waits, status
+from perdure.storage.postgres.reading import (
+    Snapshot,
+    fetch,
+    journal,
+    journals,
+    load_now,
+    load_whole,
+    ripe_waits,
+    status,
+)
 from perdure.storage.postgres.rows import (
     audit_of,
     engine_of,
@@ -268,6 +277,13 @@ class PostgresStore:
             return {}
         async with self._snapshot() as connection:
             return {loaded.run.id: loaded for loaded in await load_now(connection, ids)}
+
+    async def load_whole(self, ids: Sequence[str]) -> dict[str, tuple[LoadedRun, Journal]]:
+        if not ids:
+            return {}
+        self._check_open()
+        async with self._lanes.use() as connection:
+            return await load_whole(connection, ids)
 
     async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
         if not ids:

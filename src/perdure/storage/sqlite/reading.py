@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
@@ -75,12 +75,24 @@ def journal(connection: sqlite3.Connection, *, run_id: str) -> tuple[str, list[E
 
 
 def journals(connection: sqlite3.Connection, *, ids: list[str]) -> dict[str, Journal]:
-    given = {"ids": json_text(ids)}
     with snapshot(connection):
-        inputs = INPUTS.fetch(connection, given)
-        entry_rows = JOURNALS.fetch(connection, given)
-        waits = _waits(connection, given)
-        staged_rows = STAGED.fetch(connection, given)
+        return _journals(connection, ids, _waits(connection, {"ids": json_text(ids)}))
+
+
+def load_whole(connection: sqlite3.Connection, *, ids: list[str]) -> dict[str, tuple[LoadedRun, Journal]]:
+    with snapshot(connection):
+        found = {one.run.id: one for one in load_now(connection, ids)}
+        whole = _journals(connection, ids, {run_id: one.waits for run_id, one in found.items()})
+    return {run_id: (found[run_id], journal) for run_id, journal in whole.items()}
+
+
+def _journals(
+    connection: sqlite3.Connection, ids: list[str], waits: Mapping[str, Sequence[Wait]]
+) -> dict[str, Journal]:
+    given = {"ids": json_text(ids)}
+    inputs = INPUTS.fetch(connection, given)
+    entry_rows = JOURNALS.fetch(connection, given)
+    staged_rows = STAGED.fetch(connection, given)
     entries: dict[str, list[Entry]] = {}
     for row in entry_rows:
         entries.setdefault(row[0], []).append(entry_of(row))

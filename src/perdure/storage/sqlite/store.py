@@ -197,6 +197,9 @@ class SqliteStore:
             return {}
         return {loaded.run.id: loaded for loaded in await self._read(partial(reading.load, ids=[*ids]))}
 
+    async def load_whole(self, ids: Sequence[str]) -> dict[str, tuple[LoadedRun, Journal]]:
+        return await self._read(partial(reading.load_whole, ids=[*ids])) if ids else {}
+
     async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
         return await self._read(partial(reading.children, ids=[*ids]))
 
