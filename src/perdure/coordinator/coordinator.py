@@ -299,7 +299,8 @@ class Coordinator:
             self._put(Item(op, None if answered is None else Callback(answered), False, is_due=self._inbox.is_firing))
 
     def wake(self, op: Wake, seen: LoadedRun, answered: Callable[[Any, BaseException | None], object]) -> None:
-        """As owe, for a run that was read a moment ago: it is not read again, unless it has changed since."""
+        """As owe, for a run that waited a moment ago and that nobody had: it is not read again. If it has changed
+        since, its row is not as expected: the commit is refused, and the run is read."""
         if self._worker is not None:
             self._seen[op.run_id] = seen
             self.owe(op, answered)

@@ -10,11 +10,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Final
 
 from msgspec import Struct
 
-from perdure.kernel.ops import Op, Retry
+from perdure.kernel.ops import Op, Retry, Wake
 
 _FORGET_AFTER: Final = 1_000  # runs that have no op any more in a lane that was not empty since
 
@@ -94,6 +95,21 @@ class Lane:
         return size
 
 
+class DueLane(Lane):
+    """Ops that timers have brought. A wake-up with what the run does then is two of them."""
+
+    __slots__ = ()
+
+    def take(self, taken: list[Item], ops_max: int, bytes_max: int) -> int:
+        items, wanted = self.items, 0
+        for item in islice(items, ops_max):
+            ops_max -= 2 if type(item.op) is Wake and item.op.then is not None else 1
+            if ops_max < 0 and wanted:
+                break
+            wanted += 1
+        return super().take(taken, wanted, bytes_max)
+
+
 def _number(item: Item) -> int:
     return item.number
 
@@ -105,7 +121,7 @@ class Inbox:
     """
 
     def __init__(self, *, outside_max: int, batch_ops_max: int, batch_bytes_max: int) -> None:
-        self._own, self._outside, self._due = Lane(), Lane(), Lane()
+        self._own, self._outside, self._due = Lane(), Lane(), DueLane()
         self._own_runs: set[str] = set()  # which have ops in that lane, or had since it was empty
         self._elsewhere: dict[str, tuple[Lane, int]] = {}  # of other runs: in which lane their ops are, and how many
         self.is_firing = False

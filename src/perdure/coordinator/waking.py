@@ -100,14 +100,11 @@ class Waker:
 
     def _wake_one(self, run_id: str, answered: Answered, found: tuple[LoadedRun, Journal] | None) -> None:
         at = self._clock.now()
-        if found is None or damage_to(found[0]) is not None or self._coordinator.loaded(run_id) is not None:
+        if found is None or not _is_waiting(found[0]) or self._coordinator.loaded(run_id) is not None:
             self._coordinator.owe(Wake(run_id=run_id, at=at), answered)
             return
         loaded, journal = found
-        run, then = loaded.run, None
-        is_free = run.owner is None or loaded.forsaken
-        if is_free and run.status is Status.SUSPENDED and run.hold is None and not loaded.events:
-            then = self._prepare(taken(run, self._coordinator.engine.id), journal)
+        then = self._prepare(taken(loaded.run, self._coordinator.engine.id), journal) if not loaded.events else None
         if then is None:
             self._coordinator.wake(Wake(run_id=run_id, at=at), loaded, answered)
             return
@@ -118,3 +115,11 @@ class Waker:
             answered(reply, error)
 
         self._coordinator.wake(Wake(run_id=run_id, at=at, then=then), loaded, told)
+
+
+def _is_waiting(loaded: LoadedRun) -> bool:
+    """Whether a run that is sound waits, and nobody has it: then waking it changes its row, which is written only if
+    the run has not changed since it was read."""
+    run = loaded.run
+    is_free = run.owner is None or loaded.forsaken
+    return is_free and run.status is Status.SUSPENDED and run.hold is None and damage_to(loaded) is None
