@@ -196,6 +196,7 @@ class Engine(Client):
             wake=self._wake,
             expire=self._expire,
             background=self._background,
+            me=lambda: self._coordinator.engine.id,
         )
         self._recovery = Recovery(
             self._own_store,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
+from zlib import crc32
 
 from perdure.coordinator.notices import Outage
 from perdure.coordinator.timers import Timer, Timers
@@ -24,7 +25,9 @@ Answered = Callable[[Any, BaseException | None], object]
 
 class Sweeper:
     """`wake` and `expire` are told of runs that are due, and call back when that is committed or refused: until then a
-    run that is found again is not told of again. `offers` is the code that this engine has."""
+    run that is found again is not told of again. `offers` is the code that this engine has, `me` its id.
+
+    What is overdue goes in the order of being due, unless other engines get it first: then each begins elsewhere."""
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class Sweeper:
         wake: Callable[[str, Answered], None],
         expire: Callable[[str, int, Answered], None],
         background: Callable[[Coroutine[Any, Any, None]], None],
+        me: Callable[[], str],
         horizon_us: int = HORIZON_US,
     ) -> None:
         self._store = store
@@ -45,6 +49,8 @@ class Sweeper:
         self._wake = wake
         self._expire = expire
         self._background = background
+        self._me = me
+        self._is_outrun = False  # Since the last look, others have taken runs that were found due here.
         self._horizon_us = horizon_us
         self._armed: dict[tuple[str, bool], Timer] = {}
         self._going: set[tuple[str, bool]] = set()  # told, and not committed yet: the store still has them as due
@@ -68,10 +74,10 @@ class Sweeper:
             self._gone.clear()
             found = await self._store.ripe(offers=self._offers(), before=_FOREVER, limit=_AT_ONCE)
             horizon = now + self._horizon_us
-            for number, ripe in enumerate(found, 1):
+            for number, (ripe, at) in enumerate(self._in_turn(found, now), 1):
                 key = (ripe.run_id, ripe.deadline)
                 if ripe.due_at < horizon and key not in self._going and key not in self._gone:
-                    self._arm(ripe)
+                    self._arm(ripe, at)
                 if number % _ARMED_PER_TURN == 0:
                     await asyncio.sleep(0)  # What is asked for meanwhile has its turn.
             later = [ripe.due_at for ripe in found if ripe.due_at >= horizon]
@@ -93,18 +99,29 @@ class Sweeper:
         if due_at is None:
             return
         if due_at < self._clock.now() + self._horizon_us:
-            self._arm(Ripe(run_id=run_id, due_at=due_at, deadline=deadline))
+            self._arm(Ripe(run_id=run_id, due_at=due_at, deadline=deadline), due_at)
         else:
             self._look_again_at(due_at - self._horizon_us // 2)
 
-    def _arm(self, ripe: Ripe) -> None:
+    def _in_turn(self, found: Sequence[Ripe], now: int) -> list[tuple[Ripe, int]]:
+        """What was found, and when the timer of each is to fire: engines that are after the same runs begin at
+        different places among those that are overdue."""
+        overdue = [ripe for ripe in found if ripe.due_at <= now] if self._is_outrun else []
+        self._is_outrun = False
+        if not overdue:
+            return [(ripe, ripe.due_at) for ripe in found]
+        start = crc32(self._me().encode()) % len(overdue)
+        later = [(ripe, ripe.due_at) for ripe in found[len(overdue) :]]
+        return [*((ripe, now) for ripe in (*overdue[start:], *overdue[:start])), *later]
+
+    def _arm(self, ripe: Ripe, at: int) -> None:
         key = (ripe.run_id, ripe.deadline)
         armed = self._armed.get(key)
         if armed is not None:
-            if armed.due_at <= ripe.due_at:
+            if armed.due_at <= at == ripe.due_at:
                 return
             armed.cancel()
-        self._armed[key] = self._timers.arm(ripe.due_at, lambda: self._due(ripe))
+        self._armed[key] = self._timers.arm(at, lambda: self._due(ripe))
 
     def _due(self, ripe: Ripe) -> None:
         key = (ripe.run_id, ripe.deadline)
@@ -113,10 +130,11 @@ class Sweeper:
         if ripe.deadline:
             self._expire(ripe.run_id, ripe.due_at, lambda _reply, error: self._answered(key, error))
         else:
-            self._wake(ripe.run_id, lambda _reply, error: self._answered(key, error))
+            self._wake(ripe.run_id, lambda reply, error: self._answered(key, error, is_taken=reply is True))
 
-    def _answered(self, key: tuple[str, bool], error: BaseException | None) -> None:
+    def _answered(self, key: tuple[str, bool], error: BaseException | None, *, is_taken: bool = True) -> None:
         self._going.discard(key)
+        self._is_outrun = self._is_outrun or not is_taken
         if self._is_sweeping and error is None:
             self._gone.add(key)
         if self._is_put_off and not self._is_crowded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import asyncpg
@@ -187,6 +188,8 @@ def _writes(batch: Batch, runs: Iterable[RunWrite], audit: Sequence[Audit], base
             new.append(new_run(write, base))
         else:
             changed.append(changed_run(write))
+    # Rows are locked in this order, and other engines may be after the same runs.
+    changed.sort(key=itemgetter(0))
     return {
         "new_runs": new,
         "changed_runs": changed,
