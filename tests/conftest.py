@@ -100,6 +100,7 @@ ON_POSTGRES = {
     "test_together",
     "test_unfit_store",
     "test_versions",
+    "test_waking",
     "test_same_names",
 }
 MEMORY = Path("/dev/shm")
