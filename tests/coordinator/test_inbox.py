@@ -67,6 +67,21 @@ def test_each_lane_has_its_part_of_a_batch(waiting: dict[str, int], expected: di
     assert lanes(inbox.take()) == expected
 
 
+def test_a_wake_up_with_what_the_run_does_then_is_two_ops() -> None:
+    inbox = an_inbox()
+    put(inbox, "due", 10)
+    for number in range(100):
+        then = Advance(run_id=f"ahead-{number}", at=0, claim=1, cause="")
+        inbox.put(Item(Wake(run_id=then.run_id, at=0, then=then), None, False, is_due=True))
+    assert lanes(inbox.take()) == {"due": 10, "ahead": (PART - 10) // 2 + PART}
+    put(inbox, "own", 1)
+    assert lanes(inbox.take()) == {"ahead": PART // 2 + PART // 4, "own": 1}
+    left = 0
+    while taken := inbox.take():
+        left += len(taken)
+    assert left == 100 - (PART - 10) // 2 - PART - PART // 2 - PART // 4
+
+
 def test_who_was_in_the_last_batch_may_be_about_to_go_on() -> None:
     inbox = an_inbox()
     put(inbox, "due", 500)

@@ -67,6 +67,22 @@ async def test_a_sleep_costs_two_commits_more(source: StoreSource) -> None:
     assert len(ledger.batches) == 3
 
 
+async def test_an_overdue_sleep_of_a_run_that_nobody_has_costs_one_commit(source: StoreSource) -> None:
+    """The claim, the timer's entry and the end."""
+    ledger = Ledger()
+    async with Environment(WORKFLOWS, source, watch=ledger.watch, autojump_s=None) as env:
+        await env.engine.start(nap(), id="nap")
+        await env.quiet()
+        env.kill()
+        env.clock.move_to(env.clock.now() + 3_600_000_000)
+        before = len(ledger.batches)
+        await env.restart()
+        assert await env.engine.handle("nap").result() == "rested"
+    (batch,) = ledger.batches[before:]
+    assert [entry.kind for entry in batch.journal] == ["timer"]
+    assert [row.became for row in batch.audit] == ["running", "succeeded"]
+
+
 async def test_steps_that_end_together_share_a_commit(source: StoreSource) -> None:
     ledger = Ledger()
     async with Environment(WORKFLOWS, source, watch=ledger.watch) as env:

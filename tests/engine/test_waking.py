@@ -1,5 +1,5 @@
-"""Overdue runs that nobody has in memory: each is read once, goes on before it is claimed, and is written once. Whatever
-happens to it between the read and the commit counts as if it had never run ahead."""
+"""Overdue runs that nobody has in memory: each is read once, goes on before it is claimed, and is written once.
+Whatever happens to it between the read and the commit counts as if it had never run ahead."""
 
 from __future__ import annotations
 
@@ -121,6 +121,7 @@ class World:
         self.make_store = make_store
         self.seen = Seen()
         self.store: Meddled
+        self._meddle: Callable[[], Awaitable[object]] | None = None
         resources = {Seen: lambda: self.seen}
         self.env = Environment(
             WORKFLOWS, make_store, watch=self._watch, autojump_s=None, resources=resources, **options
@@ -128,6 +129,7 @@ class World:
 
     def _watch(self, store: Store) -> Meddled:
         self.store = Meddled(store)
+        self.store.meddle, self._meddle = self._meddle, None
         return self.store
 
     async def leave(self, *calls: Any) -> list[str]:
@@ -141,15 +143,8 @@ class World:
 
     @asynccontextmanager
     async def woken(self, meddle: Callable[[], Awaitable[object]] | None = None) -> AsyncIterator[Engine]:
-        """The next engine, once all is quiet. What happens meanwhile comes after the first read of those to be woken."""
-        watch = self._watch
-
-        def meddling(store: Store) -> Meddled:
-            meddled = watch(store)
-            meddled.meddle = meddle
-            return meddled
-
-        self.env._watch = meddling
+        """The next engine, once all is quiet. `meddle` is called after the first read of those to be woken."""
+        self._meddle = meddle
         await self.env.restart()
         await self.env.quiet()
         assert self.store.meddle is None, "nobody was read to be woken"

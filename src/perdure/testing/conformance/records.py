@@ -180,6 +180,20 @@ class RecordRules(Rules):
             }
             assert await author.store.journals([]) == {}
 
+    async def test_runs_come_with_their_journals_in_one_read(self) -> None:
+        async with self.author() as author:
+            entries = [an_entry(seq=2, value=LARGE), an_entry(seq=1, failure="{}")]
+            await author.commit(insert(a_run(), LARGE), insert(a_run("r-2"), "2"), insert(a_run("r-3")))
+            await author.commit(journal=entries, waits={("r-2", "1", 0): a_wait("r-2")})
+            ids = ["r-2", "unknown", "r-1"]
+            whole = await author.store.load_whole(ids)
+            assert {one: loaded for one, (loaded, _) in whole.items()} == await author.store.load(ids)
+            assert {one: journal for one, (_, journal) in whole.items()} == {
+                "r-1": Journal(LARGE, [entries[1], entries[0]]),
+                "r-2": Journal("2", [], (a_wait("r-2"),)),
+            }
+            assert await author.store.load_whole([]) == {}
+
     async def test_a_retry_sets_entries_aside_and_their_numbers_are_free_again(self) -> None:
         async with self.author() as author:
             first = [an_entry(seq=seq, value=LARGE if seq in (2, 9, 10) else "1") for seq in range(1, 11)]
