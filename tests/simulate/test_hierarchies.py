@@ -7,7 +7,10 @@ import secrets
 
 import pytest
 
+from perdure.models.cooperation import host
 from perdure.testing.simulate.hierarchies import simulate_hierarchies
+from perdure.testing.simulate.mixing import Mix
+from perdure.testing.simulate.network import Weather
 
 FIRST = int(os.environ.get("PERDURE_SIMULATE_FROM") or secrets.randbelow(2**31))
 SEEDS = int(os.environ.get("PERDURE_SIMULATE_HIERARCHIES") or 30)
@@ -26,3 +29,26 @@ def test_every_hierarchy_ends_as_a_whole() -> None:
 
 def test_a_seed_gives_the_same_trace() -> None:
     assert simulate_hierarchies(7).trace == simulate_hierarchies(7).trace
+
+
+# Many emit with the same few tokens while these are cancelled, and the store is slow.
+TOKENS = Mix(
+    engines=(2, 3),
+    runs=(6, 10),
+    tokens=(3, 3),
+    pauses=(0, 0),
+    kills=(0, 0),
+    within_s=4.0,
+    live_runs_max=(1000,),
+    weather=lambda _: Weather(latency_s=0.3),
+)
+
+
+@pytest.mark.timeout(300)
+def test_a_token_that_misses_what_is_emitted_meanwhile_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deliberate bug: a run that is new does not look whether the tokens that it was given are cancelled."""
+    monkeypatch.setattr(host, "token_tags", lambda _tags: ())
+    seed = next((seed for seed in range(100) if simulate_hierarchies(seed, mix=TOKENS).problem), None)
+    assert seed is not None
+    monkeypatch.undo()
+    assert simulate_hierarchies(seed, mix=TOKENS).problem == ""  # It is this bug, and no other.

@@ -1,20 +1,22 @@
-"""A seeded mix of hierarchies of operations: emitted, cancelled and undone on a fleet whose engines have different
-handlers, while things go wrong. Operations call functions; a service comes late, and so does a person, who may be
-released again. Then the faults stop, and every hierarchy must have ended as a whole."""
+"""A seeded mix of hierarchies of operations: emitted, cancelled (one by one, or by tokens) and undone on a fleet whose
+engines have different handlers, while things go wrong. Operations call functions; a service comes late, and so does a
+person, who may be released again. Then the faults stop, and every hierarchy must have ended as a whole. Once a
+cancellation was answered, no further step of what it cancels may have begun."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from perdure.cooperation import Failure, Operation, Scope, Topic, go_on
+from perdure.cooperation import CancellationToken, Failure, Operation, Scope, Topic, go_on
 from perdure.engine import Engine
 from perdure.errors import EngineStopped, InvariantViolated, Misuse, RunOwnedElsewhere, StoreError
 from perdure.kernel.status import Status
@@ -67,10 +69,12 @@ def _operation(name: str, level: int) -> Operation[dict[str, Any]]:
 
     @made.step
     async def ask(scope: Scope, message: dict[str, Any]) -> None:
+        _begins(scope)
         await asyncio.sleep(message["takes_s"])
         if level < len(_TOPICS) - 1:
+            tokens = [CancellationToken(token) for token in message["tokens"].get(name, ())]
             for _ in range(message["emits"]):
-                await scope.emit(_TOPICS[level + 1], message)
+                await scope.emit(_TOPICS[level + 1], message, tokens=tokens)
         if name in message["calls"]:
             await scope.start(_called(message["takes_s"], message["calls"][name]))
         if name in message["deadlines"]:
@@ -88,11 +92,13 @@ def _operation(name: str, level: int) -> Operation[dict[str, Any]]:
 
     @made.step
     async def sleep(scope: Scope, message: dict[str, Any]) -> None:
+        _begins(scope)
         if name in message["sleeps"]:
             scope.sleep(timedelta(seconds=message["sleeps"][name]))
 
     @made.step
-    async def end(_: Scope, message: dict[str, Any]) -> None:
+    async def end(scope: Scope, message: dict[str, Any]) -> None:
+        _begins(scope)
         await asyncio.sleep(message["takes_s"])
         if message["fails"] == name:
             raise ValueError(name)
@@ -101,6 +107,29 @@ def _operation(name: str, level: int) -> Operation[dict[str, Any]]:
     async def undo_end(_: Scope, __: dict[str, Any], ___: Failure) -> None: ...
 
     return made
+
+
+class _Cancelled(Struct):
+    """What was cancelled, as answered: hierarchies and runs by their ids, and tokens by their names. And the steps that
+    have begun all the same."""
+
+    ids: set[str] = field(default_factory=set[str])
+    tokens: set[str] = field(default_factory=set[str])
+    begun: list[str] = field(default_factory=list[str])
+
+
+_cancelled: ContextVar[_Cancelled | None] = ContextVar("cancelled", default=None)
+
+
+def _begins(scope: Scope) -> None:
+    """A step that begins must not be of a run that is known to be cancelled."""
+    cancelled = _cancelled.get()
+    if cancelled is None:
+        return
+    of = [id for id in scope.lineage if id in cancelled.ids]
+    of += [f"token {token.name}" for token in scope.tokens if token.name in cancelled.tokens]
+    if of:
+        cancelled.begun.append(f"{scope.step} of {scope.handler} {scope.run_id} began after {of} had been cancelled")
 
 
 OPERATIONS: Final = {name: _operation(name, level) for name, level in (_LEVELS | _LATE).items()}
@@ -112,6 +141,7 @@ class _Root(Struct):
     message: dict[str, Any]
     is_cancelled: bool = False
     is_undone: bool = False
+    tokens: list[str] = field(default_factory=list[str])
 
 
 def simulate_hierarchies(seed: int, *, bugs: Iterable[Bug] = (), mix: Mix = MIX) -> Report:
@@ -119,10 +149,13 @@ def simulate_hierarchies(seed: int, *, bugs: Iterable[Bug] = (), mix: Mix = MIX)
     scenario = _Scenario(seed, frozenset(bugs), mix)
     simulation = scenario.simulation
     problem = ""
+    cancelled = _cancelled.set(scenario.cancelled)
     try:
         simulation.run(scenario.run())
     except Exception as error:  # noqa: BLE001 - whatever it is, the seed and its trace are wanted
         problem = f"{type(error).__name__}: {error}"
+    finally:
+        _cancelled.reset(cancelled)
     loop = simulation.loop
     return Report(
         seed=seed, problem=problem, trace=simulation.trace, virtual_s=loop.now_us / 1_000_000, turns=loop.turns
@@ -137,6 +170,8 @@ class _Scenario:
             seed, weather=mix.weather(lot), bugs=bugs, live_runs_max=lot.choice(mix.live_runs_max)
         )
         self.roots: dict[str, _Root] = {}
+        self.cancelled = _Cancelled()
+        self.tokens = [f"simulate.{number}" for number in range(lot.randint(*mix.tokens))]
         self.has_person = False
 
     async def run(self) -> None:
@@ -150,6 +185,7 @@ class _Scenario:
             simulation.member("abcdefgh"[index], [*(OPERATIONS[name] for name in names), *called])
         await asyncio.gather(*[self._tasked(member.open()) for member in simulation.members.values()])
         tasks = [self._tasked(self._hierarchy(f"m{index}")) for index in range(lot.randint(*self.mix.runs))]
+        tasks += [self._tasked(self._cancel_token(token)) for token in self.tokens]
         tasks += [self._tasked(self._pause()) for _ in range(lot.randint(*self.mix.pauses))]
         tasks += [self._tasked(self._kill()) for _ in range(lot.randint(*self.mix.kills))]
         tasks.append(self._tasked(self._latecomer()))
@@ -209,6 +245,7 @@ class _Scenario:
             "deadlines": {name: lot.choice((1, 5, 15)) for name in names if lot.random() < 0.05},
             "forgiving": [name for name in names if lot.random() < 0.2],
             "fails": lot.choice([*names, None, None, None]),
+            "tokens": {name: [token] for token in self.tokens for name in names if lot.random() < 0.15},
             "calls": {
                 name: lot.random() < 0.2 for name in (*names, *_LATE) if lot.random() < 0.15
             },  # whether they fail
@@ -217,18 +254,31 @@ class _Scenario:
     async def _hierarchy(self, message_id: str) -> None:
         lot = self.lot
         root = self.roots[message_id] = _Root(self._message())
+        root.tokens = [token for token in self.tokens if lot.random() < 0.3]
+        tokens = [CancellationToken(token) for token in root.tokens]
         await asyncio.sleep(lot.random() * self.mix.within_s / 2)
-        handle = await self._insist(lambda engine: engine.emit(_TOPICS[0], root.message, id=message_id))
+        handle = await self._insist(lambda engine: engine.emit(_TOPICS[0], root.message, id=message_id, tokens=tokens))
         if lot.random() < 0.25:
             root.is_cancelled = True
             await asyncio.sleep(lot.random() * lot.choice((0.1, 5, 20)))
             target = lot.choice([handle.id, *handle.run_ids])
-            await self._insist(lambda engine: engine.cancel(target))
+            if await self._insist(lambda engine: engine.cancel(target)):
+                self.cancelled.ids.add(target)
         elif lot.random() < 0.25:
             root.is_undone = True
             await asyncio.sleep(lot.random() * 30)
             target = lot.choice([handle.id, *handle.run_ids])
             await self._insist(lambda engine: engine.roll_back(target))
+
+    async def _cancel_token(self, name: str) -> None:
+        """At some time, perhaps while somebody emits with it. Some are never cancelled."""
+        lot = self.lot
+        if lot.random() < 0.2:
+            return
+        await asyncio.sleep(lot.random() * self.mix.within_s / 2)
+        await self._insist(lambda engine: engine.cancel_token(CancellationToken(name)))
+        self.cancelled.tokens.add(name)
+        self.simulation.note(f"token {name} is cancelled")
 
     async def _insist(self, request: Callable[[Engine], Awaitable[T]]) -> T:
         while True:
@@ -303,6 +353,7 @@ class _Scenario:
         book = Book(store, new_id)
         await book.load()
         wrong = [f"not all know of {name} on {topic}" for topic, name, _ in sorted(book.untold)]
+        wrong += self.cancelled.begun
         for message_id, root in self.roots.items():
             emitted = await store.emitted(message_id)
             if emitted is None:
@@ -332,7 +383,7 @@ def _problems(rows: dict[tuple[str, ...], Any], root: _Root) -> Iterator[str]:
         if state is State.COMMITTED and above is not State.COMMITTED:
             yield f"{lineage} is committed, and its emitter {above}"
         yield from _problems_of_steps(lineage, rows[lineage], state)
-    asked = root.is_cancelled or root.is_undone
+    asked = root.is_cancelled or root.is_undone or root.tokens or root.message["tokens"]
     is_plain = not asked and not root.message["deadlines"] and not any(root.message["calls"].values())
     tops = {state for lineage, state in states.items() if len(lineage) == 2}
     if is_plain and root.message["fails"] is None and tops != {State.COMMITTED}:

@@ -51,6 +51,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     # Beside those with plans.
     graphs: tuple[int, int] = (0, 3)
     travellers: tuple[int, int] = (0, 2)
+    tokens: tuple[int, int] = (0, 3)  # by which hierarchies of operations are cancelled
     deadlines: tuple[int, int] = (0, 1)
     letters: tuple[int, int] = (0, 3)
     hops: float = 0.2  # the chance that a plan begins with some
