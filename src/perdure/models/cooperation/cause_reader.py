@@ -40,5 +40,8 @@ class CauseReader:
         wanted = [(scope, int(seq)) for scope, _, seq in (p.rpartition("/") for p in places if p not in found)]
         for row in await self._store.events_at(wanted) if wanted else ():
             if row.exception is not None:
-                found[f"{row.scope}/{row.seq}"] = self._rows.read_failure(row.exception, row.scope, row.seq)
+                failure = self._rows.read_failure(row.exception, row.scope, row.seq)
+                found[f"{row.scope}/{row.seq}"] = failure
+                if not failure.cut:
+                    self._known.keep(failure)
         return found

@@ -18,7 +18,8 @@ Read = Callable[[Sequence[str]], Awaitable[Mapping[str, Failure]]]  # failures b
 
 
 class KnownFailures:
-    """Failures that this process has stored, by place, so that they need not be read back. The oldest are forgotten."""
+    """Failures that this process has stored or read, by place, so that they need not be read again: thousands of children
+    that roll back at once have the same cause. The oldest are forgotten."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Failure] = OrderedDict()
@@ -28,9 +29,13 @@ class KnownFailures:
         for row in rows:
             failure = row.exception
             if failure is not None and not failure.cut and failure.place == f"{row.cooperation_lineage[-1]}/{row.seq}":
-                self._known[failure.place] = within_levels(failure)
-                if len(self._known) > _KNOWN_MAX:
-                    self._known.popitem(last=False)
+                self.keep(failure)
+
+    def keep(self, failure: Failure) -> None:
+        """This is the whole failure that the row at its place has."""
+        self._known[failure.place] = within_levels(failure)
+        if len(self._known) > _KNOWN_MAX:
+            self._known.popitem(last=False)
 
     def known(self, failure: Failure) -> Failure:
         """The failure itself for a reference to it, if it is known."""

@@ -6,6 +6,7 @@ others have their turn between them, and the run's state must not change until t
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -129,7 +130,7 @@ class Drafting:
         if draft.messages:
             live.wakes |= wakes_of(draft.messages)
         try:
-            folding = live.folded()
+            folding = yield from live.folded_in_pieces()
             while True:
                 now = self._now()
                 move = next_move(live.plan, live.view(now), folding.progress())
@@ -217,6 +218,7 @@ class Drafting:
         now = self._now()
         draft.book = self._book.version
         emitting = Emitting(handlers=self._book.topics, ids=self._fresh_ids(), now=now)
+        yield from live.folded_in_pieces()
         writes = yield from after_in_pieces(live.plan, live.view(now), code, outcome, emitting, live.progress)
         yield from self._add(live, draft, writes.rows)
         yield from self._take_in(draft, writes, now, live)
@@ -611,14 +613,15 @@ def _tags_of(run: NewRun) -> dict[str, str]:
     return {CancellationToken(name).tag: GIVEN for name in run.tokens}
 
 
-def _origins(live: LiveOperation, draft: Draft) -> Pieces[dict[str, MessageEvent]]:
+def _origins(live: LiveOperation, draft: Draft) -> Pieces[Mapping[str, MessageEvent]]:
     """What a run has emitted, and emits now, by message."""
+    known = yield from live.emissions()
     found: dict[str, MessageEvent] = {}
-    for start, part in parts((*live.events, *draft.rows)):
+    for start, part in parts(draft.rows):
         if start:
             yield
         found |= {row.message_id: row for row in part if row.type is EventType.EMITTED}
-    return found
+    return ChainMap(found, known)
 
 
 def _new_child(run: NewRun, state: State) -> Child:

@@ -5,12 +5,13 @@ A recovering engine reads a run like this; a live one keeps it up to date as row
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from perdure.kernel.cooperation import depth_of
+from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.models.cooperation.children import Child, Children
 from perdure.models.cooperation.context import CancellationToken, token_names
 from perdure.models.cooperation.events import (
@@ -29,7 +30,7 @@ from perdure.models.cooperation.moves import Ask, NewRun, OperationRun
 
 
 class Hierarchy:
-    """All rows of one root emission, by lineage and by message."""
+    """Rows by lineage and by message: all of one root emission, or what was read of several runs."""
 
     def __init__(
         self,
@@ -41,27 +42,58 @@ class Hierarchy:
         self.messages: Mapping[str, Message] = {message.id: message for message in messages}
         self._runs: dict[str, NewRun] = {}
         self._below: dict[str, list[NewRun]] = {}
-        for run in runs:
-            self._runs[run.id] = run
-            self._below.setdefault(run.lineage[-2], []).append(run)
-        self._values = list(values)
+        self._values: dict[str, list[ReturnValue]] = {}  # by the run that has returned them
         self._rows: dict[str, list[MessageEvent]] = {}  # by the last id of their lineage
         self._emitted: dict[str, MessageEvent] = {}
         self._told: dict[str, MessageEvent] = {}
-        for row in events:
-            self._rows.setdefault(row.cooperation_lineage[-1], []).append(row)
-            if row.type is EventType.EMITTED:
-                self._emitted[row.message_id] = row
-            elif row.type is EventType.ROLLBACK_EMITTED:
-                self._told[row.message_id] = row
-        for id, rows in self._rows.items():
-            self._rows[id] = in_order(rows)
+        self._cancelled: dict[str, list[MessageEvent]] = {}  # as _rows
+        for run in runs:
+            self._runs[run.id] = run
+            self._below.setdefault(run.lineage[-2], []).append(run)
+        for value in values:
+            self._values.setdefault(value.lineage[-1], []).append(value)
+        at_once(self._add([*events]))
+
+    @classmethod
+    def in_pieces(
+        cls,
+        messages: Iterable[Message],
+        events: Sequence[MessageEvent],
+        runs: Iterable[NewRun],
+        values: Iterable[ReturnValue] = (),
+    ) -> Pieces[Hierarchy]:
+        """The same, made in pieces: a run with many children has several rows for each of them."""
+        made = cls(messages, (), runs, values)
+        yield from made._add(events)
+        return made
+
+    def _add(self, events: Sequence[MessageEvent]) -> Pieces[None]:
+        for start, part in parts(events):
+            if start:
+                yield
+            for row in part:
+                self._rows.setdefault(row.cooperation_lineage[-1], []).append(row)
+                if row.type is EventType.EMITTED:
+                    self._emitted[row.message_id] = row
+                elif row.type is EventType.ROLLBACK_EMITTED:
+                    self._told[row.message_id] = row
+                elif row.type is EventType.CANCELLATION_REQUESTED:
+                    self._cancelled.setdefault(row.cooperation_lineage[-1], []).append(row)
+        for start, ids in parts([*self._rows]):
+            if start:
+                yield
+            for id in ids:
+                self._rows[id] = in_order(self._rows[id])
 
     def own(self, lineage: Lineage) -> Sequence[MessageEvent]:
         return self._rows.get(lineage[-1], ())
 
     def view(self, run: NewRun, now: int) -> OperationRun:
         """The run as the rules see it."""
+        return at_once(self.view_in_pieces(run, now))
+
+    def view_in_pieces(self, run: NewRun, now: int) -> Pieces[OperationRun]:
+        """As `view`: a run with many children takes several pieces."""
         own = tuple(self.own(run.lineage))
         emitted = [row.message_id for row in own if row.type is EventType.EMITTED]
         return OperationRun(
@@ -71,25 +103,39 @@ class Hierarchy:
             events=own,
             told=self._told.get(run.message_id),
             asks=(*self._asks(run), *self.cancelled_tokens(run)),
-            children=Children(self._children(run, emitted)),
+            children=(yield from self._children(run, emitted)),
             wakes={id: wake_of(self.messages[id]) for id in emitted if self.messages[id].topic == SLEEP_TOPIC},
-            returned=frozenset(value.variable for value in self._values if value.lineage == run.lineage),
+            returned=frozenset(value.variable for value in self._values.get(run.id, ())),
             now=now,
         )
 
-    def _children(self, run: NewRun, emitted: Sequence[str]) -> Iterable[Child]:
+    def values_of(self, run: OperationRun) -> Iterator[ReturnValue]:
+        """What a run and its children have returned."""
+        yield from self._values.get(run.lineage[-1], ())
+        for child in run.children:
+            yield from self._values.get(child.id, ())
+
+    def _children(self, run: NewRun, emitted: Sequence[str]) -> Pieces[Children]:
         order = {message_id: place for place, message_id in enumerate(emitted)}
         found = [one for one in self._below.get(run.id, ()) if one.message_id in order]
-        for one in sorted(found, key=lambda one: (order[one.message_id], one.handler)):
-            rows = self.own(one.lineage)
-            yield Child(
-                message_id=one.message_id,
-                handler=one.handler,
-                lineage=one.lineage,
-                state=state_of(rows),
-                failure=failure_in(rows),
-                is_call=one.is_call,
-            )
+        found.sort(key=lambda one: (order[one.message_id], one.handler))
+        children = Children()
+        for start, part in parts(found):
+            if start:
+                yield
+            for one in part:
+                rows = self.own(one.lineage)
+                children.add(
+                    Child(
+                        message_id=one.message_id,
+                        handler=one.handler,
+                        lineage=one.lineage,
+                        state=state_of(rows),
+                        failure=failure_in(rows),
+                        is_call=one.is_call,
+                    )
+                )
+        return children
 
     def _asks(self, run: NewRun) -> Iterable[Ask]:
         """From the run up to the root emission, as far as those above were read."""
@@ -104,8 +150,8 @@ class Hierarchy:
                 found.append(Ask(kind="rollback", depth=depth, failure=failure))
             found += [
                 Ask(kind="cancel", depth=depth, failure=row.exception)
-                for row in self._rows.get(id, ())
-                if row.type is EventType.CANCELLATION_REQUESTED and row.exception is not None
+                for row in self._cancelled.get(id, ())
+                if row.exception is not None
             ]
             id = above.lineage[-2] if above is not None else None
             depth -= 1

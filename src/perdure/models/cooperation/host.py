@@ -20,11 +20,13 @@ from msgspec.structs import replace
 from perdure.coordinator.deciding import Outlook
 from perdure.coordinator.notices import Outage
 from perdure.coordinator.timers import Timers
+from perdure.coordinator.turns import in_turns
 from perdure.errors import AskedMeanwhile, EngineBug, HandlersChanged, PerdureError, StoreError
 from perdure.kernel import ops
 from perdure.kernel.cooperating import ASK, JOIN, NEWS
 from perdure.kernel.cooperation import token_tags
 from perdure.kernel.effects import Begin, Drop, Examine, Finish, Look
+from perdure.kernel.pieces import Pieces
 from perdure.kernel.records import Engine, Run, Staged
 from perdure.kernel.status import Status
 from perdure.models.blame import Blame
@@ -37,6 +39,7 @@ from perdure.models.cooperation.eviction import Eviction
 from perdure.models.cooperation.executing import Enter, Executor, TryAgain, effort_of, within_bounds
 from perdure.models.cooperation.execution import StepExecution, Surroundings, armed, heartbeat, pause, recall
 from perdure.models.cooperation.failures import to_failure
+from perdure.models.cooperation.gathering import Hierarchy
 from perdure.models.cooperation.holds import Holds
 from perdure.models.cooperation.live import Code, Draft, LiveOperation
 from perdure.models.cooperation.moves import Nothing, Raised, Returned
@@ -44,7 +47,7 @@ from perdure.models.cooperation.moves import Outcome as StepOutcome
 from perdure.models.cooperation.moves import Wait as Waiting
 from perdure.models.cooperation.outlook import HostOutlook
 from perdure.models.cooperation.progress import Mismatch
-from perdure.models.cooperation.revival import Revival
+from perdure.models.cooperation.revival import READ_AT_ONCE, Revival
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
 from perdure.models.cooperation.rules import next_move, refused
 from perdure.models.cooperation.slots import Slots
@@ -61,7 +64,6 @@ from perdure.ports import Clock, Codec, Ids, Journal, Store
 log = logging.getLogger("perdure")
 
 _AGAIN_US = 1_000_000
-_READ_AT_ONCE = 64
 
 
 class OperationHost:
@@ -282,7 +284,7 @@ class OperationHost:
             self._reading = asyncio.get_running_loop().create_task(self._read(), name="perdure-scopes")
 
     async def _read(self) -> None:
-        at_once = _READ_AT_ONCE  # One by one once somebody's rows are damaged, until all are read.
+        at_once = READ_AT_ONCE  # One by one once somebody's rows are damaged, until all are read.
         try:
             while self._wanted:
                 ids = [self._wanted.popitem(last=False)[0] for _ in range(min(at_once, len(self._wanted)))]
@@ -303,9 +305,9 @@ class OperationHost:
                         self._holds.unreadable(ids[0], run.claim, error)
                     continue
                 self._outage.worked()
-                hierarchy = scopes.hierarchy()
+                hierarchy = await in_turns(scopes.hierarchy_in_pieces())
                 for run_id in ids:
-                    self._found(run_id, scopes, hierarchy, journals.get(run_id))
+                    await in_turns(self._found(run_id, scopes, hierarchy, journals.get(run_id)))
                 await asyncio.sleep(0)  # Not every store waits for something when it is asked.
         except Exception:
             log.exception("runs of operations could not be read")
@@ -330,23 +332,21 @@ class OperationHost:
             if run_id in self._loading or run_id in self._live:
                 self._want(run_id)
 
-    def _found(self, run_id: str, scopes: StoredScopes, hierarchy: Any, journal: Journal | None) -> None:
-        if run_id in self._loading and run_id in self._wanted:
-            return  # It was asked for since: this may have been read before what made it come to life was written.
-        run = self._loading.pop(run_id, None)
-        told = self._told.pop(run_id, [])
+    def _found(
+        self, run_id: str, scopes: StoredScopes, hierarchy: Hierarchy, journal: Journal | None
+    ) -> Pieces[None]:
+        run = self._loading.get(run_id)
         if run is None:
-            live = self._live.get(run_id)
-            if live is not None and live.is_stale and run_id in scopes.runs:
-                live.is_stale = run_id in self._wanted
-                live.learn(hierarchy.view(scopes.runs[run_id], self._clock.now()), scopes.values)
-                if not live.is_stale and not self._slots.land(live):
-                    self._go_on(live)
+            yield from self._found_anew(run_id, scopes, hierarchy)
             return
-        if self._slots.is_closed:
-            return
+        if self._slots.is_closed or run_id in self._wanted:
+            return  # It was asked for since: this may have been read before what made it come to life was written.
         is_staged = journal is not None and bool(journal.staged)
-        live = self._revival.revived(run, scopes, hierarchy, is_staged=is_staged)
+        live = yield from self._revival.revived(run, scopes, hierarchy, is_staged=is_staged)
+        if self._loading.get(run_id) is not run or self._slots.is_closed or (live and run_id in self._wanted):
+            return  # It was asked for, or closed, while this was done.
+        del self._loading[run_id]
+        told = self._told.pop(run_id, [])
         if live is None:
             return
         self._live[run_id] = live
@@ -359,6 +359,17 @@ class OperationHost:
         else:
             self._go_on(live, is_loaded=True)
         self._evict()
+
+    def _found_anew(self, run_id: str, scopes: StoredScopes, hierarchy: Hierarchy) -> Pieces[None]:
+        if run_id not in self._live or run_id not in scopes.runs:
+            return
+        view = yield from hierarchy.view_in_pieces(scopes.runs[run_id], self._clock.now())
+        live = self._live.get(run_id)
+        if live is not None and live.is_stale:
+            live.is_stale = run_id in self._wanted
+            live.learn(view, hierarchy.values_of(view))
+            if not live.is_stale and not self._slots.land(live):
+                self._go_on(live)
 
     async def waiting(self, runs: Sequence[Run]) -> set[str]:
         """Of runs that nobody has in memory, those that wait for others, or for a time. Raises StoreError."""

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from perdure.kernel.ops import Settle, Tell
+from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.records import Run, Staged
 from perdure.kernel.records import Wait as KernelWait
 from perdure.kernel.status import Status
@@ -25,7 +26,7 @@ from perdure.models.cooperation.events import (
     State,
 )
 from perdure.models.cooperation.failures import Failure, source_of
-from perdure.models.cooperation.gathering import wake_of
+from perdure.models.cooperation.gathering import Hierarchy, wake_of
 from perdure.models.cooperation.moves import (
     Ask,
     Handle,
@@ -35,7 +36,6 @@ from perdure.models.cooperation.moves import (
     Undo,
 )
 from perdure.models.cooperation.progress import Folding, Progress, Window
-from perdure.models.cooperation.rows import StoredScopes
 from perdure.ports import TimerHandle
 
 Code = Invoke | Handle | Undo  # moves that name code to be run
@@ -54,6 +54,8 @@ class LiveOperation:
     """One run. It does one thing at a time: it runs code, or has something committed, or waits."""
 
     __slots__ = (
+        "_emissions",
+        "_emissions_of",
         "asked",
         "asks",
         "attempts",
@@ -142,6 +144,8 @@ class LiveOperation:
         self.execution: Any = None
         self.timer: TimerHandle | None = None
         self.folding: Folding | None = None
+        self._emissions: dict[str, MessageEvent] = {}
+        self._emissions_of = 0  # the number of rows that these were looked for in
 
     @property
     def progress(self) -> Progress:
@@ -150,12 +154,28 @@ class LiveOperation:
 
     def folded(self) -> Folding:
         """With the rows that it is about to write, while it is: see `forget`. Raises Mismatch."""
+        return at_once(self.folded_in_pieces())
+
+    def folded_in_pieces(self) -> Pieces[Folding]:
+        """As `folded`: one that was brought back to life, and has many rows, takes several pieces."""
         if self.folding is None:
             folding = Folding(self.plan)
-            for row in self.events:
-                folding.add(row)
+            for start, part in parts(self.events):
+                if start:
+                    yield
+                for row in part:
+                    folding.add(row)
             self.folding = folding
         return self.folding
+
+    def emissions(self) -> Pieces[dict[str, MessageEvent]]:
+        """Its EMITTED rows, by message. Each row is looked at once, however often this is asked for."""
+        for start, part in parts(self.events[self._emissions_of :]):
+            if start:
+                yield
+            self._emissions |= {row.message_id: row for row in part if row.type is EventType.EMITTED}
+        self._emissions_of = len(self.events)
+        return self._emissions
 
     def position_of(self, code: Code) -> str:
         """Where code stands that comes next: the same for all its attempts, and for no other execution."""
@@ -309,10 +329,10 @@ def wakes_of(messages: Iterable[Message]) -> dict[str, int]:
 
 
 def revived(
-    operation: Operation[Any], run: Run, view: OperationRun, payload: str, scopes: StoredScopes
+    operation: Operation[Any], run: Run, view: OperationRun, payload: str, hierarchy: Hierarchy
 ) -> LiveOperation:
     """A run that is brought back to life from its rows."""
-    mine = {run.id, *(child.lineage[-1] for child in view.children)}
+    emitted = [row.message_id for row in view.events if row.type is EventType.EMITTED]
     return LiveOperation(
         operation=operation,
         lineage=view.lineage,
@@ -324,8 +344,8 @@ def revived(
         asks=view.asks,
         children=view.children,
         wakes=dict(view.wakes),
-        topics={message.id: message.topic for message in scopes.messages},
+        topics={message_id: hierarchy.messages[message_id].topic for message_id in emitted},
         returned=view.returned,
-        values=[value for value in scopes.values if value.lineage[-1] in mine],
+        values=hierarchy.values_of(view),
         has_waited=True,
     )

@@ -3,14 +3,18 @@ what was read. A run that cannot be brought back to life is held."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
+from perdure.coordinator.turns import in_turns
 from perdure.errors import EngineBug
+from perdure.kernel.pieces import Pieces
 from perdure.kernel.records import Run
 from perdure.models.cooperation.define import Operation
+from perdure.models.cooperation.gathering import Hierarchy
 from perdure.models.cooperation.holds import Holds
 from perdure.models.cooperation.live import LiveOperation, revived
 from perdure.models.cooperation.moves import Wait
@@ -20,6 +24,8 @@ from perdure.models.cooperation.versions import Operations, lacking
 from perdure.ports import Clock, Store
 
 log = logging.getLogger("perdure")
+
+READ_AT_ONCE: Final = 64  # runs
 
 
 class Revival:
@@ -32,11 +38,13 @@ class Revival:
         self._operations = operations
         self._holds = holds
 
-    def revived(self, run: Run, scopes: StoredScopes, hierarchy: Any, *, is_staged: bool) -> LiveOperation | None:
+    def revived(
+        self, run: Run, scopes: StoredScopes, hierarchy: Hierarchy, *, is_staged: bool
+    ) -> Pieces[LiveOperation | None]:
         """A run as it goes on; None if it cannot, and is held. `is_staged` says that what its code came to is
         committed, and has not become rows."""
         try:
-            return self._live(run, scopes, hierarchy)
+            return (yield from self._live(run, scopes, hierarchy))
         except Exception as error:
             log.error("run %s cannot go on", run.id, exc_info=error)
             operation = self._operation_of(run, scopes, hierarchy)
@@ -53,20 +61,27 @@ class Revival:
 
     async def waiting(self, runs: Sequence[Run]) -> set[str]:
         """Of runs that nobody has in memory, those that wait for others, or for a time. Raises StoreError."""
-        scopes = self._rows.read(await self._store.scopes([run.id for run in runs]))
-        hierarchy = scopes.hierarchy()
         found: set[str] = set()
-        for run in runs:
-            with suppress(Exception):  # What is wrong with it comes to light when it is taken up.
-                is_here = self._operation_of(run, scopes, hierarchy) is not None
-                live = self._live(run, scopes, hierarchy) if is_here else None
-                if live is not None:
-                    move = next_move(live.plan, live.view(self._clock.now()), live.progress)
-                    if isinstance(move, Wait):
-                        found.add(run.id)
+        for start in range(0, len(runs), READ_AT_ONCE):
+            part = runs[start : start + READ_AT_ONCE]
+            scopes = await in_turns(self._rows.read_in_pieces(await self._store.scopes([run.id for run in part])))
+            hierarchy = await in_turns(scopes.hierarchy_in_pieces())
+            for run in part:
+                if await in_turns(self._waits(run, scopes, hierarchy)):
+                    found.add(run.id)
+            await asyncio.sleep(0)
         return found
 
-    def _operation_of(self, run: Run, scopes: StoredScopes, hierarchy: Any) -> Operation[Any] | None:
+    def _waits(self, run: Run, scopes: StoredScopes, hierarchy: Hierarchy) -> Pieces[bool]:
+        with suppress(Exception):  # What is wrong with it comes to light when it is taken up.
+            is_here = self._operation_of(run, scopes, hierarchy) is not None
+            live = (yield from self._live(run, scopes, hierarchy)) if is_here else None
+            if live is not None:
+                yield from live.folded_in_pieces()
+                return isinstance(next_move(live.plan, live.view(self._clock.now()), live.progress), Wait)
+        return False
+
+    def _operation_of(self, run: Run, scopes: StoredScopes, hierarchy: Hierarchy) -> Operation[Any] | None:
         """By the topic of its message, its name, and the version that has begun it."""
         new = scopes.runs.get(run.id)
         if new is None or (message := hierarchy.messages.get(new.message_id)) is None:
@@ -74,7 +89,7 @@ class Revival:
         is_begun = any(row.seq for row in hierarchy.own(new.lineage))
         return self._operations.of(message.topic, run.workflow, run.workflow_version, is_begun=is_begun)
 
-    def _live(self, run: Run, scopes: StoredScopes, hierarchy: Any) -> LiveOperation | None:
+    def _live(self, run: Run, scopes: StoredScopes, hierarchy: Hierarchy) -> Pieces[LiveOperation | None]:
         if run.id not in scopes.runs:
             raise EngineBug(f"the rows of run {run.id!r} are gone")
         new = scopes.runs[run.id]
@@ -85,4 +100,5 @@ class Revival:
             self._holds.set(run.id, run.claim, reason, fingerprint="none")
             return None
         payload = hierarchy.messages[new.message_id].payload
-        return revived(operation, run, hierarchy.view(new, self._clock.now()), payload, scopes)
+        view = yield from hierarchy.view_in_pieces(new, self._clock.now())
+        return revived(operation, run, view, payload, hierarchy)

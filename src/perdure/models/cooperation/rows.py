@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +16,7 @@ from perdure.kernel.cooperation import (
     read_lineage,
     read_origin,
 )
+from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.records import Failure as StoredFailure
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import EMPTY, Context, token_names
@@ -127,29 +128,53 @@ class RowCodec:
         return ReturnValue(lineage=run.lineage, handler=run.handler, variable=run.handler, value=value)
 
     def read(self, rows: ScopeRows) -> StoredScopes:
-        return StoredScopes(self, rows)
+        return at_once(self.read_in_pieces(rows))
+
+    def read_in_pieces(self, rows: ScopeRows) -> Pieces[StoredScopes]:
+        """As `read`: a run with many children has several rows for each of them."""
+        found = StoredScopes()
+        for start, runs in parts(rows.runs):
+            if start:
+                yield
+            for run in runs:
+                found.runs[run.id] = new_run_of(run)
+                found.statuses[run.id] = run.status
+        for start, messages in parts(rows.messages):
+            if start:
+                yield
+            found.messages += [self.read_message(row) for row in messages]
+        for start, events in parts(rows.events):
+            if start:
+                yield
+            found.events += [self.read_event(row) for row in events]
+        for start, values in parts(rows.values):
+            if start:
+                yield
+            found.values += [self.read_value(row, found.runs[row.scope]) for row in values if row.scope in found.runs]
+        for start, calls in parts([row for row in rows.runs if row.is_call]):
+            if start:
+                yield
+            for call in calls:
+                self._read_call(found, call)
+        return found
+
+    def _read_call(self, found: StoredScopes, row: OperationRow) -> None:
+        """A function or a graph that was called has a status, and no rows: those are made that say the same."""
+        run = found.runs[row.id]
+        found.events += rows_of_call(row, run)
+        if row.status == Status.SUCCEEDED and row.output is not None:
+            found.values.append(self.read_output(row.output, run))
 
 
 class StoredScopes:
     """Rows as the rules know them."""
 
-    def __init__(self, codec: RowCodec, rows: ScopeRows) -> None:
-        self.runs: Mapping[str, NewRun] = {row.id: new_run_of(row) for row in rows.runs}
-        self.statuses: Mapping[str, str] = {row.id: row.status for row in rows.runs}
-        self.messages: Sequence[Message] = [codec.read_message(row) for row in rows.messages]
-        self.events: Sequence[MessageEvent] = [codec.read_event(row) for row in rows.events]
-        self.values: Sequence[ReturnValue] = [
-            codec.read_value(row, self.runs[row.scope]) for row in rows.values if row.scope in self.runs
-        ]
-        for row in rows.runs:
-            if row.is_call:
-                self._add_call(codec, row, self.runs[row.id])
-
-    def _add_call(self, codec: RowCodec, row: OperationRow, run: NewRun) -> None:
-        """A function or a graph that was called has a status, and no rows: those are made that say the same."""
-        self.events = [*self.events, *rows_of_call(row, run)]
-        if row.status == Status.SUCCEEDED and row.output is not None:
-            self.values = [*self.values, codec.read_output(row.output, run)]
+    def __init__(self) -> None:
+        self.runs: dict[str, NewRun] = {}
+        self.statuses: dict[str, str] = {}
+        self.messages: list[Message] = []
+        self.events: list[MessageEvent] = []
+        self.values: list[ReturnValue] = []
 
     @property
     def tokens(self) -> set[str]:
@@ -163,10 +188,13 @@ class StoredScopes:
 
     def add(self, events: Iterable[MessageEvent]) -> None:
         """Take in rows of other lineages."""
-        self.events = [*self.events, *events]
+        self.events += events
 
     def hierarchy(self) -> Hierarchy:
-        return Hierarchy(self.messages, self.events, self.runs.values(), self.values)
+        return at_once(self.hierarchy_in_pieces())
+
+    def hierarchy_in_pieces(self) -> Pieces[Hierarchy]:
+        return (yield from Hierarchy.in_pieces(self.messages, self.events, self.runs.values(), self.values))
 
 
 def new_run_of(row: OperationRow) -> NewRun:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perdure.coordinator.turns import in_turns
 from perdure.models.cooperation.context import CancellationToken
 from perdure.models.cooperation.events import EventType, MessageEvent
 from perdure.models.cooperation.failures import CANCELLATION_REQUESTED, Failure, placed
@@ -32,8 +33,10 @@ def cancellation(token: CancellationToken, *, reason: str, source: str) -> Messa
 
 
 async def read_scopes(store: Store, rows: RowCodec, ids: Sequence[str]) -> StoredScopes:
-    """What deciding about these runs needs: their rows, and the cancellations of their tokens. Raises StoreError."""
-    found = rows.read(await store.scopes(ids))
+    """What deciding about these runs needs: their rows, and the cancellations of their tokens. Raises StoreError.
+
+    Others have their turn while many rows are read."""
+    found = await in_turns(rows.read_in_pieces(await store.scopes(ids)))
     await add_cancellations(found, store, rows)
     return found
 

@@ -72,10 +72,12 @@ where parent_id in (select value from json_each(:ids)) and (model = 'operation' 
 select {event_columns} from message_event where scope in (select value from json_each(:ids))
 
 -- name: events_at
--- Some by scope and number.
-select {event_columns} from message_event where (scope, seq) in (
-    select json_extract(value, '$[0]'), json_extract(value, '$[1]') from json_each(:places)
-)
+-- Some by scope and number. A pair in a list of pairs would be looked for by its scope alone, of which there are
+-- many rows if it has many children.
+select {event_columns} from (
+    select distinct json_extract(value, '$[0]') as place_scope, json_extract(value, '$[1]') as place_seq
+    from json_each(:places)
+) cross join message_event on scope = place_scope and seq = place_seq
 
 -- name: keyed_events
 -- Those of which there is one for each message and key.
