@@ -101,6 +101,7 @@ ON_POSTGRES = {
     "test_unfit_store",
     "test_versions",
     "test_waking",
+    "test_wide_recovery",
     "test_same_names",
 }
 MEMORY = Path("/dev/shm")

@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from perdure.coordinator.turns import in_turns
 from perdure.kernel import ops
 from perdure.kernel.cooperating import ASK
 from perdure.kernel.cooperation import depth_of
@@ -83,7 +84,7 @@ class TokenMembers:
         if not run_ids:
             return ()
         scopes = await read_scopes(self._store, self._rows, run_ids)
-        hierarchy = scopes.hierarchy()
+        hierarchy = await in_turns(scopes.hierarchy_in_pieces())
         tells: list[ops.Tell] = []
         for run_id in run_ids:
             run = scopes.runs.get(run_id)
@@ -91,7 +92,7 @@ class TokenMembers:
                 continue
             cancelled = next(iter(hierarchy.cancelled_tokens(run)), None)
             if cancelled is not None:
-                view = hierarchy.view(run, now)
+                view = await in_turns(hierarchy.view_in_pieces(run, now))
                 depth = depth_of(run.lineage)
                 tells.append(
                     asking(self._drafting, view, scopes.statuses[run_id], cancelled.failure, depth, now, actor)

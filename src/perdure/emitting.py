@@ -15,6 +15,7 @@ from perdure.connections import insert_async
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.deciding import drafted_emission
 from perdure.coordinator.post import PostOffice
+from perdure.coordinator.turns import in_turns
 from perdure.errors import (
     CommitRefused,
     EngineBug,
@@ -29,7 +30,7 @@ from perdure.errors import (
 )
 from perdure.kernel import ops
 from perdure.kernel.cooperating import ASK, JOIN
-from perdure.kernel.cooperation import Cooperation, MessageEventRow, depth_of
+from perdure.kernel.cooperation import Cooperation, MessageEventRow, ScopeRows, depth_of
 from perdure.kernel.pieces import at_once
 from perdure.kernel.records import Outcome, Run
 from perdure.kernel.status import FINISHED, Status
@@ -99,7 +100,7 @@ class RootHandle:
 
     async def _failure(self, run_ids: list[str]) -> Failure:
         runs = await self._source.root_scopes(self.id)
-        hierarchy = runs.hierarchy()
+        hierarchy = await in_turns(runs.hierarchy_in_pieces())
         found: list[tuple[Failure, bool]] = []
         for run in runs.runs.values():
             rows = hierarchy.own(run.lineage)
@@ -324,12 +325,15 @@ class Emitting:
     async def scopes(self, id: str) -> StoredScopes:
         """All rows of a hierarchy, or of the part of it below a run."""
         self._check_open()
-        return RowCodec(self._codec).read(await self._patient_store.hierarchy(checked_text(id, "an id")))
+        return await self._read(await self._patient_store.hierarchy(checked_text(id, "an id")))
 
     async def root_scopes(self, id: str) -> StoredScopes:
         """The rows of a root emission, and what there is of those who handle its message, without all below them."""
         self._check_open()
-        return RowCodec(self._codec).read(await self._patient_store.scopes([id]))
+        return await self._read(await self._patient_store.scopes([id]))
+
+    async def _read(self, rows: ScopeRows) -> StoredScopes:
+        return await in_turns(RowCodec(self._codec).read_in_pieces(rows))
 
     async def with_causes(self, failure: Failure) -> Failure:
         """The failure with those of its causes that other rows have, within bounds."""
@@ -351,7 +355,7 @@ class Emitting:
         told = [run for run in found.runs.values() if run.id == id or _is_handled_by(run, id)]
         if not lineage or all(found.statuses[run.id] in FINISHED for run in told):
             return False
-        hierarchy = found.hierarchy()
+        hierarchy = await in_turns(found.hierarchy_in_pieces())
         rows = cancel(lineage, hierarchy.own(lineage), message_id, reason=reason or "cancelled", source=actor)
         if not rows:
             return False
@@ -516,10 +520,11 @@ class Emitting:
     async def _release(self, found: StoredScopes, topic: str, actor: str) -> None:
         """Have those runs never begin that nobody has taken."""
         messages = {message.id: message.topic for message in found.messages}
+        hierarchy = await in_turns(found.hierarchy_in_pieces())
         for run in found.runs.values():
             if found.statuses[run.id] not in _NOT_BEGUN or messages.get(run.message_id) != topic:
                 continue
-            view = found.hierarchy().view(run, self._clock.now())
+            view = hierarchy.view(run, self._clock.now())
             if view.events:
                 continue
             writes = Writes(rows=dismiss(view))
@@ -550,7 +555,7 @@ class Emitting:
         while page := await self._patient_store.list(replace(wanted, after=after)):
             after = (page[-1].created_at, page[-1].id)
             if ids := [run.id for run in page if run.model == "operation"]:
-                yield RowCodec(self._codec).read(await self._patient_store.scopes(ids))
+                yield await self._read(await self._patient_store.scopes(ids))
 
     async def message(self, id: str) -> Any:
         """The message that the run of a handler is there for. Raises RunNotFound."""
@@ -597,12 +602,13 @@ class Emitting:
 
     async def _view(self, id: str) -> OperationRun:
         found = await self._scope(id)
-        return found.hierarchy().view(found.runs[id], self._clock.now())
+        hierarchy = await in_turns(found.hierarchy_in_pieces())
+        return await in_turns(hierarchy.view_in_pieces(found.runs[id], self._clock.now()))
 
     async def _scope(self, id: str) -> StoredScopes:
         """What there is of one run. Raises RunNotFound."""
         self._check_open()
-        found = RowCodec(self._codec).read(await self._patient_store.scopes([checked_text(id, "a run's id")]))
+        found = await self._read(await self._patient_store.scopes([checked_text(id, "a run's id")]))
         if id not in found.runs:
             raise RunNotFound(id)
         return found

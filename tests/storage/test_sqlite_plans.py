@@ -99,3 +99,8 @@ def test_every_way_to_list_runs_walks_an_index_and_sorts_nothing(database: sqlit
         assert sum(index in step for step in walked) == max(1, len(way.statuses)), steps
         assert not [step for step in walked if step.startswith("SCAN runs") or "TEMP B-TREE" in step], steps
         assert not [step for step in plan(database, counting(way.query, len(way.statuses))) if WHOLE_TABLE.match(step)]
+
+
+def test_rows_of_a_wide_run_are_found_by_their_numbers(database: sqlite3.Connection) -> None:
+    """A run has several rows for each of its children: to look for one by its scope alone reads all of them."""
+    assert "SEARCH message_event USING PRIMARY KEY (scope=? AND seq=?)" in plan(database, QUERIES["events_at"])

@@ -18,8 +18,8 @@ Read = Callable[[Sequence[str]], Awaitable[Mapping[str, Failure]]]  # failures b
 
 
 class KnownFailures:
-    """Failures that this process has stored or read, by place, so that they need not be read again: thousands of children
-    that roll back at once have the same cause. The oldest are forgotten."""
+    """Failures that this process has stored or read, by place, so that they need not be read again: thousands of
+    children that roll back at once have the same cause. The oldest are forgotten."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Failure] = OrderedDict()

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
+from perdure.coordinator.turns import in_turns
 from perdure.errors import PerdureError, StoreError
 from perdure.kernel import ops
 from perdure.kernel.records import Hold, Run
@@ -82,12 +83,12 @@ class Holds:
             return
         if run.id not in scopes.runs:
             return
-        hierarchy = scopes.hierarchy()
+        hierarchy = await in_turns(scopes.hierarchy_in_pieces())
         new = scopes.runs[run.id]
         operation = self._operation(hierarchy.messages[new.message_id].topic, run.workflow)
         found = examined(
             hold,
-            hierarchy.view(new, self._clock.now()),
+            await in_turns(hierarchy.view_in_pieces(new, self._clock.now())),
             self._rows,
             strategy=None if operation is None else operation.strategy,
             is_staged=journal is not None and bool(journal.staged),

@@ -332,22 +332,20 @@ class OperationHost:
             if run_id in self._loading or run_id in self._live:
                 self._want(run_id)
 
-    def _found(
-        self, run_id: str, scopes: StoredScopes, hierarchy: Hierarchy, journal: Journal | None
-    ) -> Pieces[None]:
+    def _found(self, run_id: str, scopes: StoredScopes, hierarchy: Hierarchy, journal: Journal | None) -> Pieces[None]:
         run = self._loading.get(run_id)
         if run is None:
             yield from self._found_anew(run_id, scopes, hierarchy)
             return
-        if self._slots.is_closed or run_id in self._wanted:
-            return  # It was asked for since: this may have been read before what made it come to life was written.
+        if self._is_outdated(run):
+            return
         is_staged = journal is not None and bool(journal.staged)
         live = yield from self._revival.revived(run, scopes, hierarchy, is_staged=is_staged)
-        if self._loading.get(run_id) is not run or self._slots.is_closed or (live and run_id in self._wanted):
-            return  # It was asked for, or closed, while this was done.
+        if self._is_outdated(run):
+            return
         del self._loading[run_id]
         told = self._told.pop(run_id, [])
-        if live is None:
+        if live is None or self._slots.is_closed:
             return
         self._live[run_id] = live
         self._blame.watch(run)
@@ -359,6 +357,11 @@ class OperationHost:
         else:
             self._go_on(live, is_loaded=True)
         self._evict()
+
+    def _is_outdated(self, run: Run) -> bool:
+        """Whether a run was closed while it was read, or was asked for since: then it may have been read before what
+        made it come to life was written."""
+        return self._loading.get(run.id) is not run or run.id in self._wanted
 
     def _found_anew(self, run_id: str, scopes: StoredScopes, hierarchy: Hierarchy) -> Pieces[None]:
         if run_id not in self._live or run_id not in scopes.runs:
