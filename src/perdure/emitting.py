@@ -52,7 +52,7 @@ from perdure.models.cooperation.live import Draft, LiveOperation, News
 from perdure.models.cooperation.moves import NewRun, OperationRun, Writes
 from perdure.models.cooperation.requests import cancel, complete, complete_rollback, dismiss, fail, roll_back
 from perdure.models.cooperation.rows import RowCodec, StoredScopes, outcome_failure
-from perdure.models.cooperation.scope import Emission, read_value
+from perdure.models.cooperation.scope import Emission, checked_emission, read_value
 from perdure.models.cooperation.tokens import cancellation
 from perdure.models.functions.canonical import canonical
 from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
@@ -192,6 +192,7 @@ class Emitting:
         self._check_open(to_start=True)
         if actor != "api":
             checked_remark("", actor)
+        checked_emission(topic, context)
         context = bounded(
             context,
             now=self._clock.now(),

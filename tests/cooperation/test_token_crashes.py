@@ -24,7 +24,7 @@ TOKEN = CancellationToken("deploy-17")
 POINTS = ["before_commit", "committed"]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def on(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -47,7 +47,7 @@ def sleeper(name: str, topic: Any, *emits: Any) -> Operation[Message]:
     return made
 
 
-# The process dies.
+# The process dies, at every commit.
 
 
 async def test_members_in_several_hierarchies(on: str) -> None:
@@ -79,6 +79,45 @@ async def test_a_token_that_is_cancelled_before(on: str) -> None:
 
     expected = [(name, "rolled_back", False) for name in ("child", "child", "root")]
     await survives(on, [root], scenario, expected)
+
+
+async def test_members_that_are_at_work(on: str) -> None:
+    """One has the token from outside and one from a step, which emits while the token is cancelled. What they have done
+    is undone; the emitter of the second one forgives that."""
+    operations, begun = [Operation[Message]("member", CHILD), Operation[Message]("root", ROOT)], asyncio.Event()
+    member, root = operations
+
+    @member.step
+    async def works(scope: Scope, message: Message) -> None: ...
+
+    @works.rollback
+    async def undo(scope: Scope, message: Message, cause: Any) -> None: ...
+
+    @member.step
+    async def waits(scope: Scope, message: Message) -> None:
+        scope.sleep(timedelta(days=1000))
+
+    @root.step
+    async def emits(scope: Scope, message: Message) -> None:
+        begun.set()
+        await asyncio.sleep(0)
+        await scope.emit(CHILD, {}, tokens=[TOKEN])
+
+    @emits.on_child_failure
+    async def forgives(scope: Scope, message: Message, failure: Any, attempt: int) -> None: ...
+
+    async def scenario(env: Environment) -> None:
+        begun.clear()
+        await env.engine.emit(CHILD, {}, id="m-1", tokens=[TOKEN])
+        await env.settle()
+        emitting = asyncio.create_task(env.engine.emit(ROOT, {}, id="m-2"))
+        if not (await env.engine.runs(workflow="root")).runs:
+            await begun.wait()
+        await env.engine.cancel_token(TOKEN)
+        await emitting
+
+    expected = [("member", "rolled_back", False), ("member", "rolled_back", False), ("root", "succeeded", False)]
+    await survives(on, operations, scenario, expected)
 
 
 @pytest.mark.parametrize("point", ["before_effects", "after_effects"])

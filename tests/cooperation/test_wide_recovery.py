@@ -28,9 +28,11 @@ from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 from tests.cooperation.test_cooperation_engine import agree
 from tests.cooperation.test_cost import LEAF, WIDE, Turn
-from tests.cooperation.test_pieces import CHILDREN, IN_ONE_TURN_MAX, Shop, runs_of
+from tests.cooperation.test_pieces import IN_ONE_TURN_MAX, Shop, runs_of
 
 Message = dict[str, Any]
+
+CHILDREN = 1_000  # with several rows each, so that there is several times as much to read as one turn may do
 
 
 class Stuck:

@@ -125,6 +125,15 @@ def earlier(one: Deadline, other: Deadline) -> Deadline:
     return Deadline(at=first.at, source=first.source, trace=(*first.trace, *new)) if new else first
 
 
+def check_name(name: object, of: str, chars_max: int) -> None:
+    """Raise InvalidArguments for a name that not every store can hold."""
+    if not isinstance(name, str) or not 0 < len(name) <= chars_max or _UNSTORABLE.search(name) is not None:
+        raise InvalidArguments(
+            f"the name of {of} is a text of 1 to {chars_max} characters, without NUL and lone surrogates, not "
+            f"{name!r:.80}"
+        )
+
+
 class CancellationToken(Struct, frozen=True):
     """Something by which runs can be cancelled together, whatever hierarchies they belong to: `engine.emit(…,
     tokens=[CancellationToken("deploy-17")])`, and later `engine.cancel_token(…)`.
@@ -136,12 +145,7 @@ class CancellationToken(Struct, frozen=True):
     name: str
 
     def __post_init__(self) -> None:
-        name: object = self.name
-        if not isinstance(name, str) or not 0 < len(name) <= _TOKEN_CHARS_MAX or _UNSTORABLE.search(name) is not None:
-            raise InvalidArguments(
-                f"the name of a cancellation token is a text of 1 to {_TOKEN_CHARS_MAX} characters, without NUL and "
-                f"lone surrogates, not {name!r:.80}"
-            )
+        check_name(self.name, "a cancellation token", _TOKEN_CHARS_MAX)
 
     @property
     def scope(self) -> str:

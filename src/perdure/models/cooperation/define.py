@@ -283,7 +283,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     def named(self, said: NextStep | None) -> NextStep | None:
         """With a name in place of a step's number, which may mean another step in other code."""
-        if said is None or not isinstance(said.target, int) or not 0 <= said.target < len(self.entries):
+        if said is None or type(said.target) is not int or not 0 <= said.target < len(self.entries):
             return said
         return self.said(self.entries[said.target], -1)
 
@@ -293,7 +293,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             return None
         if said.kind == "repeat":
             return index
-        if isinstance(said.target, int) and 0 <= said.target < len(self.entries):
+        if type(said.target) is int and 0 <= said.target < len(self.entries):  # True is no number.
             return self.entries[said.target]
         for entry in self.entries:
             # A scheduled step begins with the sleep before it, and is known by its own name.

@@ -13,8 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
+from itertools import chain
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -255,15 +257,20 @@ def _announced(loop: asyncio.AbstractEventLoop, execution: StepExecution, body: 
 
 
 def within_bounds(outcome: Outcome, source: str, payload_bytes_max: int) -> Outcome:
-    """What code came to, or a failure if it emitted a message that is too long."""
-    if isinstance(outcome, Returned):
-        for emission in outcome.emissions:
-            if len(emission.payload) > payload_bytes_max:
-                error = UnstorableValue(
-                    f"a message on topic {emission.topic!r} has {len(emission.payload):,} bytes, and may have "
-                    f"{payload_bytes_max:,}"
-                )
-                return Raised(failure=to_failure(error, source))
+    """What code came to, or a failure if something of it is too long: a message, a value, or a context, which every row
+    has."""
+    if not isinstance(outcome, Returned):
+        return outcome
+    contexts = {id(one): one for one in (outcome.context, *(emission.context for emission in outcome.emissions))}
+    sizes = chain(
+        ((f"a message on topic {one.topic!r}", len(one.payload)) for one in outcome.emissions),
+        ((f"the return value {one.variable!r}", len(one.value)) for one in outcome.values),
+        (("the context", len(msgspec.json.encode(one.values))) for one in contexts.values() if one.values),
+    )
+    for what, size in sizes:
+        if size > payload_bytes_max:
+            error = UnstorableValue(f"{what} has {size:,} bytes, and may have {payload_bytes_max:,}")
+            return Raised(failure=to_failure(error, source))
     return outcome
 
 

@@ -23,6 +23,7 @@ from perdure.models.cooperation.context import (
     Key,
     ReadableKey,
     bounded,
+    check_name,
     independent,
     time_of,
     token_names,
@@ -38,7 +39,7 @@ V = TypeVar("V")
 
 HIERARCHY_LEVELS_MAX: Final = 1_000  # unless an engine allows fewer, or more
 
-_MICROSECOND = timedelta(microseconds=1)
+_NAME_CHARS_MAX: Final = 500
 
 
 class Callee(Protocol):
@@ -125,6 +126,7 @@ class Scope:
         self.next_step = next_step  # where the step said to go on: for its answer to a child's failure
         self.emissions: list[Emission] = []
         self.values: list[ReturnValue] = []
+        self.is_over = False  # What the step asked for is being written.
         self._now = now
         self._ids = ids
         self._returned = returned
@@ -221,7 +223,17 @@ class Scope:
                 levels_max=allowed,
             )
 
+    def _check_not_over(self, what: str) -> None:
+        """Raise Misuse once the step has ended: nobody would notice what it asks for."""
+        if self.is_over:
+            raise Misuse(
+                f"step {self.step!r} of {self.handler!r} {what} after it has ended, which would be lost: await "
+                "all that the step has begun before it returns, and do not use its scope in later steps"
+            )
+
     def _emit(self, topic: Topic[M], message: M, context: Context, root: str | None) -> Emission:
+        checked_emission(topic, context)
+        self._check_not_over(f"emits on topic {topic.name!r}")
         if root is None:
             self._check_level(f"emits on topic {topic.name!r}")
         own = independent(self.context) if root is not None else self._inherited()
@@ -249,6 +261,7 @@ class Scope:
         if not hasattr(call, "workflow") or not hasattr(call, "input"):
             raise Misuse(f"scope.start() takes a called workflow, as in scope.start(charge('o-17')), not {call!r:.80}")
         workflow = call.workflow
+        self._check_not_over(f"starts {workflow.name!r}")
         self._check_level(f"starts {workflow.name!r}")
         what = Call(workflow=workflow.name, version=workflow.version, model=workflow.model, input=call.input())
         emission = Emission(
@@ -262,14 +275,18 @@ class Scope:
         return emission
 
     def sleep(self, duration: timedelta) -> None:
-        """Have the next step wait so long."""
-        self._sleep_until(self._now + duration // _MICROSECOND)
+        """Have the next step wait so long. Raises InvalidArguments."""
+        given: object = duration
+        if not isinstance(given, timedelta):
+            raise InvalidArguments(f"scope.sleep() takes a timedelta, not {duration!r:.80}")
+        self._sleep_until(time_of(duration, self._now, "a time to sleep until"))
 
     def sleep_until(self, time: datetime) -> None:
         """Have the next step wait until then."""
         self._sleep_until(time_of(time, self._now, "a time to sleep until"))
 
     def _sleep_until(self, at: int) -> None:
+        self._check_not_over("sleeps")
         self.emissions.append(
             Emission(message_id=self._ids(), topic=SLEEP_TOPIC, payload=f'{{"until":{at}}}', context=self.context)
         )
@@ -279,6 +296,7 @@ class Scope:
 
     def put(self, key: Key[V], value: V) -> None:
         """Set a value for later steps and for what is emitted from now on."""
+        self._check_not_over("puts a value into its context")
         self.context = self.context.put(key, value)
 
     def deadline(self, when: datetime | timedelta, *, path: Literal["happy", "rollback", "both"] = "happy") -> None:
@@ -300,7 +318,10 @@ class Scope:
             raise gave_up(reasons, source_of(self.handler, self.run_id)).error()
 
     def return_value(self, name: str, value: Any) -> None:
-        """Leave a value for the parent to read once this run has committed. Raises Misuse if there is one already."""
+        """Leave a value for the parent to read once this run has committed. Raises Misuse if there is one already;
+        InvalidArguments, UnstorableValue."""
+        check_name(name, "a return value", _NAME_CHARS_MAX)
+        self._check_not_over(f"returns {name!r}")
         if any(known.variable == name for known in self.values):
             raise Misuse(f"{self.handler!r} has returned {name!r} before: a name can be returned once per run")
         try:
@@ -325,6 +346,14 @@ class Scope:
             and handler in (None, value.handler)
             and wanted in (None, self._topics.get(value.lineage[-1]))
         ]
+
+
+def checked_emission(topic: object, context: object) -> None:
+    """Raises InvalidArguments for what is no topic, and no context."""
+    if not (hasattr(topic, "name") and hasattr(topic, "write")):
+        raise InvalidArguments(f'emit() takes a Topic, as in emit(Topic("orders", Order), order), not {topic!r:.80}')
+    if not isinstance(context, Context):
+        raise InvalidArguments(f"context takes a Context, as in Context().put(TENANT, 'acme'), not {context!r:.80}")
 
 
 def read_value(value: ReturnValue, type: type[V]) -> V:

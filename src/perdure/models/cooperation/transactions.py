@@ -122,7 +122,8 @@ def read_outcome(plan: Plan, text: str, position: str) -> tuple[Code, Returned]:
 
 
 def asked(scope: Scope, said: NextStep | None) -> Returned:
-    """All that code asked for."""
+    """All that code asked for. It can ask for nothing more."""
+    scope.is_over = True
     return Returned(said=said, context=scope.context, emissions=tuple(scope.emissions), values=tuple(scope.values))
 
 
