@@ -344,6 +344,26 @@ async def test_a_crash_anywhere_changes_no_key(fresh: Callable[[], StoreSource])
     assert {(month, key) for month, _, key in ledger.keys} == {(1, "r:1"), (2, "r:1@1"), (3, "r:1@2")}
 
 
+@workflow
+async def draws(life: int, drawn: list[str]) -> list[str]:
+    me = current_run()
+    number = await note(f"{me.uuid4()} {me.random.random()}")
+    await sleep(1)
+    again = f"{me.uuid4()} {me.random.random()}"
+    if life < 2:
+        await continue_as(draws(life + 1, [*drawn, number, again]))
+    return [*drawn, number, again]
+
+
+async def test_each_life_draws_random_values_of_its_own_and_replays_them(fresh: Callable[[], StoreSource]) -> None:
+    async def scenario(env: Environment) -> list[str]:
+        drawn: list[str] = await (await env.engine.start(draws(0, []), id="r")).result()
+        return drawn
+
+    report = await run_with_crashes(scenario, workflows=[draws], store=fresh)
+    assert len(set(report.result)) == 6  # Also after a crash anywhere: the report has one result for all of them.
+
+
 async def test_a_run_that_is_retried_in_a_later_life_has_the_keys_of_that_life(source: StoreSource) -> None:
     keys: list[str] = []
     broken = True

@@ -57,6 +57,7 @@ class AskingLoop(GeneratorLoop):
         "has_digests",
         "instances",
         "keys",
+        "life",
         "payload_max",
         "posts_chars",
         "rules",
@@ -91,6 +92,7 @@ class AskingLoop(GeneratorLoop):
         # The names of a graph's executions, by position. Positions of plain callbacks count in the order of happening:
         # after a retry by hand one may stand for something else.
         self.instances: dict[str, str] | None = None
+        self.life = 0  # How often the run has continued as another call; the run's to say.
         self.rules = 0  # By which a run of a graph is run: those with which it began.
 
     def pending(self, position: str) -> tuple[str, str] | None:

@@ -46,7 +46,8 @@ class TimeReached(Struct, frozen=True):
 class CurrentRun:
     """The run that the calling workflow code belongs to.
 
-    All it gives is the same in every replay: so no tags or attempts, which people change meanwhile.
+    All it gives is the same in every replay: so no tags or attempts, which people change meanwhile. `random` and
+    `uuid4` give other values in each life of a run that continues as another call.
     """
 
     __slots__ = ("_loop", "id", "random", "workflow")
@@ -55,14 +56,14 @@ class CurrentRun:
         self._loop = loop
         self.id = id
         self.workflow = workflow
-        self.random = random.Random(id)
+        self.random = random.Random(f"{id}@{loop.life}" if loop.life else id)
 
     def now(self) -> datetime:
         """The time at which the run was last handed something: it stands still between steps."""
         return to_datetime(self._loop.now())
 
     def uuid4(self) -> uuid.UUID:
-        """A random id that replays the same."""
+        """A random id that replays the same. Another life of the run has other ids."""
         return uuid.UUID(int=self.random.getrandbits(128), version=4)
 
 

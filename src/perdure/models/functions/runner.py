@@ -15,20 +15,20 @@ from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
-from perdure.errors import ForbiddenInWorkflow, InvalidArguments, RollbackFailed, UnstorableValue
+from perdure.errors import InvalidArguments, UnstorableValue
 from perdure.kernel.boxes import Box
 from perdure.kernel.lives import life_of
 from perdure.kernel.ops import Advance, End, Onward, Start
-from perdure.kernel.records import Attempt, Entry, Failure, Outcome, Run, Staged, Wait
-from perdure.kernel.status import Status
+from perdure.kernel.records import Attempt, Entry, Failure, Run, Staged, Wait
 from perdure.kernel.stock import Stock, Task
 from perdure.models.functions.commands import Ask, ChildCall, Continued
 from perdure.models.functions.compensation import BRANCH, Compensation, roll_back
 from perdure.models.functions.context import TimeReached
 from perdure.models.functions.define import StepCall, Workflow
-from perdure.models.functions.failures import entry_of, mark, rebuild, to_failure, where_of
+from perdure.models.functions.endings import end_of_rollback, outcome_of
+from perdure.models.functions.failures import mark, rebuild, to_failure, where_of
 from perdure.models.functions.identity import identity
-from perdure.models.functions.loop import Commands, Completed, StepRequest, TimerRequest, WorkflowLoop
+from perdure.models.functions.loop import Commands, StepRequest, TimerRequest, WorkflowLoop
 from perdure.models.functions.merging import NOTHING_AT_ONCE, AnsweredAtOnce, Merged, Replayed
 from perdure.models.functions.mismatch import Mismatch, diff, other_arguments
 from perdure.models.functions.outlines import Outline, refusal, split
@@ -38,7 +38,6 @@ from perdure.models.functions.read_ahead import ReadAhead
 from perdure.models.functions.staging import StagePost
 from perdure.models.functions.values import to_text
 from perdure.models.functions.waiting import RunEnded, Won, read_won
-from perdure.models.interrupts import failed_by_exit, is_by_signal
 from perdure.ports import Codec, Ids, PlainCodec
 
 _WITH_ARGUMENTS = ("child", "start", "compensate")
@@ -59,7 +58,7 @@ class LiveRun:
     what to do, per advance that is not committed yet."""
 
     __slots__ = (
-        "_attempt", "_box", "_callbacks_max", "_codec", "_encode", "_ids", "_input", "_life", "_outline",
+        "_attempt", "_box", "_callbacks_max", "_codec", "_encode", "_ids", "_input", "_outline",
         "_payload_max", "_starting", "_undone_for", "asks", "children", "claim", "compensations", "ended", "fetching",
         "gate", "has_staged", "has_waited", "id", "is_retried", "loop", "pausing", "requests", "retries", "running",
         "seq", "staged", "timers", "workflow",
@@ -71,11 +70,11 @@ class LiveRun:
     ) -> None:  # fmt: skip
         self.id = run.id
         self.claim = run.claim
-        self._life = life_of(run.origin)
         self.workflow = workflow
         # What it refuses is not spelt out method by method, so checkers take it for abstract.
         self.loop = WorkflowLoop(run_id=run.id, callbacks_max=callbacks_max)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
         self.loop.about = run.workflow
+        self.loop.life = life_of(run.origin)
         self.requests: dict[str, StepRequest] = {}
         self.asks: dict[str, Ask] = {}
         # Dictionaries where sets and lists would do: empty, they are small, and nothing to the garbage collector.
@@ -119,7 +118,7 @@ class LiveRun:
         another one for every other. Positions have no colon, so no two runs share one; in its first life a run has the
         keys that it had before lives were counted."""
         instance = self.loop.instance_of(position)
-        return f"{self.id}:{instance}@{self._life}" if self._life else f"{self.id}:{instance}"
+        return f"{self.id}:{instance}@{self.loop.life}" if self.loop.life else f"{self.id}:{instance}"
 
     def time(self, now: int) -> int:
         """The time at which the run goes on, if it is `now`: never before the time that it has seen, unless the clock
@@ -192,10 +191,10 @@ class LiveRun:
         self.asks.clear()
         self._starting.clear()
         self.requests.clear()
-        about = self.loop.about
+        about, life = self.loop.about, self.loop.life
         # As in __init__.
         self.loop = WorkflowLoop(run_id=self.id, callbacks_max=self._callbacks_max, branch=BRANCH)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
-        self.loop.about = about
+        self.loop.about, self.loop.life = about, life
         self.loop.payload_max = self._payload_max
         at = forward[-1].at if forward else created_at
         compensations, policy = list(self.compensations.values()), self.workflow.compensation
@@ -611,39 +610,10 @@ class LiveRun:
         return (wait,), starts
 
     def _end(self, end: Any) -> End:
-        if not isinstance(end, Completed) and is_by_signal(end.error):
-            raise end.error  # Somebody stops the process while this run's code runs: that is no end of the run.
         if self._undone_for is not None:
-            return self._end_of_rollback(end, self._undone_for)
-        if isinstance(end, Completed):
-            try:
-                signature = self.workflow.signature
-                text = to_text(end.value, signature.about_result, self._payload_max)
-                signature.result.read(text, signature.about_result)
-                outcome = Outcome(output=self._codec.encode(text))
-                return self._ended(Status.SUCCEEDED, outcome)
-            except UnstorableValue as unstorable:
-                error: BaseException = unstorable
-        elif isinstance(end.error, (KeyboardInterrupt, SystemExit)):
-            error = ForbiddenInWorkflow(failed_by_exit(end.error, f"workflow {self.workflow.name!r}"), run_id=self.id)
-            error.__cause__ = end.error
-        else:
-            error = end.error
-        failure = to_failure(error, entry=entry_of(error, self.loop.elapsed))
-        outcome = Outcome(failure=to_json(failure).decode())
-        return self._ended(Status.FAILED, outcome)
-
-    def _ended(self, status: Status, outcome: Outcome) -> End:
+            return end_of_rollback(end, self._undone_for)
+        status, outcome = outcome_of(end, self.workflow, self._codec, self._payload_max, self.id, self.loop.elapsed)
         return End(status=status, outcome=outcome, has_waited=self.has_waited, has_staged=self.has_staged)
-
-    @staticmethod
-    def _end_of_rollback(end: Any, cause: str) -> End:
-        if isinstance(end, Completed):
-            return End(status=Status.SUCCEEDED, outcome=Outcome(failure=cause))
-        why = from_json(cause, type=Failure)
-        error = RollbackFailed(f"{end.error}; it was to be undone because of {why.type}: {why.message}")
-        error.__cause__ = end.error.__cause__ or end.error
-        return End(status=Status.FAILED, outcome=Outcome(failure=to_json(to_failure(error)).decode()))
 
     def _took(self, commands: Commands) -> Commands:
         """Keep track of which steps are asked for, and mark what is said."""
