@@ -142,12 +142,14 @@ class Controlling:
         failure = stored.outcome.failure
         entry = msgspec.json.decode(failure, type=Failure).entry if failure is not None else None
         read: tuple[Event, ...] = ()
-        if entry is not None and run.model != "operation":
+        if run.status is Status.FAILED and run.model != "operation":
             entries = (await self._patient_store.journals([id]))[id].entries
+            # Code that raised by itself, and a deadline, belong to no entry: all of them stay.
+            kept = [one for one in entries if entry is None or one.seq < entry]
             kept_until = self._clock.now() + self._event_retention // timedelta(microseconds=1)
-            read = read_before([one for one in entries if one.seq >= entry], self._codec, kept_until)
-            if run.status is Status.FAILED and run.version == version:
-                await self._retry_children(id, entries, entry, actor)
+            read = read_before(entries[len(kept) :], self._codec, kept_until)
+            if run.version == version:
+                await self._retry_children(id, entries, kept, actor)
         await self._coordinator.submit(
             ops.Retry(
                 run_id=id,
@@ -160,9 +162,8 @@ class Controlling:
             )
         )
 
-    async def _retry_children(self, id: str, entries: Sequence[Entry], from_entry: int, actor: str) -> None:
+    async def _retry_children(self, id: str, entries: Sequence[Entry], kept: Sequence[Entry], actor: str) -> None:
         """The entries by which the run has started its children stay: it would be handed their failures again."""
-        kept = [one for one in entries if one.seq < from_entry]
         started = started_before(kept, self._codec) - failed_before(kept, self._codec)
         if not started:
             return

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from perdure import Retry, Workflow, current_step, resource, run_of, sleep, start, step, workflow
-from perdure.errors import ChildFailed, ConcurrentModification, RunFailed, RunNotRetryable
+from perdure import Event, Retry, Workflow, current_step, receive, resource, run_of, sleep, start, step, workflow
+from perdure.errors import ChildFailed, ConcurrentModification, DeadlineExceeded, RunFailed, RunNotRetryable
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
 
@@ -83,6 +84,37 @@ async def leaves() -> str:
     return await ask("fee")
 
 
+class Signed(Event, event_name="kids.signed"):
+    by: str
+
+
+@workflow(name="kids.signs")
+async def signs() -> str:
+    await ask("balance")
+    return (await receive(Signed)).by
+
+
+@workflow(name="kids.starts_signs")
+async def starts_signs(depth: int) -> str:
+    call = starts_signs(depth - 1) if depth else signs()
+    return await (await start(call, id=f"child-{depth}")).result()
+
+
+@workflow(name="kids.raises")
+async def raises() -> str:
+    """Fails by itself, though its child has failed before, and is not waited for any more."""
+    child = await start(pays("rent"), id="child")
+    await sleep(1)
+    if not await ask_open():
+        raise ValueError("closed")
+    return await child.result()
+
+
+@step(name="kids.ask_open")
+async def ask_open() -> bool:
+    return resource(Bank).is_open
+
+
 @pytest.fixture
 def bank() -> Bank:
     return Bank()
@@ -92,6 +124,7 @@ def bank() -> Bank:
 def opened(source: StoreSource, bank: Bank) -> Open:
     known: list[Workflow[Any, Any]] = [
         pays, starts, awaits, starts_several, starts_deep, accepts, leaves, looks_on,
+        signs, starts_signs, raises,
     ]  # fmt: skip
     return lambda **options: Environment(known, source, resources={Bank: lambda: bank}, **options)
 
@@ -200,6 +233,61 @@ async def test_a_run_that_others_only_look_at_can_be_retried(opened: Open, bank:
         bank.is_open = True
         assert await (await env.engine.retry("child")).result() == "rent"
         assert await (await env.engine.retry("r")).result() == "rent"
+        await env.check()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_started_children_whose_time_was_up_with_their_parents_are_retried_with_it(
+    opened: Open, bank: Bank, restarts: bool
+) -> None:
+    """A cancelled run cannot be retried: its parent would be handed that for ever."""
+    async with opened() as env:
+        run = await env.engine.start(starts_signs(1), id="r", deadline=timedelta(hours=1))
+        if restarts:
+            await env.quiet()
+            await env.restart()
+            run = env.engine.handle("r")
+        with pytest.raises(RunFailed, match="deadline"):
+            await run.result()
+        for id in ("child-1", "child-0"):
+            child = await env.engine.get(id)
+            assert child is not None
+            assert child.status == "failed"
+            with pytest.raises(RunFailed) as failed:
+                await env.engine.handle(id).result()
+            assert isinstance(failed.value.__cause__, DeadlineExceeded)
+        await env.engine.retry("r")
+        await env.quiet()
+        await env.engine.send(Signed(by="ann"), to="child-0")
+        assert await env.engine.handle("r").result() == "ann"
+        assert bank.asked == [("balance", "child-0:1")]
+        await env.check()
+
+
+async def test_a_retried_family_has_as_much_time_as_before_and_ends_with_it(opened: Open) -> None:
+    async with opened() as env:
+        run = await env.engine.start(starts_signs(0), id="r", deadline=timedelta(hours=1))
+        with pytest.raises(RunFailed):
+            await run.result()
+        began = env.clock.now()
+        await env.engine.retry("r")
+        with pytest.raises(RunFailed, match="deadline"):
+            await env.engine.handle("r").result()
+        assert env.clock.now() - began == 3_600_000_000
+        await env.settle()
+        assert await env.engine.handle("child-0").status() == "failed"
+        await env.check()
+
+
+async def test_a_child_that_failed_is_retried_with_a_parent_whose_failure_belongs_to_no_entry(
+    opened: Open, bank: Bank
+) -> None:
+    async with opened() as env:
+        await fails(env, raises())
+        bank.is_open = True
+        with pytest.raises(RunFailed, match="closed"):  # Its own code has seen that the bank is closed.
+            await (await env.engine.retry("r")).result()
+        assert await env.engine.handle("child").result() == "rent"
         await env.check()
 
 

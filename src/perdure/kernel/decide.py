@@ -324,7 +324,8 @@ def _cancel(run: Run | None, op: ops.Cancel, me: str, scene: Scene) -> Decision:
         return NOTHING
     run = mine_or_free(run, op, me)
     cooperating.check_no_operation(run)
-    return stocking.ended(_end(run, Status.CANCELLED, op, Outcome(failure=op.failure), "cancelled", me, scene), scene)
+    status, cause = (Status.FAILED, "deadline passed") if op.is_late else (Status.CANCELLED, "cancelled")
+    return stocking.ended(_end(run, status, op, Outcome(failure=op.failure), cause, me, scene), scene)
 
 
 def _expire(run: Run | None, op: ops.Expire, me: str, scene: Scene) -> Decision:
@@ -343,9 +344,16 @@ def _expire(run: Run | None, op: ops.Expire, me: str, scene: Scene) -> Decision:
 def _end(
     run: Run, status: Status, op: ops.Cancel | ops.Expire, outcome: Outcome, cause: str, me: str, scene: Scene
 ) -> Decision:
-    """End a run from outside, and its children with it; one that has something to undo does that first."""
+    """End a run from outside, and its children with it; one that has something to undo does that first.
+
+    Children of a run whose time is up have failed, as it has: a retry of the run retries those that it had started, and
+    nothing leads out of `cancelled`.
+    """
     details = op.reason if isinstance(op, ops.Cancel) else ""
-    posts = tuple(_cancellation(child, op, f"its parent {run.id!r} was ended: {cause}") for child in scene.children)
+    why = f"its parent {run.id!r} was ended: {cause}"
+    posts = tuple(_cancellation(child, op, why) for child in scene.children)
+    if status is Status.FAILED:
+        posts = tuple(replace(post, failure=op.failure, is_late=True) for post in posts)
     if run.undo:
         audit_rows: tuple[Audit, ...] = ()
         if status is Status.CANCELLED:

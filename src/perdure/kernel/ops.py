@@ -250,6 +250,7 @@ class Cancel(Op, frozen=True, kw_only=True, gc=False):
     reason: str = ""
     failure: str
     expected_version: int | None = None
+    is_late: bool = False  # The deadline of its parent has passed: it fails with that, and can be retried with it.
 
 
 class Expire(Op, frozen=True, kw_only=True, gc=False):
