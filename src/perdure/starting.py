@@ -10,6 +10,7 @@ from perdure.connections import Known, insert, insert_async
 from perdure.controlling import deadline_at
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.deciding import drafted
+from perdure.errors import InvalidArguments
 from perdure.handles import RunHandle
 from perdure.kernel import ops
 from perdure.kernel.decide import Started
@@ -175,6 +176,8 @@ class Starting:
             if version:
                 checked_text(version, "a workflow's version")
             version = await self._version(name) if version is None else version
+            if not (input is None or isinstance(input, Mapping)):
+                raise InvalidArguments(f"the input of {name!r} is a mapping of its parameters, not {input!r:.80}")
             given = dict(input or {})
             if (workflow := self._workflows.get((name, version))) is not None:
                 model = workflow.model

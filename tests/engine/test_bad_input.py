@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure import Engine, step, workflow
+from perdure import Engine, receive, sleep, sleep_until, step, workflow
 from perdure.errors import (
     DuplicateWorkflow,
     EngineStopped,
@@ -218,6 +218,35 @@ async def test_a_deadline_that_is_none_is_refused(source: StoreSource, deadline:
     async with unharmed(source) as engine:
         with pytest.raises(InvalidArguments, match="deadline"):
             await engine.start(steps(), deadline=deadline)
+
+
+@pytest.mark.parametrize("input", [[1], 5, "text", {"a"}])
+async def test_an_input_that_is_no_mapping_is_refused(input: Any) -> None:
+    async with Environment([naps]) as env:
+        with pytest.raises(InvalidArguments, match="is a mapping of its parameters"):
+            await env.engine.start("bad_input.naps", input)
+
+
+@workflow(name="bad_input.naps")
+async def naps() -> str:
+    wrong: Any
+    for wrong in ("1", None, float("nan"), float("inf"), 1e300, 10**400, timedelta.max):
+        with pytest.raises(Misuse, match=r"a duration is a timedelta or a number|longer than any run lives"):
+            await sleep(wrong)
+    for wrong in ("1", float("nan"), float("inf"), 1e300, 10**400, timedelta.max):
+        with pytest.raises(Misuse, match=r"a duration is a timedelta or a number|longer than any run lives"):
+            await receive("bad_input.never", timeout=wrong)
+    for wrong in ("2030", 5, None):
+        with pytest.raises(Misuse, match="is a datetime with a time zone"):
+            await sleep_until(wrong)
+    await sleep(-1e308)
+    await sleep(float("-inf"))
+    return "awake"
+
+
+async def test_a_duration_that_is_none_is_refused_where_it_is_given() -> None:
+    async with Environment([naps]) as env:
+        assert await (await env.engine.start(naps(), id="r")).result() == "awake"
 
 
 async def test_a_deadline_needs_a_time_zone() -> None:

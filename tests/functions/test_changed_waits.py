@@ -22,6 +22,7 @@ from perdure import (
     receive,
     run_of,
     sleep,
+    start,
     step,
     task,
     timer,
@@ -240,6 +241,66 @@ async def test_a_wait_that_has_changed_blocks_and_goes_on_with_the_code_that_it_
     async with Environment([of(old), *OTHERS], source, clock=clock, autojump_s=None) as env:
         await bring_about(env, old)
         assert await env.engine.handle("r").result() == RESULTS[old.__name__]
+        await env.check()
+
+
+async def end_of_x_and_paid() -> str:
+    ended = await first(run_of("x"))
+    return f"{ended.run_id} {(await receive(Paid)).order}"
+
+
+async def end_of_y_and_paid() -> str:
+    ended = await first(run_of("y"))
+    return f"{ended.run_id} {(await receive(Paid)).order}"
+
+
+async def refunded_one_and_paid() -> str:
+    refunded = await first(event(Refunded, where={"order": "1"}), timer(1))
+    return f"{refunded.order} {(await receive(Paid)).order}" if isinstance(refunded, Refunded) else "late"
+
+
+async def refunded_two_and_paid() -> str:
+    refunded = await first(event(Refunded, where={"order": "2"}), timer(1))
+    return f"{refunded.order} {(await receive(Paid)).order}" if isinstance(refunded, Refunded) else "late"
+
+
+async def starts_p_and_paid() -> str:
+    return f"{(await start(packs(), id='p')).id} {(await receive(Paid)).order}"
+
+
+async def starts_q_and_paid() -> str:
+    return f"{(await start(packs(), id='q')).id} {(await receive(Paid)).order}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "was", "result"),
+    [
+        (end_of_x_and_paid, end_of_y_and_paid, "was that of run 'x', not of 'y'", "x 1"),
+        (refunded_one_and_paid, refunded_two_and_paid, 'has order="1", not order="2"', "1 1"),
+        (starts_p_and_paid, starts_q_and_paid, "with the id 'p', not 'q'", "p 1"),
+    ],
+)
+async def test_what_the_journal_has_is_handed_to_nothing_else(
+    source: StoreSource, old: Body, new: Body, was: str, result: str
+) -> None:
+    """Another run that was waited for, another filter of an event, another id of a child that was started."""
+    async with Environment([of(old), *OTHERS], source, autojump_s=None) as env:
+        await env.engine.start(packs(), id="x")
+        await env.engine.send(NamedEvent("box", "it"), to="x")
+        await env.engine.start(of(old)(), id="r")
+        await env.engine.send(Refunded(order="1"), to="r")
+        await env.quiet()
+        clock = env.clock
+    async with Environment([of(new), *OTHERS], source, clock=clock, autojump_s=None) as env:
+        await env.engine.send(Paid(order="1"), to="r")
+        await env.quiet()
+        view = await env.engine.get("r")
+        assert view is not None
+        assert view.hold is not None
+        assert was in view.hold.reason
+        await env.check()
+    async with Environment([of(old), *OTHERS], source, clock=clock, autojump_s=None) as env:
+        assert await env.engine.handle("r").result() == result
         await env.check()
 
 

@@ -24,7 +24,7 @@ from perdure import (
     timer,
     workflow,
 )
-from perdure.errors import ChildFailed, RunCancelled, RunExists, RunFailed, RunNotRetryable
+from perdure.errors import ChildFailed, InvalidArguments, Misuse, RunCancelled, RunExists, RunFailed, RunNotRetryable
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 
@@ -430,6 +430,49 @@ async def test_of_several_runs_the_one_that_ends_first_wins(opened: Open, restar
             await env.engine.resume("r")
             await env.quiet()
         assert await env.engine.handle("r").result() == ["b", "succeeded", "b!"]
+        await env.check()
+
+
+@workflow(name="children.waits_for_itself")
+async def waits_for_itself(starts: bool) -> str:
+    me = current_run().id
+    await (await start(waits_for_itself(starts), id=me) if starts else run_of(me)).result()
+    return "never"
+
+
+@pytest.mark.parametrize("starts", [False, True])
+async def test_a_run_that_waits_for_its_own_end_is_told_so(source: StoreSource, starts: bool) -> None:
+    async with Environment([waits_for_itself], source) as env:
+        with pytest.raises(RunFailed, match="run 'r' cannot wait for its own end") as failed:
+            await (await env.engine.start(waits_for_itself(starts), id="r")).result()
+        assert isinstance(failed.value.__cause__, Misuse)
+
+
+@workflow(name="children.bounded")
+async def bounded(days: float) -> str:
+    try:
+        await start(children_waits(), deadline=5 if days == 0 else timedelta(days=days))  # type: ignore[arg-type]
+    except InvalidArguments as error:
+        return str(error)
+    return "started"
+
+
+@workflow(name="children.waits")
+async def children_waits() -> None:
+    await receive("never")
+
+
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [(0, "is a timedelta from its start on, not 5"), (timedelta.max.days, "beyond the year 9999"), (-9e8, "started")],
+)
+async def test_a_deadline_of_a_child_that_is_none_is_refused_where_it_is_given(
+    source: StoreSource, days: float, said: str
+) -> None:
+    async with Environment([bounded, children_waits], source) as env:
+        assert said in await (await env.engine.start(bounded(days), id="r")).result()
+        await env.settle()
+        assert {run.status for run in (await env.engine.runs(workflow="children.waits")).runs} <= {"failed"}
         await env.check()
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
-from perdure.errors import InvariantViolated, Misuse
+from perdure.errors import InvalidArguments, InvariantViolated, Misuse
+from perdure.models.functions.asking import NEVER_US
 from perdure.models.functions.checks import checked_tags, checked_text
 from perdure.models.functions.commands import ChildCall, Continued
 from perdure.models.functions.context import require_loop
@@ -55,11 +56,21 @@ async def start(
         "detached" if detached else "started",
         None if id is None else checked_text(id, "a run's id"),
         checked_tags(tags),
-        None if deadline is None else deadline // timedelta(microseconds=1),
+        None if deadline is None else _span_us(deadline, loop.now()),
         call.digest_for(loop),
     )
     run_id: str = await loop.ask("start", call.workflow.name, child)
     return ChildHandle(run_id, call.workflow.signature.result)
+
+
+def _span_us(deadline: timedelta, now: int) -> int:
+    """A child's deadline, from its start on. Raises InvalidArguments."""
+    if not isinstance(deadline, timedelta):
+        raise InvalidArguments(f"a child's deadline is a timedelta from its start on, not {deadline!r}")
+    span = max(0, deadline // timedelta(microseconds=1))
+    if now + span >= NEVER_US:
+        raise InvalidArguments(f"the deadline {deadline!r} is beyond the year 9999; leave it out for none at all")
+    return span
 
 
 async def continue_as(call: RunCall[Any]) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import uuid
 from collections.abc import Awaitable, Callable
@@ -30,7 +31,9 @@ def to_datetime(at: int) -> datetime:
 
 
 def from_datetime(when: datetime) -> int:
-    """An aware datetime as microseconds since the epoch."""
+    """An aware datetime as microseconds since the epoch. Raises Misuse if it is none."""
+    if not isinstance(when, datetime):
+        raise Misuse(f"a point in time is a datetime with a time zone, not {when!r:.80}")
     if when.tzinfo is None:
         raise Misuse(f"{when.isoformat()} has no time zone; use datetime.now(UTC) or the like")
     return (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
@@ -94,11 +97,17 @@ async def _wait_until(loop: WorkflowLoop, due_at: int, name: str) -> TimeReached
 
 
 def seconds_of(duration: timedelta | float, verb: str) -> float:
-    """A duration in seconds. Raises Misuse if it is longer than any run lives."""
+    """A duration in seconds. Raises Misuse if it is none, or is longer than any run lives."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if not _is_number(seconds):
+        raise Misuse(f"{verb}({duration!r}): a duration is a timedelta or a number of seconds")
     if not seconds < _SLEEP_MAX_S:
         raise Misuse(f"{verb}({duration!r}) is longer than any run lives; at most {_SLEEP_MAX_S:,} seconds")
-    return seconds
+    return max(seconds, -_SLEEP_MAX_S)
+
+
+def _is_number(seconds: object) -> bool:
+    return isinstance(seconds, int) or (isinstance(seconds, float) and not math.isnan(seconds))
 
 
 def require_loop(verb: str) -> WorkflowLoop:

@@ -267,7 +267,10 @@ class LiveRun:
             return None
         if ask.kind == "child":
             return ask.what.workflow.signature.result.read(text, f"the result of child {ask.name!r}")
-        return from_json(text)
+        child_id = from_json(text)
+        if ask.what.id not in (None, child_id):
+            raise UnstorableValue(f"the child {ask.name!r} was started with the id {child_id!r}, not {ask.what.id!r}")
+        return child_id
 
     def ask_done(
         self, ask: Ask, text: str | None, error: BaseException | None, *, at: int, read: tuple[str, ...] = (),

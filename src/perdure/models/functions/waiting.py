@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeGuard, TypeVar, overload
 import msgspec
 from msgspec import Raw, Struct
 
-from perdure.errors import ChildFailed, InvalidArguments, RunCancelled, UnstorableValue
+from perdure.errors import ChildFailed, InvalidArguments, Misuse, RunCancelled, UnstorableValue
 from perdure.kernel.records import Entry, Failure, Outcome, Run, Wait
 from perdure.kernel.records import Event as EventRecord
 from perdure.models.functions.asking import NEVER_US
@@ -200,12 +200,25 @@ def read_won(waits: Waits, won: Won) -> Any:
     option = waits.options[won.option]
     if isinstance(option, EventChoice):
         text = bytes(won.value).decode()
+        if option.where:
+            _check_chosen(option, text)
         if option.kind is None:
             return NamedEvent(option.name, msgspec.json.decode(text))
         return read_event(option.kind, text, option.name)
     if isinstance(option, RunChoice):
+        if won.run != option.run_id:
+            raise UnstorableValue(f"the end that was waited for was that of run {won.run!r}, not of {option.run_id!r}")
         return _read_end(won, option.reader)
     return TimeReached(to_datetime(won.due or 0), to_datetime(won.fired or 0))
+
+
+def _check_chosen(option: EventChoice[Any], text: str) -> None:
+    """Raise UnstorableValue if the event is not one that the wait chooses: it was chosen by another filter."""
+    fields = fields_of(msgspec.json.decode(text))
+    for name, wanted in option.where:
+        if fields.get(name) != wanted:
+            was = fields.get(name, "something else")
+            raise UnstorableValue(f"the event {option.name!r} that was read has {name}={was}, not {name}={wanted}")
 
 
 def misfit_of(waits: Waits, won: Won) -> str:
@@ -350,6 +363,8 @@ async def _wait(*choices: Choice[Any]) -> Any:
     loop = require_loop("receive" if len(choices) == 1 else "first")
     due: dict[int, int] = {}
     for index, choice in enumerate(choices):
+        if isinstance(choice, RunChoice) and choice.run_id == loop.run_id:
+            raise Misuse(f"run {loop.run_id!r} cannot wait for its own end: it would wait for ever")
         if isinstance(choice, TimerChoice):
             due[index] = loop.now() + choice.after if choice.at is None else choice.at
     earliest = min(due, key=lambda index: due[index], default=None)
