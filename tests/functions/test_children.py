@@ -476,6 +476,28 @@ async def test_a_deadline_of_a_child_that_is_none_is_refused_where_it_is_given(
         await env.check()
 
 
+@workflow(name="children.nested")
+async def nested(depth: int) -> str:
+    if depth:
+        return await nested(depth - 1)
+    raise ValueError("at the bottom")
+
+
+async def test_a_failure_from_far_below_is_told_without_all_that_is_in_between(source: StoreSource) -> None:
+    """Each level says how the one below it ended. What is stored of that does not grow with the depth."""
+    sizes: dict[int, int] = {}
+    async with Environment([nested], source) as env:
+        for depth in (60, 240):
+            with pytest.raises(RunFailed, match="at the bottom") as failed:
+                await (await env.engine.start(nested(depth), id=f"r-{depth}")).result()
+            assert isinstance(failed.value.__cause__, ChildFailed)
+            assert len(str(failed.value)) < 3_000
+            view = await env.engine.get(f"r-{depth}")
+            assert view is not None
+            sizes[depth] = len(str(view.failure))
+    assert sizes[240] < 1.1 * sizes[60]
+
+
 async def test_cancelled_and_failed_runs_have_ended_too(opened: Open) -> None:
     async with opened() as env:
         await env.engine.start(waiting("x"), id="a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from perdure.errors import InvariantViolated
 from perdure.kernel import boxes
 from perdure.kernel.boxes import EMPTY, Box
+from perdure.kernel.decide import _meet
+from perdure.kernel.ops import Advance
 from perdure.kernel.records import Event, Wait
 from tests.kernel.examples import NOW
 
@@ -140,3 +143,49 @@ def test_what_has_won_a_wait_is_not_read_ahead() -> None:
     box, _ = boxes.put(with_waits(a_wait("1")), an_event())
     with pytest.raises(InvariantViolated, match="have won a wait"):
         boxes.read_ahead(box, ["e"])
+
+
+def test_an_event_of_which_the_position_is_known_wins_nothing_else() -> None:
+    box = with_waits(a_wait("1"), a_wait("2"))
+    box, given = boxes.put(box, an_event(), only_at="2")
+    assert given.position == "2"
+    box, given = boxes.put(box, an_event("e-2"), only_at="2")
+    assert given.position is None
+    _, given = boxes.put(box, an_event("e-3"), only_at="3")
+    assert given.position is None
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_unread_never_fits_what_is_open_whatever_was_looked_at(seed: int) -> None:
+    """An advance looks at the positions that it opens, and at all of them only if it frees an event."""
+    chance = random.Random(seed)
+    box, opened = EMPTY, 0
+    for number in range(200):
+        if chance.random() < 0.5:
+            box, _ = boxes.put(box, an_event(f"e-{number}", chance.choice("abc")))
+        else:
+            dropped = tuple(position for position in box.waits if chance.random() < 0.3)
+            given = [box.given[position][1].id for position in dropped if position in box.given]
+            waits = []
+            for _ in range(chance.randrange(4)):
+                opened += 1
+                waits += [
+                    a_wait(str(opened), name, option=option) for option, name in enumerate(chance.choices("abc", k=2))
+                ]
+            read = tuple(event_id for event_id in given if chance.random() < 0.5)
+            op = Advance(
+                run_id="r-1", at=NOW, claim=1, cause="", waits=tuple(waits), waits_dropped=dropped, events_read=read
+            )
+            met, _ = _meet(box, op)
+            box = box if met is None else met
+        assert boxes.settle(box, NOW)[1] == []
+
+
+def test_an_advance_does_not_look_at_positions_that_were_open_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Wait] = []
+    box = with_waits(*[a_wait(str(number), where=(("n", str(number)),)) for number in range(1_000)])
+    box, _ = boxes.put(box, an_event("other", fields={"n": "none"}))
+    monkeypatch.setattr(boxes, "accepts", lambda wait, _: looked.append(wait))
+    _meet(box, Advance(run_id="r-1", at=NOW, claim=1, cause="", waits=(a_wait("x"),), waits_dropped=("5",)))
+    boxes.put(box, an_event("answer"), only_at="7")
+    assert [wait.position for wait in looked] == ["x", "7"]

@@ -83,11 +83,12 @@ def opened(waits: Collection[Wait], events: Collection[Event]) -> Box:
     return Box(waits=groups, given=given, unread=unread, won=won, sent=len(ordered))
 
 
-def put(box: Box, event: Event) -> tuple[Box, Event]:
-    """Add an event: to the position that it wins, the one that was opened first, or to those that wait."""
-    for position, group in box.waits.items():
+def put(box: Box, event: Event, only_at: str | None = None) -> tuple[Box, Event]:
+    """Add an event: to the position that it wins, the one that was opened first, or to those that wait. `only_at` is
+    the one position that can accept it, if that is known: a run may have opened ten thousand tasks."""
+    for position in box.waits if only_at is None else (only_at,):
         if position not in box.won:
-            for wait in group:
+            for wait in box.waits.get(position, ()):
                 if accepts(wait, event):
                     given = replace(event, position=position, option=wait.option)
                     return _given(box, position, given), given
@@ -125,13 +126,17 @@ def add_waits(box: Box, waits: Collection[Wait]) -> Box:
     return replace(box, waits={**box.waits, **groups}, won=won)
 
 
-def settle(box: Box, now: int) -> tuple[Box, list[Event]]:
-    """Let open positions, in the order of opening, be won by the earliest sent of the events that wait; the winners."""
-    if not box.unread or box.waits.keys() <= box.won.keys():
+def settle(box: Box, now: int, anew: Collection[Wait] | None = None) -> tuple[Box, list[Event]]:
+    """Let open positions, in the order of opening, be won by the earliest sent of the events that wait; the winners.
+
+    `anew` are the waits that were just added, if nothing else has changed: then only their positions can be won.
+    """
+    if not box.unread or anew == () or box.waits.keys() <= box.won.keys():
         return box, []
     won, given, left = box.won.copy(), box.given.copy(), box.unread.copy()
     winners: list[Event] = []
-    for position, group in box.waits.items():
+    for position in box.waits if anew is None else dict.fromkeys(wait.position for wait in anew):
+        group = box.waits.get(position, ())
         if position in won or (earliest := _earliest(group, left, now)) is None:
             continue
         place, event = earliest

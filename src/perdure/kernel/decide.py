@@ -247,10 +247,13 @@ def _meet(box: Box, op: ops.Advance) -> tuple[Box | None, tuple[Event, ...]]:
     before = box
     if op.read_ahead:
         box = boxes.read_ahead(box, op.read_ahead)
+    unread = box.unread
     if box is not EMPTY and (op.waits_dropped or op.events_read):
         box = boxes.close(box, op.waits_dropped, op.events_read)
+    # No event that was unread fits a position that was open, but one that is freed may.
+    anew = op.waits if box.unread is unread else None
     box = boxes.add_waits(box, op.waits)
-    box, given = boxes.settle(box, op.at)
+    box, given = boxes.settle(box, op.at, anew)
     return (None if box is before else box), tuple(given)
 
 

@@ -97,7 +97,7 @@ def answer(run: Run | None, op: ops.Answer, me: str, scene: Scene) -> Decision:
     if not boxes.is_open(scene.box, task.position):
         raise closed(replace(task, status="withdrawn"))
     before = boxes.without_expired(scene.box, op.at)
-    box, given = boxes.put(before, op.event)
+    box, given = boxes.put(before, op.event, only_at=task.position)
     decision = delivery.delivered(run, box, given, me, scene, reply=True)
     answered = TaskAnswer(task_id=task.id, worker=op.worker, by=op.actor if op.worker is None else op.worker, at=op.at)
     decision = replace(decision, stock=Stock(answers=[answered]))

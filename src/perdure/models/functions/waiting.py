@@ -46,6 +46,7 @@ D = TypeVar("D")
 
 
 _CANCELLED: Final = "perdure.errors:RunCancelled"
+_WHY_MAX_CHARS: Final = 2_000  # of the failure of a child in the message of ChildFailed; its cause has all of it
 
 
 class Choice(Generic[T_co]):
@@ -251,7 +252,10 @@ def _read_end(won: Won, reader: Reader | None) -> RunEnded[Any]:
 def _how(target: str, won: Won) -> str:
     if won.status == "missing":
         return f"there is no run {target!r} to wait for"
-    return f"run {target!r} ended as {won.status}" + (f": {won.failure.message}" if won.failure is not None else "")
+    why = "" if won.failure is None else won.failure.message
+    if len(why) > _WHY_MAX_CHARS:  # It has the reason of the child's child in it, and so on down: keep both ends.
+        why = f"{why[: _WHY_MAX_CHARS // 2]} … {why[-_WHY_MAX_CHARS // 2 :]}"
+    return f"run {target!r} ended as {won.status}" + (f": {why}" if won.failure is not None else "")
 
 
 def won_by_end(option: int, target: str, ended: tuple[Run, Outcome] | None, codec: Codec) -> Won:
