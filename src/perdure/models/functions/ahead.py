@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from perdure.kernel.ops import Advance
+from perdure.kernel.pieces import PIECE_ITEMS_MAX, at_once
 from perdure.kernel.records import Run
 from perdure.models.functions.commands import TimerRequest
 from perdure.models.functions.resumption import Resumed, resume
@@ -39,6 +40,8 @@ class Ahead:
         first, or if something is wrong with it. `run` is the run as it is once it is claimed."""
         now = self._clock.now()
         if journal.staged or not journal.waits or any(wait.kind != "timer" for wait in journal.waits):
+            return None
+        if len(journal.entries) > PIECE_ITEMS_MAX:  # A long journal is replayed in turns, once the run is claimed.
             return None
         if min(wait.due_at or 0 for wait in journal.waits) > now or (live := self._make(run)) is None:
             return None
@@ -74,7 +77,7 @@ class Ahead:
 
 
 def _gone_on(live: LiveRun, run: Run, journal: Journal, now: int) -> tuple[_Prepared | None, Advance | None]:
-    commands = live.replay(journal.input, journal.entries, run.started_at or run.created_at, is_begun=True)
+    commands = at_once(live.replay(journal.input, journal.entries, run.started_at or run.created_at, is_begun=True))
     resumed: Resumed = resume(live, commands, journal.waits, now)
     if not live.idle or resumed.asks or not resumed.timers or not resumed.is_all_of(commands):
         return None, None

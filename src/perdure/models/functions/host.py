@@ -24,6 +24,7 @@ from perdure.errors import Misuse, PerdureError, RowDamaged, StoreError
 from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Begin, Deliver, Drop, Finish
 from perdure.kernel.ops import Advance, Op, Release, SetHold
+from perdure.kernel.pieces import Pieces
 from perdure.kernel.records import DEFINITION, Engine, Entry, Failure, Hold, Run, Staged, Wait
 from perdure.kernel.status import Status
 from perdure.models.blame import Blame, Request
@@ -101,6 +102,7 @@ class FunctionHost(Answering):
         self.forgo = self._ahead.forgo
         self._live: dict[str, LiveRun] = {}
         self._waking: dict[str, asyncio.Future[Journal]] = {}
+        self._replaying: dict[str, LiveRun] = {}  # those of them whose journal is read
         self._arrived: dict[str, list[Deliver]] = {}  # for runs that are being woken
         self._fetching: set[asyncio.Task[None]] = set()
         self._leaving: set[str] = set()
@@ -226,6 +228,20 @@ class FunctionHost(Answering):
         if (created := self._new(run)) is not None:
             self._guarded(created, self._began, run, input)
 
+    def _new(self, run: Run) -> LiveRun | None:
+        live = self._claimed(run)
+        if live is not None:
+            self._enter(live)
+        return live
+
+    def _claimed(self, run: Run) -> LiveRun | None:
+        live = self._made(run)
+        if live is None:
+            self._hold(run.id, run.claim, f"this engine has no workflow {run.workflow!r}")
+            return None
+        self._blame.watch(run)
+        return live
+
     def _made(self, run: Run) -> LiveRun | None:
         workflow = self._workflows.get((run.workflow, run.workflow_version))
         if workflow is None:
@@ -233,16 +249,10 @@ class FunctionHost(Answering):
         limits = self._payload_bytes_max, self._callbacks_max
         return LiveRun(run, workflow, self._codec, self._ids, *limits, self._box)
 
-    def _new(self, run: Run) -> LiveRun | None:
-        live = self._made(run)
-        if live is None:
-            self._hold(run.id, run.claim, f"this engine has no workflow {run.workflow!r}")
-            return None
-        self._live[run.id] = live
-        self._blame.watch(run)
+    def _enter(self, live: LiveRun) -> None:
+        self._live[live.id] = live
         if len(self._live) > self._live_runs_max:
             self._evict()
-        return live
 
     def _began(self, live: LiveRun, run: Run, input: str) -> None:
         commands = live.begin(input, run.started_at or run.created_at)
@@ -273,6 +283,10 @@ class FunctionHost(Answering):
         error = reading.exception()
         if self._waking.get(run.id) is not reading:  # It was dropped, and perhaps claimed again, in the meantime.
             return
+        if error is None and (missing := _missing(reading.result().entries)) is None:
+            self._outage.worked()
+            self._replay(run, reading.result())
+            return
         del self._waking[run.id]
         if isinstance(error, StoreError):
             self._outage.failed(f"run {run.id} could not be read and is tried again", error)
@@ -280,13 +294,10 @@ class FunctionHost(Answering):
         elif error is not None:
             log.error("run %s cannot be read", run.id, exc_info=error)
             self._hold(run.id, run.claim, f"its journal cannot be read: {error}")
-        elif (missing := _missing(reading.result().entries)) is not None:
+        else:
             damage = RowDamaged.at("journal", run.id, "seq", missing, "there are later entries, and not this one")
             log.error("run %s cannot be read: %s", run.id, damage)
             self._hold(run.id, run.claim, f"its journal cannot be read: {damage}")
-        else:
-            self._outage.worked()
-            self._replay(run, reading.result())
 
     def _wake_again(self, run: Run) -> None:
         now = self._lookup(run.id)
@@ -294,13 +305,41 @@ class FunctionHost(Answering):
             self._wake(now)
 
     def _replay(self, run: Run, stored: Journal) -> None:
-        arrived = self._arrived.pop(run.id, [])
-        if self._draining:
-            return
-        live = self._new(run)
+        live = None if self._draining else self._claimed(run)
         if live is None:
+            del self._waking[run.id]
+            self._arrived.pop(run.id, None)
             return
-        self._guarded(live, self._replayed, run, stored)
+        at = run.started_at or run.created_at
+        if run.status is Status.ROLLING_BACK:
+            work = live.undo(stored.input, stored.entries, at, stored.failure)
+        else:
+            work = live.replay(stored.input, stored.entries, at, is_begun=bool(stored.waits))
+        self._replaying[run.id] = live
+        self._replay_on(live, run, stored, work)
+
+    def _replay_on(self, live: LiveRun, run: Run, stored: Journal, work: Pieces[Commands]) -> None:
+        """Go on with a replay, one piece in each turn. Until it is done the run counts as being woken: what arrives for
+        it is kept, and whoever drops it closes it."""
+        if self._replaying.get(run.id) is not live:
+            return
+        if self._draining:
+            self._close(run.id)
+            return
+        activate: Callable[[], None]
+        try:
+            next(work)
+        except StopIteration as done:
+            activate = partial(self._guarded, live, self._replayed, run, stored, done.value)
+        except Exception as error:  # noqa: BLE001 - as in _guarded
+            activate = partial(self._set_aside, live, error)
+        else:
+            asyncio.get_running_loop().call_soon(self._replay_on, live, run, stored, work)
+            return
+        del self._replaying[run.id], self._waking[run.id]
+        arrived = self._arrived.pop(run.id, [])
+        self._enter(live)
+        activate()
         won = [event for _, event in sorted(self._box(run.id).given.values(), key=itemgetter(0))]
         arrived += [Deliver(run.id, event.position or "", event.option, event) for event in won]
         ends = [wait for wait in stored.waits if wait.target is not None and wait.due_at == 0]
@@ -308,12 +347,7 @@ class FunctionHost(Answering):
         for effect in arrived:
             self._deliver(effect)
 
-    def _replayed(self, live: LiveRun, run: Run, journal: Journal) -> None:
-        at = run.started_at or run.created_at
-        if run.status is Status.ROLLING_BACK:
-            commands = live.undo(journal.input, journal.entries, at, journal.failure)
-        else:
-            commands = live.replay(journal.input, journal.entries, at, is_begun=bool(journal.waits))
+    def _replayed(self, live: LiveRun, run: Run, journal: Journal, commands: Commands) -> None:
         if journal.staged:
             live.find_staged(journal.staged)
         resumed = resume(live, commands, journal.waits, self._clock.now())
@@ -654,7 +688,7 @@ class FunctionHost(Answering):
         self._arrived.pop(run_id, None)
         if (reading := self._waking.pop(run_id, None)) is not None:
             reading.cancel()
-        live = self._live.pop(run_id, None)
+        live = self._live.pop(run_id, None) or self._replaying.pop(run_id, None)
         if live is None:
             return
         for position in list(live.running):

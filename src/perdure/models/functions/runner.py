@@ -19,6 +19,7 @@ from perdure.errors import InvalidArguments, UnstorableValue
 from perdure.kernel.boxes import Box
 from perdure.kernel.lives import life_of
 from perdure.kernel.ops import Advance, End, Onward, Start
+from perdure.kernel.pieces import PIECE_ITEMS_MAX, Pieces
 from perdure.kernel.records import Attempt, Entry, Failure, Run, Staged, Wait
 from perdure.kernel.stock import Stock, Task
 from perdure.models.functions.commands import Ask, ChildCall, Continued
@@ -161,9 +162,12 @@ class LiveRun:
         refused = InvalidArguments(str(error))
         return self._took(self.loop.begin(lambda: _refuse(refused), at))
 
-    def replay(self, input: str, entries: Sequence[Entry], created_at: int, *, is_begun: bool = False) -> Commands:
+    def replay(
+        self, input: str, entries: Sequence[Entry], created_at: int, *, is_begun: bool = False
+    ) -> Pieces[Commands]:
         """Bring a new loop to where the journal ends; what is asked for from there on. Raises Mismatch. `is_begun` says
-        that something was asked for before, though the journal may be empty.
+        that something was asked for before, though the journal may be empty. Between two pieces nobody may hand the run
+        anything.
 
         What an activation says is committed with its entry, so it need not be said again. But the first one has no
         entry; and the last one before a failure may, after a retry, have come further with other code.
@@ -178,15 +182,15 @@ class LiveRun:
             if entries:
                 raise Mismatch(str(error), details=str(error)) from error
             commands = total.add(self._begin_refused(error, created_at))  # It has done nothing yet.
-        return self._replay_entries(total, commands, entries)
+        return (yield from self._replay_entries(total, commands, entries))
 
-    def undo(self, input: str, entries: Sequence[Entry], created_at: int, failure: str) -> Commands:
+    def undo(self, input: str, entries: Sequence[Entry], created_at: int, failure: str) -> Pieces[Commands]:
         """Bring a run that rolls back to where its journal ends: what it did before tells what there is to undo. Raises
         Mismatch."""
         self._undone_for = failure
         outlines, entries = split(entries)
         forward = [entry for entry in entries if not entry.position.startswith(BRANCH)]
-        self.replay(input, [*outlines, *forward], created_at)
+        yield from self.replay(input, [*outlines, *forward], created_at)
         self.loop.close()
         self.asks.clear()
         self._starting.clear()
@@ -200,10 +204,12 @@ class LiveRun:
         compensations, policy = list(self.compensations.values()), self.workflow.compensation
         total = Replayed()
         commands = total.add(self._took(self.loop.begin(lambda: roll_back(compensations, policy), at)))
-        return self._replay_entries(total, commands, entries[len(forward) :])
+        return (yield from self._replay_entries(total, commands, entries[len(forward) :]))
 
-    def _replay_entries(self, total: Replayed, commands: Commands, entries: Sequence[Entry]) -> Commands:
-        for entry in entries:
+    def _replay_entries(self, total: Replayed, commands: Commands, entries: Sequence[Entry]) -> Pieces[Commands]:
+        for number, entry in enumerate(entries):
+            if number % PIECE_ITEMS_MAX == PIECE_ITEMS_MAX - 1:
+                yield
             if commands.end is not None:
                 raise Mismatch(
                     f"the code ends after {self.seq} of {len(entries)} journal entries",

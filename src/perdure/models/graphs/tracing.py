@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from perdure.errors import Misuse
+from perdure.kernel.pieces import at_once
 from perdure.kernel.records import Entry, Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.compensation import BRANCH
@@ -109,7 +110,7 @@ def trace(
     began = run.started_at or run.created_at
     forward = [entry for entry in entries if not entry.position.startswith(BRANCH)]
     try:
-        live.replay(input, forward, began)
+        at_once(live.replay(input, forward, began))
     except Mismatch as error:
         raise Misuse(f"run {run.id!r} does not fit this graph: {error}") from error
     finally:
