@@ -225,6 +225,8 @@ def test_what_a_bound_costs_does_not_grow_with_the_branches() -> None:
     machine = Machine(graph.build()._draft.built(), None)
     (first,) = machine.begin().run
     running = {token.id: token for token in machine.completed(first.id, None).run}
+    while machine.is_growing:
+        assert machine.grow().run == []
     moves = 0
     while running:
         assert len(running) <= 3

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from perdure.errors import JoinFailed
 from perdure.graph import Graph, all_of, any_of, assign, keyed, m_of
-from perdure.models.graphs.machine import Decisions, Machine
+from perdure.models.graphs.decisions import Decisions
+from perdure.models.graphs.machine import Machine
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.tokens import Token
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.graph import END, Graph, all_of, any_of, append, assign, m_of
-from perdure.models.graphs.machine import Decisions, Machine, TimerKey
+from perdure.models.graphs.decisions import Decisions, TimerKey
+from perdure.models.graphs.machine import Machine
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.spec import JoinSpec
 from perdure.models.graphs.tokens import Token

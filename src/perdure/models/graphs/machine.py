@@ -6,40 +6,39 @@ same decisions, live and in replay. What is told of a token that is gone (late, 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from msgspec import Struct
-
-from perdure.errors import ExpressionFailed, GraphFailed, JoinFailed, LimitExceeded, NoMatchingEdge
+from perdure.errors import GraphFailed, JoinFailed, NoMatchingEdge
 from perdure.models.functions.failures import locate
+from perdure.models.graphs.decisions import Decisions, TimerKey
+from perdure.models.graphs.forks import BORN_AT_ONCE_MAX, Unborn, beyond, part_of, size_of
 from perdure.models.graphs.plan import Edge, Join, Node, Plan, Tiers
 from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.slots import Slots
 from perdure.models.graphs.spec import END, TERMINATE
-from perdure.models.graphs.tokens import NO_LAPS, Fork, Meeting, Token, failed_branches, failures, items_of, shown, told
+from perdure.models.graphs.tokens import (
+    NO_LAPS,
+    Fork,
+    Meeting,
+    Token,
+    failed_branches,
+    failures,
+    items_of,
+    shown,
+    standing,
+    told,
+)
 from perdure.models.graphs.turns import Turns
 
 X = TypeVar("X", bound=BaseException)
-TimerKey = tuple[int, str]
-RULES: Final = 1
+RULES: Final = 2
 LAPS_RULES: Final = 1  # From these rules on laps count through joins,
 SLICES_RULES: Final = 1  # long routing is done in several activations,
 ERRORS_RULES: Final = 1  # a token sees the last error on its way, not only until the next node has ended,
 KEYS_RULES: Final = 1  # and idempotency keys name the node, its branches and the visit, and not the position.
-
-
-class Decisions(Struct):
-    """What is to be done, in this order: stop what runs for these tokens, drop timers, set timers (seconds from now),
-    run the nodes at which these tokens stand. With an end there is nothing else."""
-
-    cancel: list[int]
-    timers_dropped: list[TimerKey]
-    timers: list[tuple[TimerKey, float]]
-    run: list[Token]
-    output: Any = None
-    failure: BaseException | None = None
-    ended: bool = False
+PIECES_RULES: Final = 2  # From these on the tokens of a large fork are made, and nodes begun, in smaller pieces.
 
 
 class Machine:
@@ -57,6 +56,7 @@ class Machine:
         self._tokens: dict[int, Token] = {}
         self._timed: dict[TimerKey, tuple[Fork, Meeting]] = {}
         self._run: dict[int, Token] = {}
+        self._unborn: deque[Unborn] = deque()
         self._turns = Turns(plan) if plan.exclusive else None
         self._decisions = Decisions([], [], [], [])
 
@@ -131,6 +131,23 @@ class Machine:
         """The run fails, whatever it does."""
         if not self.ended:
             self._fail_run(error)
+        return self._decided()
+
+    @property
+    def is_growing(self) -> bool:
+        """Branches of forks have no tokens yet: `grow` makes some of them. Nothing else may be told before."""
+        while self._unborn and not self._unborn[0]:
+            self._unborn.popleft()
+        return bool(self._unborn) and not self.ended
+
+    def grow(self) -> Decisions:
+        """Make the next tokens of a fork."""
+        if self.is_growing:
+            token = self._unborn[0].token
+            try:
+                self._bear(self._unborn[0])
+            except GraphFailed as error:
+                self._fail_run(_located(error, token.trail, token.node))
         return self._decided()
 
     def _told(self, token_id: int) -> Token | None:
@@ -299,7 +316,7 @@ class Machine:
         self.work += 1
         if token.in_a_row > self.in_a_row_max:
             what = f"{token.in_a_row:,} nodes in a row without anything to wait for (does it go round?)"
-            raise self._beyond(token, what, "in_a_row", self.in_a_row_max)
+            raise beyond(self._plan.nodes[token.node].place, what, "in_a_row", self.in_a_row_max)
         if self._turns is not None:
             may_run, following = self._turns.move(token, node)
             self._let_run(following)
@@ -316,16 +333,21 @@ class Machine:
 
     def _fork(self, token: Token, edges: Sequence[Edge]) -> None:
         view = token.view(self._input)
-        parts = [self._part(edge, view) for edge in edges]
-        ways = [edge for edge, part in zip(edges, parts, strict=True) for _ in range(_size(part))]
-        limits, outer = self._plan.limits, token.fork
+        parts = [part_of(edge, view) for edge in edges]
+        ways = [edge for edge, part in zip(edges, parts, strict=True) for _ in range(size_of(part))]
+        limits, outer, place = self._plan.limits, token.fork, self._plan.nodes[token.node].place
         if len(ways) > limits.branches:
-            raise self._beyond(token, f"{len(ways):,} branches", "branches", limits.branches)
-        alive = len(self._tokens) - 1 + len(ways)  # The token that comes apart is none any more.
+            raise beyond(place, f"{len(ways):,} branches", "branches", limits.branches)
+        alive = len(self._tokens) - 1 + len(ways) + sum(map(len, self._unborn))  # The token that comes apart is gone.
         if alive > limits.tokens:
-            raise self._beyond(token, f"{alive:,} tokens", "tokens", limits.tokens)
+            raise beyond(place, f"{alive:,} tokens", "tokens", limits.tokens)
         if outer.depth + 1 > limits.nesting:
-            raise self._beyond(token, f"{outer.depth + 1} forks inside each other", "nesting", limits.nesting)
+            raise beyond(
+                self._plan.nodes[token.node].place,
+                f"{outer.depth + 1} forks inside each other",
+                "nesting",
+                limits.nesting,
+            )
         self._ids += 1
         fork = Fork(
             id=self._ids,
@@ -342,42 +364,36 @@ class Machine:
         fork.slots = Slots(ways) if any(edge.at_once is not None for edge in edges) else None
         outer.inner[fork.id] = fork
         outer.live[token.index] += 1
+        is_large = self._rules >= PIECES_RULES and fork.total > BORN_AT_ONCE_MAX
+        unborn = Unborn(fork, token, ways, BORN_AT_ONCE_MAX if is_large else fork.total)
+        if is_large:
+            self._unborn.append(unborn)
+        self._bear(unborn)
+
+    def _bear(self, unborn: Unborn) -> None:
+        """Make the tokens of the next branches of a fork, and let them go."""
+        fork, origin, is_first = unborn.fork, unborn.token, unborn.at == 0
         born: list[Token] = []
-        for index in range(fork.total):
-            scope = Scope(token.scope)
+        for index in unborn.take():
+            scope = Scope(fork.scope)
             if fork.is_split:
                 fork.scopes.append(scope)
-            new = self._token(fork, index, scope, token.laps)
-            new.node, new.output, new.error = token.node, token.output, token.error
-            new.in_a_row = token.in_a_row
+            new = self._token(fork, index, scope, origin.laps)
+            new.node, new.output, new.error = origin.node, origin.output, origin.error
+            new.in_a_row = origin.in_a_row
             born.append(new)
-        self._remove(token)
-        for new, edge in zip(born, ways, strict=True):
+        if is_first:
+            self._remove(origin)
+        for new in born:
             if new.id not in self._tokens:  # One before it may have been enough for a join.
                 continue
+            edge = unborn.ways[new.index]
             if fork.slots is None or fork.slots.admit(new):
                 self._move(new, edge)
             else:
                 new.node = edge.target
-        self._look(fork)
-
-    def _part(self, edge: Edge, view: Any) -> list[Any] | int:
-        if edge.foreach is None:
-            return edge.spawn or 1
-        items = edge.foreach.evaluate(view)
-        if not isinstance(items, list):
-            place, source = edge.foreach.place, edge.foreach.source
-            message = f"{place}: {source!r} is to be gone through, but it is no list: {items!r:.100}"
-            raise ExpressionFailed(message, expression=source, place=place)
-        return items
-
-    def _beyond(self, token: Token, what: str, which: str, limit: int) -> LimitExceeded:
-        place = self._plan.nodes[token.node].place
-        message = (
-            f"{place}: there would be {what}, and the graph's limit of {which} is {limit:,}; raise it with "
-            f"Graph(…, limits=Limits({which}=…)), or with limits: {{{which}: …}} in a text"
-        )
-        return LimitExceeded(message, place=place)
+        if not unborn:
+            self._look(fork)
 
     def _token(self, fork: Fork, index: int, scope: Scope, laps: Mapping[int, int]) -> Token:
         self._ids += 1
@@ -630,10 +646,12 @@ class Machine:
 
     def _cancel_region(self, token: Token, names: frozenset[str]) -> None:
         """End the tokens at these nodes in the branch that encloses the token's fork; with "*" the rest of the fork."""
+        while self.is_growing:  # Those that have no tokens yet may be meant too.
+            self._bear(self._unborn[0])
         fork = token.fork
         if "*" in names:
             self._cancel_rest(token)
-        inside = self._standing(fork) if fork.outer is None else self._standing(fork.outer, fork.index)
+        inside = standing(fork) if fork.outer is None else standing(fork.outer, fork.index)
         for other in inside:
             if other is not token and other.node in names and other.id in self._tokens:
                 if other.id not in self._run:
@@ -666,21 +684,9 @@ class Machine:
         if self._turns is not None:
             self._let_run(self._turns.leave(token))
 
-    def _standing(self, fork: Fork, index: int | None = None) -> list[Token]:
-        """The tokens in a fork, or in one branch of it, however deep."""
-        found = [token for token in fork.tokens.values() if index is None or token.index == index]
-        for inner in fork.inner.values():
-            if index is None or inner.index == index:
-                found += self._standing(inner)
-        return found
-
 
 def _located(error: X, branches: Sequence[Mapping[str, Any]], node: str) -> X:
     """The same error, which says from now on in which branch it happened."""
     if branches:
         locate(error, f"{told(branches)}, at node {node!r}")
     return error
-
-
-def _size(part: list[Any] | int) -> int:
-    return part if isinstance(part, int) else len(part)

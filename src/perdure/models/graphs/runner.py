@@ -18,9 +18,10 @@ from perdure.models.functions.failures import entry_of
 from perdure.models.functions.loop import WorkflowLoop
 from perdure.models.functions.replicas import failure_of
 from perdure.models.functions.tasks import StepFuture, WorkflowTask
+from perdure.models.graphs.decisions import Decisions, TimerKey
 from perdure.models.graphs.kinds.artifact import noted
 from perdure.models.graphs.kinds.base import Brought, Done, Ended, Task, Work
-from perdure.models.graphs.machine import KEYS_RULES, SLICES_RULES, Decisions, Machine, TimerKey
+from perdure.models.graphs.machine import KEYS_RULES, PIECES_RULES, SLICES_RULES, Machine
 from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.records import Pins
 from perdure.models.graphs.spec import Limits
@@ -29,7 +30,8 @@ from perdure.models.graphs.tokens import Token
 IN_A_ROW_MAX: Final = Limits().in_a_row
 # Nodes that one activation begins; with more of them the process would stand still for too long. The others follow in
 # activations of their own, each of which takes a timer that is due at once: what is due now belongs to this one.
-BEGUN_AT_ONCE_MAX: Final = 1_000
+BEGUN_AT_ONCE_MAX: Final = 250
+_BEGUN_AT_ONCE_BEFORE_MAX: Final = 1_000  # by earlier rules
 # Tokens that one activation makes, moves or ends, more or less, before what is left follows in one of its own. What
 # comes meanwhile waits until it is done, so that the order of all is the same.
 ROUTED_AT_ONCE_MAX: Final = 1_000
@@ -56,7 +58,8 @@ class GraphRunner:
         self._timers: dict[TimerKey, asyncio.TimerHandle] = {}
         self._next: deque[Callable[[], Decisions]] = deque()
         self._waiting: deque[tuple[int, Token]] = deque()  # tokens, by the ids they had, whose nodes are to be begun
-        self._room = BEGUN_AT_ONCE_MAX
+        self._begun_max = BEGUN_AT_ONCE_MAX if loop.rules >= PIECES_RULES else _BEGUN_AT_ONCE_BEFORE_MAX
+        self._room = self._begun_max
         self._is_more_due = False
         self._pins = Pins(loop)
         self._visits: dict[str, int] = {}  # how often a node was begun in a branch
@@ -79,7 +82,7 @@ class GraphRunner:
 
     def _route(self) -> None:
         """Tell the machine what there is to tell, up to a bound; what is left follows in an activation of its own."""
-        self._room = BEGUN_AT_ONCE_MAX
+        self._room = self._begun_max
         self._machine.at = self._loop.now()
         enough = self._machine.work + ROUTED_AT_ONCE_MAX if self._loop.rules >= SLICES_RULES else None
         try:
@@ -89,7 +92,10 @@ class GraphRunner:
                     return
                 decided = self._next[0]()
                 self._perform(decided)
-                self._next.popleft()
+                if self._machine.is_growing:
+                    self._next[0] = self._machine.grow
+                else:
+                    self._next.popleft()
             self._next.clear()
         except Exception as error:  # noqa: BLE001 - in a callback it would only be logged
             self._next.clear()
@@ -121,7 +127,7 @@ class GraphRunner:
                 self._room -= 1
                 self._begin(token)
         if not self._waiting:
-            self._room = BEGUN_AT_ONCE_MAX  # It is too many at once that are begun apart, not one after the other.
+            self._room = self._begun_max  # It is too many at once that are begun apart, not one after the other.
         else:
             self._is_more_due = True
             self._loop.call_later(_AT_ONCE_S, self._tell, self._more)

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from perdure.models.functions.context import to_datetime
+from perdure.models.graphs.decisions import Decisions
+from perdure.models.graphs.forks import Unborn
 from perdure.models.graphs.kinds.plain import SetWork
 from perdure.models.graphs.kinds.workflow import ChildWork
-from perdure.models.graphs.machine import RULES, Decisions, Machine
+from perdure.models.graphs.machine import RULES, Machine
 from perdure.models.graphs.plan import Edge, Join, Plan, Tiers
 from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.spec import END, TERMINATE
@@ -211,6 +213,11 @@ class Watched(Machine):
     def _fork(self, token: Token, edges: Sequence[Edge]) -> None:
         parent, self._parent = self._parent, self._of[token].id
         super()._fork(token, edges)
+        self._parent = parent
+
+    def _bear(self, unborn: Unborn) -> None:
+        parent, self._parent = self._parent, self._origins.get(unborn.fork, self._parent)
+        super()._bear(unborn)
         self._parent = parent
 
     def _move(self, token: Token, edge: Edge) -> None:
