@@ -6,30 +6,17 @@ that is missing is passed over.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, ClassVar, Final
 
-from perdure.errors import InvalidDefinition, Misuse, TemplateFailed
+from perdure.errors import InvalidDefinition, TemplateFailed
 from perdure.models.graphs.expressions import ROOTS, Context
+from perdure.models.graphs.jinja.budget import RenderingFailed, SyntaxWrong
+from perdure.models.graphs.jinja.template import Compiled
 from perdure.models.graphs.kinds.base import Preparing
-from perdure.models.graphs.template_bounds import (
-    FILTERS,
-    FUEL,
-    METER,
-    Metered,
-    TooMuch,
-    check_output,
-    metering,
-    passed,
-    shown,
-)
 
 _MISSING: Final[Any] = object()
 _YOUNGEST: Final = "artifacts"  # Inputs may have had a field of this name before it was a root.
-_QUOTED_CHARS: Final = 100
 _MARKS: Final = ("{{", "{%", "{#")
 
 
@@ -48,7 +35,7 @@ class Text:
 
 
 def text_of(source: str, about: Preparing, field: str, mapped: frozenset[str]) -> Text | Template:
-    """A template, or a text without anything to be filled in. Raises InvalidDefinition, Misuse."""
+    """A template, or a text without anything to be filled in. Raises InvalidDefinition."""
     if not any(mark in source for mark in _MARKS):
         return Text(source)
     return Template(source, about, field, mapped)
@@ -57,26 +44,18 @@ def text_of(source: str, about: Preparing, field: str, mapped: frozenset[str]) -
 class Template:
     """A parsed template, with its place for whoever has to say what is wrong with it."""
 
-    __slots__ = ("_metered", "_paths", "_source", "place")
+    __slots__ = ("_compiled", "_paths", "place")
 
     is_plain: ClassVar = False
 
     def __init__(self, source: str, about: Preparing, field: str, mapped: frozenset[str]) -> None:
-        """Raises InvalidDefinition: it does not parse, is too large, or names what is not there; Misuse if minijinja is
-        missing."""
+        """Raises InvalidDefinition: it does not parse, is too large, or names what is not there."""
         self.place = f"{about.place}, {field}"
-        self._source = source
         try:
-            self._metered = Metered(source)
-        except TooMuch as error:
-            raise InvalidDefinition(f"{self.place}: {error}") from error
-        environment = _environment(self.place)
-        try:
-            names: set[str] = environment.undeclared_variables_in_str(source, nested=True)
-        except _error() as error:
-            raise InvalidDefinition(f"{self.place}: this is no template: {error.message}") from error
-        known = set(environment.globals)
-        self._paths = [path for path in (tuple(name.split(".")) for name in sorted(names)) if path[0] not in known]
+            self._compiled = Compiled(source)
+        except SyntaxWrong as error:
+            raise InvalidDefinition(f"{self.place}: this is no template: {error}") from error
+        self._paths = [tuple(name.split(".")) for name in sorted(self._compiled.names)]
         for path in self._paths:
             name = path[0]
             if name in mapped or (name == _YOUNGEST and name in (about.input_fields or ())):
@@ -104,34 +83,10 @@ class Template:
             elif isinstance(input, dict) and name in input:
                 values[name] = input[name]
         try:
-            with metering():
-                text: str = _environment(self.place).render_str(self._metered.source, self.place, **values)
-            check_output(text)
-        except TooMuch as error:
-            raise TemplateFailed(f"{self.place}: {error}", place=self.place, variable=None) from None
-        except _error() as error:
-            if isinstance(error.__cause__, TooMuch):
-                raise TemplateFailed(f"{self.place}: {error.__cause__}", place=self.place, variable=None) from None
-            variable = self._at(error.range)
-            raise TemplateFailed(
-                f"{self.place}, line {error.line}: {_what(error, variable)}", place=self.place, variable=variable
-            ) from None
-        return text
-
-    def _at(self, found: tuple[int, int] | None) -> str | None:
-        if found is None:
-            return None
-        begin, end = map(self._metered.position, found)
-        return self._source.encode()[begin:end].decode(errors="replace")[:_QUOTED_CHARS]
-
-
-def _what(error: Any, variable: str | None) -> str:
-    """What has gone wrong."""
-    if error.kind == "UndefinedError":
-        return f"{variable!r} is not there"
-    if error.kind == "OutOfFuel":
-        return f"it takes more than {FUEL:,} instructions; give it less to go through"
-    return str(error.detail or error.message)
+            return self._compiled.render(values)
+        except RenderingFailed as error:
+            where = f"{self.place}, line {error.line}" if error.line else self.place
+            raise TemplateFailed(f"{where}: {error}", place=self.place, variable=error.variable) from None
 
 
 def _check(path: tuple[str, ...], about: Preparing, field: str) -> None:
@@ -167,35 +122,3 @@ def _put(values: dict[str, Any], path: tuple[str, ...], context: Context) -> Non
 
 class _Part(dict[str, Any]):
     """An object of which only what the template names is there."""
-
-
-@cache
-def _made() -> Any:
-    from minijinja import Environment
-
-    return Environment(
-        undefined_behavior="strict",
-        auto_escape_callback=lambda _: False,
-        keep_trailing_newline=True,
-        fuel=FUEL,
-        finalizer=shown,
-        globals={METER: passed},
-        filters={**FILTERS, "tojson": _to_json},  # Its own is for web pages, and writes < as an escape.
-    )
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    text = json.dumps(value, ensure_ascii=False, indent=None if indent is None else min(int(indent), 100))
-    shown(text)
-    return text
-
-
-def _environment(place: str) -> Any:
-    try:
-        return _made()
-    except ImportError as error:
-        raise Misuse(f"{place}: templates need minijinja; install perdure[graphs]") from error
-
-
-def _error() -> Any:
-    return sys.modules["minijinja"].TemplateError

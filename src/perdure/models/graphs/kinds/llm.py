@@ -90,9 +90,8 @@ class Llm(Kind, frozen=True, kw_only=True, tag="llm"):
 
     def check(self, about: Preparing) -> None:
         """What can be said of it without its templates. Raises InvalidDefinition, Misuse."""
-        for needed in ("httpx", "minijinja"):
-            if importlib.util.find_spec(needed) is None:
-                raise Misuse(f"{about.place}: llm nodes need {needed}; install perdure[graphs]")
+        if importlib.util.find_spec("httpx") is None:
+            raise Misuse(f"{about.place}: llm nodes need httpx; install perdure[graphs]")
         if self.base_url is not None and (wrong := wrong_with_url(self.base_url)) is not None:
             raise about.wrong("base_url", wrong)
         if taken := sorted(_OWN_OPTIONS & set(self.options)):

@@ -1,0 +1,111 @@
+"""What one rendering may take, counted in steps and characters: the same on every machine and in every replay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+STEPS_MAX: Final = 200_000
+OUTPUT_CHARS_MAX: Final = 4_000_000
+CHARS_PER_STEP: Final = 64  # texts are copied and searched much faster than steps are done
+CALLS_DEPTH_MAX: Final = 30  # macros inside each other
+DEPTH_MAX: Final = 60  # statements inside each other, those of macros among them
+VALUE_DEPTH_MAX: Final = 100  # lists and objects inside each other that are shown or compared
+
+
+class SyntaxWrong(Exception):
+    """The source is no template."""
+
+
+class RenderingFailed(Exception):
+    """A template cannot be filled in. `line` counts from 1; `variable` is what is missing, as the source has it."""
+
+    def __init__(self, message: str, *, line: int | None = None, variable: str | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+        self.variable = variable
+
+
+class TooMuch(RenderingFailed):
+    """The rendering takes more than one may."""
+
+
+class Undefined:
+    """What is not there, with what the source calls it."""
+
+    __slots__ = ("line", "source")
+
+    def __init__(self, source: str, line: int) -> None:
+        self.source = source
+        self.line = line
+
+    def failure(self) -> RenderingFailed:
+        return RenderingFailed(f"{self.source!r} is not there", line=self.line, variable=self.source)
+
+
+class Frame:
+    """One rendering: what is left of its budget, its variables, and what it has written."""
+
+    __slots__ = ("calls", "chars_left", "depth", "left", "scopes")
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.left = STEPS_MAX
+        self.chars_left = OUTPUT_CHARS_MAX
+        self.depth = 0  # of statements inside each other
+        self.calls = 0  # inside each other
+        self.scopes: list[dict[str, Any]] = [dict(values), {}]
+
+    def spend(self, steps: int) -> None:
+        """Take steps off the budget, before they are done. Raises TooMuch."""
+        self.left -= steps
+        if self.left < 0:
+            raise TooMuch(f"it takes more than {STEPS_MAX:,} steps; give it less to go through, or have a step do it")
+
+    def spend_text(self, chars: int) -> None:
+        """Take what it costs to copy or search so many characters off the budget. Raises TooMuch."""
+        self.spend(1 + chars // CHARS_PER_STEP)
+
+    def spend_value(self, value: Any, times: int = 1) -> int:
+        """Take what it costs to go through a value off the budget, so many times; about how many characters it has.
+        Raises TooMuch, RenderingFailed."""
+        chars, level = 0, [value]
+        for _ in range(VALUE_DEPTH_MAX + 1):
+            if not level:
+                return chars
+            inner: list[Any] = []
+            for part in level:
+                if isinstance(part, str):
+                    chars += len(part) + 2
+                    self.left -= times * (1 + len(part) // CHARS_PER_STEP)
+                elif isinstance(part, Mapping):
+                    self.left -= times * (1 + 2 * len(part))
+                    if self.left >= 0:
+                        inner += part.keys()
+                        inner += part.values()
+                elif isinstance(part, list | tuple):
+                    self.left -= times * (1 + len(part))
+                    if self.left >= 0:
+                        inner += part
+                elif isinstance(part, Undefined):
+                    raise part.failure()
+                else:
+                    chars += 8
+                    self.left -= times
+                if self.left < 0:
+                    self.spend(0)
+            level = inner
+        raise RenderingFailed(f"it has lists or objects more than {VALUE_DEPTH_MAX} deep inside each other")
+
+    def write(self, out: list[str], text: str) -> None:
+        """Raises TooMuch."""
+        self.chars_left -= len(text)
+        if self.chars_left < 0:
+            raise TooMuch(f"it writes more than {OUTPUT_CHARS_MAX:,} characters")
+        self.spend_text(len(text))
+        out.append(text)
+
+    def find(self, name: str, default: Any) -> Any:
+        for scope in reversed(self.scopes):
+            if name in scope:
+                return scope[name]
+        return default
