@@ -47,7 +47,7 @@ def check_options(options: EventOptions, what: str) -> None:
         )
 
 
-def _checked_name(name: object) -> str:
+def checked_name(name: object) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX_CHARS or UNSTORABLE_TEXT.search(name) is not None:
         raise InvalidDefinition(f"an event's name is a text of 1 to {NAME_MAX_CHARS} characters, not {name!r:.80}")
     return name
@@ -87,7 +87,7 @@ class _EventMeta(StructMeta):
             "delivery": delivery,
             "on_target_terminated": on_target_terminated,
         }
-        called = _checked_name(cls.__qualname__.rpartition(".")[2] if event_name is None else event_name)
+        called = checked_name(cls.__qualname__.rpartition(".")[2] if event_name is None else event_name)
         # What is not said here is as the nearest base has it; a name is never inherited.
         inherited: EventOptions = getattr(cls, OPTIONS, None) or EventOptions(name=called)
         said = {option: value for option, value in given.items() if value is not UNSET}
@@ -122,7 +122,7 @@ class NamedEvent(Struct, frozen=True):
 def options_of(event: Event | NamedEvent | type[Event]) -> EventOptions:
     """Raises InvalidArguments unless this is an event."""
     if isinstance(event, NamedEvent):
-        return EventOptions(name=_checked_name(event.name))
+        return EventOptions(name=checked_name(event.name))
     options = getattr(event, OPTIONS, None)
     if not isinstance(options, EventOptions) or event is Event or type(event) is Event:
         raise InvalidArguments(f"events are subclasses of Event, or NamedEvent(name, value), not {event!r:.80}")

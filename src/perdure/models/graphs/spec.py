@@ -5,17 +5,18 @@ Durations are seconds. Texts in mappings, conditions and foreach are expressions
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, field
 
 from perdure.kernel.retry import Backoff
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
-Seconds = Annotated[float, Meta(gt=0)]
+SECONDS_MAX: Final = 1000 * 366 * 24 * 3600  # A thousand years, which is longer than any run lives.
+Seconds = Annotated[float, Meta(gt=0, lt=SECONDS_MAX)]
 Count = Annotated[int, Meta(ge=1)]
 TARGET_PATTERN = r"^(state|output)(\.[A-Za-z_][A-Za-z0-9_]*)+$"
-Target = Annotated[str, Meta(pattern=TARGET_PATTERN)]
+Target = Annotated[str, Meta(pattern=TARGET_PATTERN.replace("+$", "{1,50}$"))]  # Values nest no deeper than is sane.
 
 # Where an edge may lead beside nodes: the token ends; the whole run ends.
 END = "END"

@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import field
 
-from perdure.errors import ExpressionFailed, GraphTimedOut, Misuse
+from perdure.errors import ExpressionFailed, GraphTimedOut, InvalidDefinition, Misuse
 from perdure.models.functions.context import TimeReached, from_datetime, seconds_of, timed_out
-from perdure.models.functions.events import NamedEvent
+from perdure.models.functions.events import NamedEvent, checked_name
 from perdure.models.functions.loop import WorkflowLoop
 from perdure.models.functions.waiting import event, first, timer
 from perdure.models.graphs.expressions import Expression, ValueMap
@@ -81,6 +81,10 @@ class Wait(Kind, frozen=True, kw_only=True, tag="wait"):
 
     def prepare(self, about: Preparing) -> WaitWork:
         self.refuse(about, "input", "retry")
+        try:
+            checked_name(self.event)
+        except InvalidDefinition as error:
+            raise about.wrong("event", str(error)) from error
         return WaitWork(self.event, about.values(self.where, "where"), self.timeout)
 
 
