@@ -55,7 +55,7 @@ ROWS = (
     ("coordinator",),
     ("ports",),
     ("kernel",),
-    ("errors", "log_text"),
+    ("errors", "log_text", "arguments"),
 )
 HEIGHT = {room: -number for number, row in enumerate(ROWS) for room in row}
 

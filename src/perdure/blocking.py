@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 from weakref import WeakMethod
 
+from perdure.arguments import checked
 from perdure.client import Client
 from perdure.engine import Engine
 from perdure.errors import EngineStopped, InvalidArguments, Misuse
@@ -27,6 +28,7 @@ T = TypeVar("T")
 _Outcome = tuple[T] | BaseException
 
 
+@checked(own=("coroutine", "items", "timeout"))
 class Blocking(Generic[C]):
     """Has a client, or an engine, live on a thread of its own, and waits for what is asked of it.
 

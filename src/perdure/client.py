@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import msgspec
 
+from perdure.arguments import checked
 from perdure.controlling import Controlling
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.deciding import Deaf, Hearing
@@ -60,6 +61,7 @@ tame_logs()
 _ASK_AGAIN_S, _ASK_AGAIN_MAX_S = 0.01, 0.25
 
 
+@checked
 class Client(Emitting, Starting, Inspecting, GraphRuns, Diagnosing, Sending, Reading, Controlling, Keeping, Tasking):
     """Talks to the engines that share a store. Use it as an async context manager; one per process will do.
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from perdure.arguments import checked
 from perdure.coordinator.coordinator import Coordinator
 from perdure.errors import ConcurrentModification, InvalidArguments, IsOperation, RunNotFound, RunNotRetryable
 from perdure.handles import RunHandle
@@ -27,6 +28,7 @@ _PAGE: Final = 500  # children that are retried at once
 _LATEST = from_datetime(datetime.max.replace(tzinfo=UTC))
 
 
+@checked
 class Controlling:
     """What whoever has these parts can do to runs, wherever they are: their owner does it, and answers."""
 

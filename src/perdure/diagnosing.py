@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from perdure.arguments import checked
 from perdure.errors import RunNotFound
 from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.checks import checked_limit, checked_span, checked_text, checked_texts, checked_times
@@ -53,6 +54,7 @@ class TimerView(Struct, frozen=True, kw_only=True):
     fired_at: datetime
 
 
+@checked
 class Diagnosing:
     """What whoever has these parts can find out."""
 

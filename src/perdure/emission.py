@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, Literal
 
-from perdure.errors import ScopeFailed
+from perdure.arguments import checked
+from perdure.errors import InvalidDefinition, ScopeFailed
 from perdure.joining import emit as emit_and_wait
 from perdure.models.cooperation.define import Topic
 from perdure.models.graphs.expressions import ValueMap
@@ -50,6 +51,7 @@ class EmitWork:
         return None
 
 
+@checked(error=InvalidDefinition)
 def emit(topic: Topic[Any] | str, *, on_failure: Literal["propagate", "catch"] = "propagate") -> Kind:
     """A node that emits its `input` as a message on a topic, and waits for all that follows from it."""
     return Emit(topic=topic if isinstance(topic, str) else topic.name, on_failure=on_failure)

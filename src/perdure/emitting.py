@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from perdure.arguments import checked
 from perdure.cancellation import TokenMembers, asking
 from perdure.connections import insert_async
 from perdure.coordinator.coordinator import Coordinator
@@ -80,6 +81,7 @@ class Source(Protocol):
     async def roll_back(self, id: str, *, reason: str = "", actor: str = "api") -> bool: ...
 
 
+@checked(constructor=False)
 class RootHandle:
     """A message that was emitted from outside, and all that follows from it. `id` is the first id of the lineage of
     every run below it."""
@@ -135,6 +137,7 @@ class RootHandle:
         return f"<root {self.id!r}>"
 
 
+@checked
 class Emitting:
     """What whoever has these parts can do with hierarchies."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.arguments import checked
 from perdure.client import Client
 from perdure.coordinator.deciding import Hearing, Outlook
 from perdure.coordinator.notices import Outage
@@ -71,6 +72,7 @@ class _Hearing(Hearing):
         return self._engine.operations.is_asked(run_id, heard)
 
 
+@checked(own=("workflows",))
 class Engine(Client):
     """Runs workflows on a store. Use it as an async context manager, one per process and store.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from perdure.arguments import checked
 from perdure.errors import Misuse, RunNotFound
 from perdure.kernel.records import Entry, Run
 from perdure.models.functions.checks import checked_text
@@ -23,6 +24,7 @@ Journal = tuple[str, list[Entry]]  # a run's input, and what it did
 _EVENTS_MAX: Final = 10_000
 
 
+@checked
 class GraphRuns:
     """What an engine that has these parts can tell of runs of graphs, its own and others'.
 

@@ -7,6 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 import msgspec
 
+from perdure.arguments import checked
 from perdure.errors import RunCancelled, RunFailed, RunNotFound
 from perdure.kernel.records import Failure, Outcome, Run
 from perdure.kernel.status import Status
@@ -39,6 +40,7 @@ class Source(Protocol):
     def stream(self, id: str, name: str, *, after: int = 0, follow: bool = True) -> AsyncIterator[StreamItemView]: ...
 
 
+@checked(constructor=False)
 class RunHandle(Generic[R]):
     """A run, from outside: its id, and its outcome once there is one.
 

@@ -10,6 +10,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from perdure.arguments import checked
 from perdure.errors import InvalidArguments, Misuse, RunNotFound
 from perdure.kernel.cooperation import read_version, stored_version
 from perdure.kernel.records import DEFINITION, Run
@@ -49,6 +50,7 @@ log = logging.getLogger("perdure")
 _PAGE = 200
 
 
+@checked(own=("ids",))
 class Inspecting:
     """What an engine that has these parts can tell of runs, its own and others'."""
 

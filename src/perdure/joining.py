@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
+from perdure.arguments import checked
 from perdure.emitting import RootHandle
 from perdure.errors import ScopeFailed
 from perdure.kernel.records import Outcome, Run
@@ -88,6 +89,7 @@ async def failure_of(emitted: Emitted) -> Failure | None:
     return None
 
 
+@checked
 async def emit(topic: Topic[M], message: M) -> None:
     """In a workflow function: emit a message, and wait durably for all who handle it, and for all that they emit.
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from perdure.arguments import checked
 from perdure.errors import ArtifactNotFound, InvalidArguments, InvariantViolated, RecordNotFound, RowDamaged
 from perdure.kernel.stock import Artifact, Record
 from perdure.models.functions.canonical import canonical
@@ -59,6 +60,7 @@ class RecordView(Struct, frozen=True, kw_only=True):
     body: Any
 
 
+@checked
 class Keeping:
     """What whoever has these parts can do with artifacts and records."""
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, overload
 
+from perdure.arguments import checked
 from perdure.coordinator.coordinator import Coordinator
 from perdure.errors import InvalidArguments, NotPublished
 from perdure.kernel.records import PublishedValue, StreamItem
@@ -19,6 +20,7 @@ _PAGE = 200
 _POLL_S = 0.25  # for runs that another engine has, or none
 
 
+@checked
 class Reading:
     """What an engine that has these parts can read. Other engines' runs can be read as well as its own."""
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 import msgspec
 from msgspec import Struct
 
+from perdure.arguments import checked
 from perdure.coordinator.coordinator import Coordinator
 from perdure.errors import DeadLetterNotFound, InvalidArguments, RunFinished, RunNotFound
 from perdure.kernel import ops
@@ -49,6 +50,7 @@ class To(Struct, frozen=True):
     key: str | None = None
 
 
+@checked
 class Sending:
     """What an engine that has these parts can do with events."""
 

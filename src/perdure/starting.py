@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar, overload
 
+from perdure.arguments import checked
 from perdure.connections import Known, insert, insert_async
 from perdure.controlling import deadline_at
 from perdure.coordinator.coordinator import Coordinator
@@ -39,6 +40,7 @@ class PreparedStart(Generic[R]):
         self.workflow = workflow  # if it is known here
 
 
+@checked(own=("call",))
 class Starting:
     """What whoever has these parts can start."""
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from perdure.arguments import checked
 from perdure.coordinator.coordinator import Coordinator
 from perdure.errors import InvalidAnswer, InvalidArguments, Misuse, RowDamaged, TaskNotFound, UnstorableValue
 from perdure.kernel import ops
@@ -60,6 +61,7 @@ class TaskView(Struct, frozen=True, kw_only=True):
     actor: str | None = None
 
 
+@checked
 class Tasking:
     """What whoever has these parts can do with tasks, wherever their runs are: their owner takes the answers."""
 

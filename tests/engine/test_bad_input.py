@@ -84,7 +84,7 @@ def test_names_that_no_store_could_hold_are_refused_at_the_definition(name: Any)
     for decorate in (step, workflow):
         with pytest.raises(InvalidDefinition, match="name"):
             decorate(name=name)(work)
-    with pytest.raises(InvalidDefinition, match="a step's name"):
+    with pytest.raises(InvalidDefinition, match=r"a step's name|name is a text"):
         step(work).options(name=name)
 
 
@@ -192,14 +192,14 @@ async def test_wrong_arguments_fail_where_the_call_is_written() -> None:
 @pytest.mark.parametrize("text", [text for text in BAD_TEXTS if text is not None])
 async def test_an_id_that_no_store_could_hold_is_refused(source: StoreSource, text: Any) -> None:
     async with unharmed(source) as engine:
-        with pytest.raises(InvalidArguments, match="a run's id"):
+        with pytest.raises(InvalidArguments, match=r"a run's id|id is a text"):
             await engine.start(steps(), id=text)
 
 
 @pytest.mark.parametrize("text", BAD_TEXTS)
 async def test_tags_that_no_store_could_hold_are_refused(source: StoreSource, text: Any) -> None:
     async with unharmed(source) as engine:
-        with pytest.raises(InvalidArguments, match="tag 'key'"):
+        with pytest.raises(InvalidArguments, match=r"tag 'key'|tags\['key'\]"):
             await engine.start(steps(), tags={"key": text})
         if isinstance(text, str):
             with pytest.raises(InvalidArguments, match="a tag's key"):
@@ -209,7 +209,7 @@ async def test_tags_that_no_store_could_hold_are_refused(source: StoreSource, te
 @pytest.mark.parametrize("tags", [["a"], "a", 5])
 async def test_tags_are_a_mapping(tags: Any) -> None:
     async with unharmed() as engine:
-        with pytest.raises(InvalidArguments, match="tags are a mapping"):
+        with pytest.raises(InvalidArguments, match="tags is a mapping"):
             await engine.start(steps(), tags=tags)
 
 
@@ -274,7 +274,7 @@ async def test_an_id_that_nobody_can_have_harms_nothing(source: StoreSource, tex
             lambda: engine.handle(text).status(),
         ]
         for request in requests:
-            with pytest.raises(InvalidArguments, match="a run's id"):
+            with pytest.raises(InvalidArguments, match=r"a run's id|id is a text"):
                 await request()
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
+from perdure.arguments import checked
 from perdure.errors import Misuse, NotInStep
 from perdure.models.functions.context import current_step, from_datetime, to_datetime
 
@@ -47,6 +48,7 @@ class VirtualTimer:
             callback()
 
 
+@checked
 class VirtualClock:
     """The engine's clock in tests. It starts at the first second of 2030 unless told otherwise.
 

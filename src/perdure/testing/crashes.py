@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from msgspec import Struct
 
+from perdure.arguments import checked
 from perdure.errors import Misuse
 from perdure.models.cooperation.define import Operation
 from perdure.models.functions.define import Workflow
@@ -27,6 +28,7 @@ class CrashReport(Struct, Generic[T], frozen=True, kw_only=True):
     restarts: int
 
 
+@checked
 async def run_with_crashes(
     scenario: Callable[[Environment], Awaitable[T]],
     *,
@@ -84,6 +86,7 @@ async def run_with_crashes(
     return CrashReport(result=expected, commits=peace.commits, trials=trials, restarts=restarts)
 
 
+@checked
 async def assert_exactly_once(
     scenario: Callable[[Environment], Awaitable[T]],
     *,
@@ -115,6 +118,7 @@ async def assert_exactly_once(
     return await run_with_crashes(scenario, store=store, after=look, **options)
 
 
+@checked
 def fresh_urls(url: str) -> Callable[[], str]:
     """A function that gives the URL of a store without runs at each call: files beside one another, or, in a Postgres
     database, schemas. Your own tables on Postgres are the same ones each time. Nothing is removed afterwards."""

@@ -9,6 +9,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar
 
+from perdure.arguments import checked
 from perdure.engine import Engine
 from perdure.errors import Misuse
 from perdure.kernel.records import Staged
@@ -59,6 +60,7 @@ class WatchedStore(StoreProxy):
         return await self.inner.transact(place, body)
 
 
+@checked
 class Environment:
     """`async with Environment(workflows=[checkout]) as env:` gives `env.engine` on `env.clock`, which is virtual.
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeVar, get_args
 
+from perdure.arguments import checked
 from perdure.errors import CommitRefused, EngineBug, Misuse, OutcomeUnknown, StoreBroken, StoreBusy
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Staged
@@ -29,6 +30,7 @@ DEADLY: frozenset[Point] = frozenset({"before", "before_effects", "after_effects
 _EFFECT_TURNS = 8
 
 
+@checked(own=("point",))
 class Fault:
     """What goes wrong with a commit.
 

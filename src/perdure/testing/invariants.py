@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
+from perdure.arguments import checked
 from perdure.errors import InvalidTransition, InvariantViolated
 from perdure.kernel import boxes
 from perdure.kernel.invariants import check_entry, check_run
@@ -16,6 +17,7 @@ _PAGE = 200
 _QUEUE = 10_000
 
 
+@checked
 async def check_store(store: Store, *, now: int | None = None) -> int:
     """Look at every run of an open store; how many there are. Raises InvariantViolated with all that is wrong.
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from perdure.arguments import checked
 from perdure.errors import InvariantViolated
 from perdure.kernel.cooperation import read_origin
 from perdure.kernel.status import Status
@@ -29,6 +30,7 @@ _STATUSES = {
 }
 
 
+@checked
 async def assert_readiness_agrees(
     store: Store, operations: Iterable[Operation[Any]], *, now: int, codec: Codec | None = None, at_rest: bool = True
 ) -> int:

@@ -15,6 +15,9 @@ from contextlib import contextmanager
 __all__ = ["Held", "YieldPoints"]
 
 
+from perdure.arguments import checked
+
+
 class Held:
     """A point at which whoever comes by has to wait."""
 
@@ -46,6 +49,7 @@ class Held:
         return self._release.wait().__await__()
 
 
+@checked
 class YieldPoints:
     """Given to an engine as its `probe`, it knows every point that ops came by, and stops them where it is told to.
 

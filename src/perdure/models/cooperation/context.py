@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from perdure.arguments import checked
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 from perdure.kernel.cooperation import TOKEN_TAG
 
@@ -44,6 +45,7 @@ class ReadableKey(Generic[V_co]):
             raise UnstorableValue(f"the context's {self.name!r} is no {self.type.__qualname__}: {error}") from error
 
 
+@checked(error=InvalidDefinition)
 class Key(ReadableKey[V]):
     """A named, typed value of a context: `TENANT = Key("tenant", str)`.
 
@@ -74,6 +76,7 @@ class Key(ReadableKey[V]):
         return f"Key({self.name!r}, {self.type.__qualname__})"
 
 
+@checked
 class Context(Struct, frozen=True, gc=False):
     """An immutable map from names to JSON values, read through typed keys and only when asked for."""
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 import msgspec
 from msgspec import Struct
 
+from perdure.arguments import checked, is_check
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 from perdure.kernel.cooperation import VERSION_SEPARATOR, stored_version
 from perdure.kernel.retry import Retry
@@ -46,6 +47,7 @@ def repeat() -> NextStep:
     return NextStep("repeat")
 
 
+@checked
 def go_to(step: int | str) -> NextStep:
     """Go on with another step: by its number, 0 for the first, or by its name."""
     return NextStep("go_to", step)
@@ -58,6 +60,7 @@ OnChildFailure = Callable[[Scope, M, Failure, int], Awaitable[Said] | Said]
 Finally = Callable[[Scope, M], Awaitable[None] | None]
 
 
+@checked(error=InvalidDefinition)
 class Topic(Generic[M]):
     """A channel for messages of one type. Operations of any service may handle it."""
 
@@ -104,6 +107,7 @@ class Topic(Generic[M]):
         return f"<topic {self.name!r}>"
 
 
+@checked(error=InvalidDefinition, constructor=False)
 class OperationStep(Generic[M]):
     """A step of an operation. What undoes it, what answers to failures of its children, and what is done in any case
     afterwards is added with decorators."""
@@ -304,6 +308,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         raise InvalidArguments(f"operation {self.handler!r} has no step {said.target!r} to go to; it has {names}")
 
 
+@checked(error=InvalidDefinition, own=("topic", "policy", "strategy", "duration", "time"))
 class Operation(Generic[M]):
     """Handles the messages of a topic in steps. A step begins when all handlers of what the one before it emitted are
     done; when one fails, all that was done is undone in reverse, through the whole hierarchy.
@@ -568,7 +573,7 @@ def place(function: Callable[..., Any]) -> str:
 def _caller() -> str:
     """File and line of the first frame that is not in this module."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+    while frame.f_back is not None and (frame.f_code.co_filename == __file__ or is_check(frame)):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from perdure.arguments import checked
 from perdure.kernel.cooperation import depth_of
 from perdure.models.cooperation.context import (
     EXEMPT,
@@ -30,6 +31,7 @@ _DONE: Final = frozenset({EventType.COMMITTED, EventType.ROLLED_BACK, EventType.
 _UNDONE: Final = frozenset({EventType.ROLLED_BACK, EventType.ROLLBACK_FAILED})
 
 
+@checked
 def ready(
     messages: Iterable[Message],
     events: Iterable[MessageEvent],

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
+from perdure.arguments import checked
 from perdure.errors import HierarchyTooDeep, InvalidArguments, Misuse, UnstorableValue
 from perdure.kernel.cooperation import depth_of
 from perdure.models.cooperation.context import (
@@ -97,6 +98,7 @@ class Emission(Struct, frozen=True, kw_only=True, gc=False):
         return self.message_id
 
 
+@checked(constructor=False)
 class Scope:
     """One step's view of its run. Made anew for every step, also for rollbacks and for handlers of child failures."""
 

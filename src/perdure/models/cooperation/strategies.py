@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from perdure.arguments import checked
 from perdure.errors import InvalidDefinition
 from perdure.models.cooperation.failures import Failure
 
@@ -109,6 +110,7 @@ class Registry(Strategy):
         return "Registry()"
 
 
+@checked(error=InvalidDefinition)
 class TimeWindow(Strategy):
     """Wait this long, then for those handlers that have begun by then. The others are not begun any more."""
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeVar, overload
 import msgspec
 from msgspec import Raw, Struct
 
+from perdure.arguments import checked
 from perdure.errors import InvalidArguments, TaskFailed, UnstorableValue
 from perdure.kernel.records import Wait
 from perdure.kernel.stock import TASK_EVENT, Task, task_event
@@ -143,6 +144,7 @@ async def task(
 ) -> Any: ...
 
 
+@checked
 async def task(
     *,
     queue: str,

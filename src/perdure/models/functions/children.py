@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
+from perdure.arguments import checked
 from perdure.errors import InvalidArguments, InvariantViolated, Misuse
 from perdure.models.functions.asking import NEVER_US
 from perdure.models.functions.checks import checked_tags, checked_text
@@ -35,6 +36,7 @@ class ChildHandle(RunChoice[R]):
         return f"<run {self.run_id!r}>"
 
 
+@checked
 async def start(
     call: RunCall[R],
     *,
@@ -73,6 +75,7 @@ def _span_us(deadline: timedelta, now: int) -> int:
     return span
 
 
+@checked
 async def continue_as(call: RunCall[Any]) -> NoReturn:
     """Go on as this call, with the same run: its history is cleared, so that a loop can go on for ever; what was sent
     to the run and not read yet is kept, and so are its tags and its deadline. It never returns.
@@ -89,6 +92,7 @@ async def continue_as(call: RunCall[Any]) -> NoReturn:
     raise InvariantViolated("a run went on after it had continued as another call", run_id=loop.run_id)
 
 
+@checked
 def run_of(run_id: str) -> ChildHandle[Any]:
     """Any run, known by its id: to wait for its end with `first` or `result()`."""
     return ChildHandle(checked_text(run_id, "a run's id"), None)

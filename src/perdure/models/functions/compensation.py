@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import encode as to_json
 
+from perdure.arguments import checked
 from perdure.errors import Misuse, RollbackFailed
 from perdure.kernel.records import Wait
 from perdure.models.functions.context import require_loop
@@ -33,6 +34,7 @@ class Compensation(Struct, frozen=True):
         return f'{{"call":{to_json(self.target.name).decode()},"input":{self.input}}}'
 
 
+@checked
 async def compensate(call: StepCall[Any] | RunCall[Any]) -> None:
     """Have this done if the run fails or is cancelled: a step, or a workflow as a child. The last registered is done
     first. What one of them raises ends the rollback, or not, as `@workflow(compensation=…)` says.

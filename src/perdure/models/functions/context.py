@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.json import decode as from_json
 
+from perdure.arguments import checked
 from perdure.errors import Misuse, NotInStep, NotInWorkflow
 from perdure.models.functions.failures import mark
 from perdure.models.functions.loop import WorkflowLoop, running_loop
@@ -46,6 +47,7 @@ class TimeReached(Struct, frozen=True):
     fired_at: datetime
 
 
+@checked(constructor=False)
 class CurrentRun:
     """The run that the calling workflow code belongs to.
 
@@ -79,12 +81,14 @@ def current_run() -> CurrentRun:
     return loop.about
 
 
+@checked
 async def sleep(duration: timedelta | float) -> TimeReached:
     """Wait durably: the process may end meanwhile. Numbers are seconds."""
     loop = require_loop("sleep")
     return await _wait_until(loop, loop.now() + max(0, round(seconds_of(duration, "sleep") * 1_000_000)), "sleep")
 
 
+@checked
 async def sleep_until(when: datetime) -> TimeReached:
     """Wait durably until a point in time; one in the past is reached at once."""
     loop = require_loop("sleep_until")
@@ -126,6 +130,7 @@ def timed_out(error: E) -> E:
     return error
 
 
+@checked(constructor=False)
 class CurrentStep:
     """The attempt of a step that the calling code belongs to."""
 
@@ -322,6 +327,7 @@ def current_step() -> CurrentStep:
     return found.describe()
 
 
+@checked
 def resource(kind: type[T]) -> T:
     """What the engine holds for this type (`Engine(resources={Pool: make_pool})`): a pool, a client."""
     return current_step().resource(kind)

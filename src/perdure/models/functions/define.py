@@ -17,6 +17,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
+from perdure.arguments import checked
 from perdure.errors import InvalidDefinition, Misuse
 from perdure.kernel.retry import Retry
 from perdure.models.functions.commands import ChildCall
@@ -95,6 +96,7 @@ class StepCall(Coroutine[Any, Any, R_co]):
         return f"<call of step {self.step.name!r}>"
 
 
+@checked(error=InvalidDefinition, constructor=False)
 class Step(Generic[P, R]):
     """A unit of side-effecting work. Its results and failures are journaled; it is tried again by its retry policy.
 
@@ -321,6 +323,7 @@ def step(
     process: bool = False,
     transactional: bool = False,
 ) -> _StepDecorator: ...
+@checked(error=InvalidDefinition, own=("function",))
 def step(
     function: Callable[..., Any] | None = None,
     /,
@@ -370,6 +373,7 @@ def workflow(function: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]
 def workflow(
     *, name: str | None = None, version: str = "", compensation: Compensation = "halt"
 ) -> _WorkflowDecorator: ...
+@checked(error=InvalidDefinition, own=("function",))
 def workflow(
     function: Callable[..., Any] | None = None,
     /,
@@ -401,6 +405,7 @@ def workflow(
 def stub(function: Callable[P, Coroutine[Any, Any, R]], /) -> Stub[P, R]: ...
 @overload
 def stub(*, name: str | None = None, version: str = "") -> _StubDecorator: ...
+@checked(error=InvalidDefinition, own=("function",))
 def stub(function: Callable[..., Any] | None = None, /, *, name: str | None = None, version: str = "") -> Any:
     """Declare a workflow whose code is in another service; what stands in the body does not matter. Calls of it are
     typed and checked, and can be started, or awaited as children: an engine that has the code runs them."""

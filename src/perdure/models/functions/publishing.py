@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from perdure.arguments import checked
 from perdure.errors import InvalidArguments, Misuse, NotInWorkflow
 from perdure.models.functions.checks import checked_text
 from perdure.models.functions.commands import Post
@@ -22,6 +23,7 @@ POSTS_MAX: Final = 10_000
 POSTS_CHARS_MAX: Final = 16 * 1024 * 1024
 
 
+@checked
 async def publish(key: str, value: Any) -> None:
     """Show a value under a key of this run, in place of the one before, to whoever asks `engine.published(run_id)`.
 
@@ -41,6 +43,7 @@ async def publish(key: str, value: Any) -> None:
     await say(loop, Post(key, text, False))
 
 
+@checked
 class Stream:
     """A stream of the run whose workflow code uses it."""
 
@@ -66,6 +69,7 @@ class Stream:
         return f"<stream {self.name!r}>"
 
 
+@checked
 def stream(name: str) -> Stream:
     """A stream of this run, to append to. It begins with its first item, and ends with the run."""
     return Stream(name)

@@ -23,6 +23,7 @@ from msgspec import Raw, Struct, field
 from msgspec.json import decode as from_json
 from msgspec.structs import replace
 
+from perdure.arguments import checked
 from perdure.errors import InvalidArguments, Misuse
 from perdure.kernel.ops import Advance, Deposit, Op
 from perdure.kernel.stock import Artifact, Chunk, Stock
@@ -183,6 +184,7 @@ def brought(artifact: Artifact, draft: Draft, codec: Codec, stock: Stock) -> Non
 # In workflow code
 
 
+@checked
 async def stage(name: str, value: Any, *, type: str = "", media_type: str | None = None, by: str = "") -> None:
     """Stage an artifact of this run: text as it is, any other value as JSON. `by` says which part of the workflow it is
     from.

@@ -9,7 +9,6 @@ import dataclasses
 import inspect
 import math
 import re
-import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -18,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
+from perdure.arguments import calling_frame
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 
 PAYLOAD_MAX_BYTES = 2 * 1024 * 1024
@@ -256,7 +256,7 @@ def local_names(function: Callable[..., Any], depth: int) -> Mapping[str, Any]:
     """For a function defined inside another one: what its annotations may name there."""
     if "<locals>" not in function.__qualname__:
         return {}
-    return dict(sys._getframe(depth + 1).f_locals)  # pyright: ignore[reportPrivateUsage]
+    return dict(calling_frame(depth + 1).f_locals)
 
 
 def _culprit(value: Any, path: str = "$", depth: int = 0) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeGuard, TypeVar, overload
 import msgspec
 from msgspec import Raw, Struct
 
+from perdure.arguments import checked
 from perdure.errors import ChildFailed, InvalidArguments, Misuse, RunCancelled, UnstorableValue
 from perdure.kernel.records import Entry, Failure, Outcome, Run, Wait
 from perdure.kernel.records import Event as EventRecord
@@ -279,6 +280,7 @@ def child_failed(target: str, ended: tuple[Run, Outcome] | None, codec: Codec) -
 # What workflow code calls
 
 
+@checked
 def timer(
     duration: timedelta | float = 0, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
 ) -> TimerChoice:
@@ -287,6 +289,7 @@ def timer(
     return TimerChoice(after=max(0, round((seconds_of(duration, "timer") + more.total_seconds()) * 1_000_000)))
 
 
+@checked
 def timer_at(when: datetime) -> TimerChoice:
     """A point in time for `first`; one in the past is reached at once."""
     return TimerChoice(at=from_datetime(when))
@@ -300,6 +303,7 @@ def event(
 def event(
     kind: str, *, where: Mapping[str, Any] | None = None, delivery: Delivery | None = None
 ) -> EventChoice[NamedEvent]: ...
+@checked
 def event(
     kind: type[Any] | str, *, where: Mapping[str, Any] | None = None, delivery: Delivery | None = None
 ) -> EventChoice[Any]:
@@ -328,6 +332,7 @@ async def receive(
 async def receive(
     kind: str, *, timeout: timedelta | float | None = None, where: Mapping[str, Any] | None = None
 ) -> Any: ...
+@checked
 async def receive(
     kind: type[Any] | str, *, timeout: timedelta | float | None = None, where: Mapping[str, Any] | None = None
 ) -> Any:
@@ -355,6 +360,7 @@ async def first(
 ) -> A | B | C | D: ...
 @overload
 async def first(*choices: type[Any] | Choice[Any]) -> Any: ...
+@checked
 async def first(*choices: type[Any] | Choice[Any]) -> Any:
     """Wait durably for whichever comes first: events, a timer, ends of runs. What wins is journaled; the others are no
     longer waited for, and events that come later stay queued. Of several timers the earliest counts."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import sys
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -14,6 +13,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 import msgspec
 
+from perdure.arguments import calling_frame, checked
 from perdure.errors import InvalidDefinition, NotInWorkflow
 from perdure.kernel.records import Entry, Run
 from perdure.kernel.retry import Retry
@@ -49,6 +49,7 @@ X = TypeVar("X")
 _MISSING: Any = object()
 
 
+@checked(error=InvalidDefinition)
 class Graph(Workflow[..., O], Generic[I, O]):
     """A workflow as a graph: nodes that do something, edges that say what comes next.
 
@@ -129,7 +130,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
         self._define(draft, 2)
 
     def _define(self, draft: Draft, depth: int) -> None:
-        frame = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
+        frame = calling_frame(depth)
         self._where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         self._draft = draft
 

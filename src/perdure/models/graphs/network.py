@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from perdure.arguments import checked
 from perdure.errors import HostDenied, Misuse
 from perdure.models.functions.context import current_step
 
@@ -26,6 +27,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Range = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
+@checked
 class Network:
     """Which hosts `http`, `llm` and `mcp` nodes may connect to. An engine is given one as a resource:
     `Engine(resources={Network: lambda: Network(allow=["10.0.0.0/8"])})`.

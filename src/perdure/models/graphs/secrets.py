@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
+from perdure.arguments import checked
 from perdure.errors import HostDenied, Misuse, SecretNotFound
 from perdure.models.functions.context import current_step
 
@@ -29,6 +30,7 @@ _TALKATIVE: Final = (
 )
 
 
+@checked
 class Secrets:
     """Where an engine's secrets come from: the environment of its process, unless it has another provider.
 

@@ -10,6 +10,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from perdure.arguments import checked
+from perdure.errors import InvalidDefinition
 from perdure.models.functions.define import Step, Workflow
 from perdure.models.functions.events import Event, options_of
 from perdure.models.graphs.kinds import (
@@ -71,6 +73,7 @@ def reference_of(found: Any) -> str:
     return f"{function.__module__}:{function.__qualname__}"
 
 
+@checked(error=InvalidDefinition)
 def all_of(
     fork: NodeName | None = None,
     *,
@@ -87,6 +90,7 @@ def all_of(
     return JoinSpec(fork=_fork(fork), timeout=seconds(timeout), on_timeout=on_timeout, tolerate=tolerate)
 
 
+@checked(error=InvalidDefinition)
 def any_of(
     fork: NodeName | None = None,
     *,
@@ -101,6 +105,7 @@ def any_of(
     return JoinSpec(need="any", fork=_fork(fork), on_early=on_early, timeout=seconds(timeout), on_timeout=on_timeout)
 
 
+@checked(error=InvalidDefinition)
 def m_of(
     number: int,
     fork: NodeName | None = None,
@@ -117,31 +122,37 @@ def _fork(fork: NodeName | None) -> str | None:
     return None if fork is None else named(fork)
 
 
+@checked(error=InvalidDefinition)
 def append(target: str, source: str | None = None) -> MergeSpec:
     """Add the outputs, by branch index, to the list at `target`; if all are lists, what is in them."""
     return MergeSpec(strategy="append", target=target, source=source)
 
 
+@checked(error=InvalidDefinition)
 def collect(target: str, source: str | None = None) -> MergeSpec:
     """Put a list of the outputs, by branch index, at `target`."""
     return MergeSpec(strategy="collect", target=target, source=source)
 
 
+@checked(error=InvalidDefinition)
 def merge_object(target: str, source: str | None = None) -> MergeSpec:
     """Add the outputs' fields to the object at `target`; of equal ones the later branch's counts."""
     return MergeSpec(strategy="merge_object", target=target, source=source)
 
 
+@checked(error=InvalidDefinition)
 def keyed(target: str, source: str | None = None) -> MergeSpec:
     """Put an object of the outputs at `target`, by branch index: {"0": …}."""
     return MergeSpec(strategy="keyed", target=target, source=source)
 
 
+@checked(error=InvalidDefinition)
 def last_wins(target: str, source: str | None = None) -> MergeSpec:
     """Put the output of the last branch at `target`, {} if there is none."""
     return MergeSpec(strategy="last_wins", target=target, source=source)
 
 
+@checked(error=InvalidDefinition)
 def reduce_with(reducer: Callable[[list[Any]], Any], target: str, source: str | None = None) -> Bound:
     """Put what `reducer` makes of the list of outputs at `target`. It must be pure: a replay calls it again."""
     reference = reference_of(reducer)
@@ -149,27 +160,32 @@ def reduce_with(reducer: Callable[[list[Any]], Any], target: str, source: str | 
     return Bound(spec, "reducer", reference, reducer)
 
 
+@checked(error=InvalidDefinition)
 def assign(values: Mapping[str, Any]) -> Kind:
     """A node that writes values into the context: `assign({"state.count": "state.count + 1"})`."""
     return Set(values=dict(values))
 
 
+@checked(error=InvalidDefinition)
 def terminate(status: Literal["succeeded", "failed"] = "succeeded", message: str | None = None) -> Kind:
     """A node that ends the whole run at once. `message`, of a failure, is an expression."""
     return Terminate(status=status, message=message)
 
 
+@checked(error=InvalidDefinition)
 def timer(duration: Duration | str | None = None, *, until: str | None = None) -> Kind:
     """A node that waits: for so long (seconds, or an expression for them), or until an expression's point in time."""
     return Timer(seconds=duration if isinstance(duration, str) else seconds(duration), until=until)
 
 
+@checked(error=InvalidDefinition)
 def wait(event: type[Event] | str, *, where: Mapping[str, Any] | None = None) -> Kind:
     """A node that waits for an event, sent to the run or broadcast. What `where` asks of its fields are expressions."""
     name = event if isinstance(event, str) else options_of(event).name
     return Wait(event=name, where=dict(where or {}))
 
 
+@checked(error=InvalidDefinition)
 def http(
     url: str,
     *,
@@ -195,6 +211,7 @@ def http(
     )
 
 
+@checked(error=InvalidDefinition)
 def llm(
     model: str | None = None,
     prompt: str | None = None,
@@ -242,6 +259,7 @@ def llm(
     return _with_schema(spec, schema, "llm(schema=…)")
 
 
+@checked(error=InvalidDefinition)
 def mcp(
     tool: str,
     *,
@@ -257,6 +275,7 @@ def mcp(
     return Mcp(tool=tool, url=url, command=list(command), secret=secret, secret_env=dict(secret_env or {}))
 
 
+@checked(error=InvalidDefinition)
 def metric(
     name: str,
     value: str | float = 1,
@@ -270,12 +289,14 @@ def metric(
     return Metric(name=name, value=value, unit=unit, attributes=dict(attributes or {}), stream=stream)
 
 
+@checked(error=InvalidDefinition)
 def action(name: str) -> Kind:
     """A node that does what a record of kind "action" says: its newest version, or the one in "notify@2". The record's
     expressions see what the node's `input` maps, as `input`, and nothing else."""
     return Action(action=name)
 
 
+@checked(error=InvalidDefinition)
 def human(
     queue: str = "human",
     *,
@@ -290,6 +311,7 @@ def human(
     return _with_schema(spec, schema, "human(schema=…)")
 
 
+@checked(error=InvalidDefinition)
 def remote(
     queue: str,
     *,
@@ -303,6 +325,7 @@ def remote(
     return _with_schema(spec, schema, "remote(schema=…)")
 
 
+@checked(error=InvalidDefinition)
 def artifact(
     name: str, value: Any = None, *, template: str | None = None, type: str = "", media_type: str | None = None
 ) -> Kind:
@@ -324,6 +347,7 @@ def _with_schema(spec: Llm | Human | Remote, schema: Any, place: str) -> Bound |
     return msgspec.structs.replace(spec, schema=schema_of(schema, place))
 
 
+@checked(error=InvalidDefinition)
 def child(
     workflow: Workflow[Any, Any] | str | None = None,
     *,

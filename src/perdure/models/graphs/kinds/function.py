@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from perdure.arguments import checked
 from perdure.errors import ExpressionFailed, InvalidArguments, InvalidDefinition, UnstorableValue
 from perdure.kernel.retry import Retry
 from perdure.models.functions.define import Step, StepCall
@@ -42,6 +43,7 @@ class Custom(Kind, frozen=True, kw_only=True):
         return StepWork(self, about, self.executor)
 
 
+@checked(error=InvalidDefinition)
 def add_kind(name: str, executor: Callable[..., Any]) -> type[Kind]:
     """Have definitions know a kind of node of this name, which runs `executor`: a step, or a function. Its parameters
     are what `input` maps. Gives the class, to be handed to `Graph.node`: `graph.node("find", sql(input={…}))`.

@@ -1,0 +1,393 @@
+"""Checks of arguments against their annotations, at run time: not everybody runs a type checker.
+
+`@checked` on a function, or on a class for all its public methods and its constructor, refuses an argument of a wrong
+type before the first line of the body runs. So nothing is half done, and no TypeError, AttributeError or error of a
+driver comes from somewhere inside. The annotations are the only description: a new method is covered by being there.
+
+What annotations do not say (how long a text may be, which span is too short) is for the function itself to check.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import date, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from perdure.errors import InvalidArguments, Misuse
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+Parts = Callable[[Any], "Iterator[tuple[str, Any, Form]]"]
+
+_SHOWN_MAX_CHARS: Final = 80
+_INT64_MAX: Final = 2**63 - 1
+_UNHINTED: Final = (Any, object, inspect.Parameter.empty)
+
+
+def shown(value: object) -> str:
+    """The beginning of a value's repr, for messages. Never raises: a repr may be anybody's code, and a number may have
+    too many digits to be written."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - the message is about something else
+        text = f"<{type(value).__qualname__} object>"
+    return text if len(text) <= _SHOWN_MAX_CHARS else f"{text[:_SHOWN_MAX_CHARS]}…"
+
+
+class Form:
+    """What an annotation allows: a test, words for the message, and (of what has parts) where to look for the wrong
+    one: a function that gives the parts of a value, each with its place and its form."""
+
+    __slots__ = ("allows", "parts", "words")
+
+    def __init__(self, words: str, allows: Callable[[Any], bool], parts: Parts | None = None) -> None:
+        self.words = words
+        self.allows = allows
+        self.parts = parts
+
+    def wrong(self, value: Any, place: str) -> str:
+        """Say what is wrong with a value that is not allowed."""
+        for where, part, form in self.parts(value) if self.parts is not None else ():
+            if not form.allows(part):
+                return form.wrong(part, f"{place}{where}")
+        if isinstance(value, datetime) and "time zone" in self.words:
+            return f"{place}: {shown(value)} has no time zone; use datetime.now(UTC) or another time with a zone"
+        given = shown(value) if value is None else f"{shown(value)} ({type(value).__qualname__})"
+        return f"{place} is {self.words}, not {given}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -_INT64_MAX <= value <= _INT64_MAX
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, datetime) and value.utcoffset() is not None
+
+
+_PLAIN: Final[dict[Any, Form]] = {
+    str: Form("a text", lambda value: isinstance(value, str)),
+    bytes: Form("bytes", lambda value: isinstance(value, bytes)),
+    bool: Form("True or False", lambda value: isinstance(value, bool)),
+    int: Form("a whole number of at most 64 bits", _is_whole),
+    float: Form("a finite number", _is_number),
+    datetime: Form("a datetime with a time zone", _is_time),
+    date: Form("a date", lambda value: isinstance(value, date)),
+    timedelta: Form("a timedelta", lambda value: isinstance(value, timedelta)),
+    types.NoneType: Form("None", lambda value: value is None),
+}
+
+
+def form_of(hint: Any) -> Form | None:
+    """What an annotation allows; None if it allows everything, or says nothing that can be tested."""
+    if hint in _UNHINTED or isinstance(hint, (TypeVar, str, typing.ForwardRef)):
+        return None
+    if hint is None:
+        hint = types.NoneType
+    if isinstance(hint, typing.NewType):
+        return form_of(hint.__supertype__)
+    origin = typing.get_origin(hint)
+    if origin is typing.Annotated:
+        return form_of(typing.get_args(hint)[0])
+    if origin in (typing.Union, types.UnionType):
+        return _union(typing.get_args(hint))
+    if origin is typing.Literal:
+        return _literal(typing.get_args(hint))
+    if origin is not None:
+        return _generic(origin, typing.get_args(hint))
+    if (plain := _PLAIN.get(hint)) is not None:
+        return plain
+    if getattr(hint, "_is_protocol", False):
+        return _protocol(hint)
+    return _instance(hint) if isinstance(hint, type) else None
+
+
+def _union(hints: tuple[Any, ...]) -> Form | None:
+    forms = [form_of(hint) for hint in hints]
+    known = [form for form in forms if form is not None]
+    if len(known) < len(forms):
+        return None
+    tests = [form.allows for form in known]
+    words = [form.words for form in known if form.words != "None"]
+    words += ["None"] * (len(words) < len(known))
+
+    def parts(value: Any) -> Iterator[tuple[str, Any, Form]]:
+        for form in known:
+            if form.parts is not None:
+                yield from form.parts(value)
+
+    return Form(_listed(words), lambda value: any(test(value) for test in tests), parts)
+
+
+def _literal(values: tuple[Any, ...]) -> Form:
+    def allows(value: Any) -> bool:
+        return any(type(value) is type(one) and value == one for one in values) or (
+            isinstance(value, str) and str(value) in values
+        )
+
+    return Form(_listed([repr(one) for one in values]), allows)
+
+
+def _generic(origin: Any, hints: tuple[Any, ...]) -> Form | None:
+    if origin is type:
+        # `type[T]` also stands for what is no class, such as `list[int]` or `int | None`.
+        return Form("a type", lambda value: isinstance(value, type) or typing.get_origin(value) is not None)
+    if origin is collections.abc.Callable:
+        return Form("a function", callable)
+    if not isinstance(origin, type):
+        return None
+    if getattr(origin, "_is_protocol", False) and origin.__module__ not in ("typing", "collections.abc"):
+        return _protocol(origin)
+    if issubclass(origin, collections.abc.Mapping):
+        return _mapping(hints)
+    if issubclass(origin, tuple):
+        return _tuple(hints)
+    if origin in _MANY:
+        return _many(origin, hints)
+    return _instance(origin)
+
+
+_MANY: Final = {
+    collections.abc.Iterable: "a list or another iterable",
+    collections.abc.Collection: "a collection",
+    collections.abc.Sequence: "a list",
+    list: "a list",
+    set: "a set",
+    frozenset: "a set",
+}
+
+
+def _many(origin: Any, hints: tuple[Any, ...]) -> Form:
+    """Several values. A text is no list of its characters here, though Python has it so."""
+    each = form_of(hints[0]) if hints else None
+
+    def is_many(value: Any) -> bool:
+        return isinstance(value, origin) and not isinstance(value, (str, bytes, bytearray))
+
+    if each is None:
+        return Form(_MANY[origin], is_many)
+
+    def allows(value: Any) -> bool:
+        # A generator can be read only once, so what it gives is checked where it is read.
+        return is_many(value) and (not isinstance(value, Collection) or all(map(each.allows, value)))
+
+    def parts(value: Any) -> Iterator[tuple[str, Any, Form]]:
+        if is_many(value) and isinstance(value, Collection):
+            yield from ((f"[{index}]", part, each) for index, part in enumerate(value))
+
+    return Form(f"{_MANY[origin]}, each {each.words}", allows, parts)
+
+
+def _mapping(hints: tuple[Any, ...]) -> Form:
+    key, value = (form_of(hint) for hint in hints) if len(hints) == 2 else (None, None)
+
+    def allows(found: Any) -> bool:
+        if not isinstance(found, Mapping):
+            return False
+        return (key is None or all(map(key.allows, found))) and (
+            value is None or all(map(value.allows, found.values()))
+        )
+
+    def parts(found: Any) -> Iterator[tuple[str, Any, Form]]:
+        if isinstance(found, Mapping):
+            if key is not None:
+                yield from ((f": key {shown(one)}", one, key) for one in found)
+            if value is not None:
+                yield from ((f"[{shown(one)}]", part, value) for one, part in found.items())
+
+    return Form("a mapping", allows, parts)
+
+
+def _tuple(hints: tuple[Any, ...]) -> Form:
+    if len(hints) == 2 and hints[1] is Ellipsis:
+        found = _many(collections.abc.Sequence, hints[:1])
+        return Form("a tuple", lambda value: isinstance(value, tuple) and found.allows(value), found.parts)
+    return Form("a tuple", lambda value: isinstance(value, tuple))
+
+
+def _protocol(hint: Any) -> Form:
+    """Whatever has the protocol's methods and attributes; what is only annotated there may be set later."""
+    names = {
+        name
+        for base in hint.__mro__
+        if getattr(base, "_is_protocol", False)
+        for name, found in vars(base).items()
+        if not name.startswith("_") and callable(found)
+    }
+    if "__call__" in vars(hint):
+        return Form(f"a function ({hint.__name__})", callable)
+
+    def allows(value: Any) -> bool:
+        return not isinstance(value, type) and all(hasattr(value, name) for name in names)
+
+    return Form(f"a {hint.__name__}", allows)
+
+
+def _instance(hint: type[Any]) -> Form:
+    return Form(_article(hint.__name__), lambda value: isinstance(value, hint))
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}"
+
+
+def _listed(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+class Checker:
+    """The checks of one function. They are made when it is first called: by then all that annotations name exists."""
+
+    def __init__(self, function: Callable[..., Any], error: type[Misuse], own: Collection[str]) -> None:
+        self._function = function
+        self._error = error
+        self._own = own
+        self._positional: tuple[tuple[str, Form | None], ...] | None = None
+        self._by_name: dict[str, Form] = {}
+        self._rest: tuple[str, Form] | None = None  # of `*args`
+        self._named_rest: Form | None = None  # of `**options`
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise the error for the first argument that is of a wrong type."""
+        positional = self._positional
+        if positional is None:
+            positional = self._read()
+        for (name, form), value in zip(positional, args, strict=False):
+            if form is not None and not form.allows(value):
+                raise self._refusal(name, form, value)
+        if self._rest is not None:
+            name, form = self._rest
+            for value in args[len(positional) :]:
+                if not form.allows(value):
+                    raise self._refusal(name, form, value)
+        for name, value in kwargs.items():
+            given = self._by_name.get(name, self._named_rest)
+            if given is not None and not given.allows(value):
+                raise self._refusal(name, given, value)
+
+    def _refusal(self, name: str, form: Form, value: object) -> Misuse:
+        outer, _, called = self._function.__qualname__.rpartition(".")
+        if called == "__init__":
+            called = outer.rpartition(".")[2]
+        return self._error(f"{called}(): {form.wrong(value, name)}")
+
+    def _read(self) -> tuple[tuple[str, Form | None], ...]:
+        positional: list[tuple[str, Form | None]] = []
+        for parameter in inspect.signature(self._function).parameters.values():
+            form = None
+            if parameter.name not in self._own:
+                form = form_of(_hint(self._function, parameter.annotation))
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                self._rest = None if form is None else (parameter.name, form)
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                self._named_rest = form
+            else:
+                if parameter.kind is not parameter.KEYWORD_ONLY:
+                    positional.append((parameter.name, form))
+                if form is not None and parameter.kind is not parameter.POSITIONAL_ONLY:
+                    self._by_name[parameter.name] = form
+        self._positional = tuple(positional)
+        return self._positional
+
+
+def _hint(function: Callable[..., Any], annotation: Any) -> Any:
+    """What an annotation means. One that names what exists for type checkers only says nothing."""
+    if not isinstance(annotation, str):
+        return annotation
+    module = sys.modules.get(function.__module__)
+    try:
+        return eval(annotation, vars(module) if module is not None else {})  # noqa: S307 - our own source
+    except (NameError, TypeError, AttributeError):
+        return Any
+
+
+def _checked_function(function: F, error: type[Misuse], own: Collection[str]) -> F:
+    check = Checker(function, error, own)
+    wrapper: Any
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def checked_call(*args: Any, **kwargs: Any) -> Any:
+            check(args, kwargs)
+            return await function(*args, **kwargs)
+
+        wrapper = checked_call
+    else:
+
+        @functools.wraps(function)
+        def checked_plain_call(*args: Any, **kwargs: Any) -> Any:
+            check(args, kwargs)
+            return function(*args, **kwargs)
+
+        wrapper = checked_plain_call
+    wrapper.__perdure_checked__ = True
+    return typing.cast(F, wrapper)
+
+
+@typing.overload
+def checked(what: T, /) -> T: ...
+@typing.overload
+def checked(
+    *, error: type[Misuse] = InvalidArguments, constructor: bool = True, own: Collection[str] = ()
+) -> Callable[[T], T]: ...
+def checked(
+    what: Any = None,
+    /,
+    *,
+    error: type[Misuse] = InvalidArguments,
+    constructor: bool = True,
+    own: Collection[str] = (),
+) -> Any:
+    """Have the arguments of a function checked; of a class, those of its public methods, and those of its `constructor`
+    unless only Perdure itself makes such objects. Parameters of `own` are left to the function, which can say better
+    what to do instead."""
+    if what is None:
+        return functools.partial(_checked, error=error, constructor=constructor, own=own)
+    return _checked(what, error=error, constructor=constructor, own=own)
+
+
+def _checked(what: Any, *, error: type[Misuse], constructor: bool, own: Collection[str]) -> Any:
+    if not isinstance(what, type):
+        return _checked_function(what, error, own)
+    names = {"__init__", "__call__"} if constructor else {"__call__"}
+    for name, found in list(vars(what).items()):
+        if name.startswith("_") and name not in names:
+            continue
+        if isinstance(found, (classmethod, staticmethod)):
+            setattr(what, name, type(found)(_checked_function(found.__func__, error, own)))
+        elif inspect.isfunction(found):
+            setattr(what, name, _checked_function(found, error, own))
+    return what
+
+
+def is_checked(function: object) -> bool:
+    """Whether a function's arguments are checked."""
+    return getattr(function, "__perdure_checked__", False) is True
+
+
+def is_check(frame: types.FrameType) -> bool:
+    """Whether a frame is that of a check, and not of the function that is called through it."""
+    return frame.f_globals.get("__name__") == __name__
+
+
+def calling_frame(depth: int) -> types.FrameType:
+    """The frame that many calls above the caller's own, as `sys._getframe(depth)` there; calls of checks do not
+    count."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while depth and frame.f_back is not None:
+        frame = frame.f_back
+        depth -= not is_check(frame)
+    return frame
+
+
+__all__ = ["calling_frame", "checked", "form_of", "is_check", "is_checked", "shown"]
