@@ -9,6 +9,7 @@ What annotations do not say (how long a text may be, which span is too short) is
 
 from __future__ import annotations
 
+import builtins
 import collections.abc
 import functools
 import inspect
@@ -39,6 +40,14 @@ def shown(value: object) -> str:
     except Exception:  # noqa: BLE001 - the message is about something else
         text = f"<{type(value).__qualname__} object>"
     return text if len(text) <= _SHOWN_MAX_CHARS else f"{text[:_SHOWN_MAX_CHARS]}…"
+
+
+def check_storable(text: str, place: str, chars_max: int = 500) -> None:
+    """Raise InvalidArguments for a text that no store could hold as a key."""
+    if not 0 < len(text) <= chars_max:
+        raise InvalidArguments(f"{place} is a text of 1 to {chars_max} characters, not {shown(text)}")
+    if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+        raise InvalidArguments(f"{place} cannot contain NUL or lone surrogates: {shown(text)}")
 
 
 class Form:
@@ -109,7 +118,9 @@ def form_of(hint: Any) -> Form | None:
         return plain
     if getattr(hint, "_is_protocol", False):
         return _protocol(hint)
-    return _instance(hint) if isinstance(hint, type) else None
+    if not isinstance(hint, type):
+        return None
+    return _late(hint.perdure_name) if hasattr(hint, "perdure_name") else _instance(hint)
 
 
 def _union(hints: tuple[Any, ...]) -> Form | None:
@@ -245,6 +256,19 @@ def _listed(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
+def _showable(form: Form) -> Form:
+    """Refuses only what the function could not even show in a message of its own."""
+    return Form(form.words, lambda value: form.allows(value) or _can_be_shown(value))
+
+
+def _can_be_shown(value: object) -> bool:
+    try:
+        repr(value)
+    except Exception:  # noqa: BLE001 - it is anybody's code
+        return False
+    return True
+
+
 class Checker:
     """The checks of one function. They are made when it is first called: by then all that annotations name exists."""
 
@@ -284,9 +308,9 @@ class Checker:
     def _read(self) -> tuple[tuple[str, Form | None], ...]:
         positional: list[tuple[str, Form | None]] = []
         for parameter in inspect.signature(self._function).parameters.values():
-            form = None
-            if parameter.name not in self._own:
-                form = form_of(_hint(self._function, parameter.annotation))
+            form = form_of(hint_of(self._function, parameter.annotation))
+            if form is not None and parameter.name in self._own:
+                form = _showable(form)
             if parameter.kind is parameter.VAR_POSITIONAL:
                 self._rest = None if form is None else (parameter.name, form)
             elif parameter.kind is parameter.VAR_KEYWORD:
@@ -300,15 +324,28 @@ class Checker:
         return self._positional
 
 
-def _hint(function: Callable[..., Any], annotation: Any) -> Any:
-    """What an annotation means. One that names what exists for type checkers only says nothing."""
-    if not isinstance(annotation, str):
-        return annotation
-    module = sys.modules.get(function.__module__)
-    try:
-        return eval(annotation, vars(module) if module is not None else {})  # noqa: S307 - our own source
-    except (NameError, TypeError, AttributeError):
-        return Any
+class _Names(dict[str, Any]):
+    """The names that an annotation may use. One that is imported for type checkers only, to avoid a cycle, stands for
+    the class of Perdure's that has this name."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(vars(builtins) | function.__globals__)
+
+    def __missing__(self, name: str) -> Any:
+        members = {"perdure_name": name, "__class_getitem__": classmethod(lambda late, _: late)}
+        return type(name, (), members)
+
+
+def hint_of(function: Callable[..., Any], annotation: Any) -> Any:
+    """What an annotation of a function means."""
+    return eval(annotation, {}, _Names(function)) if isinstance(annotation, str) else annotation  # noqa: S307 - our own
+
+
+def _late(name: str) -> Form:
+    def allows(value: Any) -> bool:
+        return any(one.__name__ == name and one.__module__.startswith("perdure.") for one in type(value).__mro__)
+
+    return Form(_article(name), allows)
 
 
 def _checked_function(function: F, error: type[Misuse], own: Collection[str]) -> F:
@@ -330,7 +367,7 @@ def _checked_function(function: F, error: type[Misuse], own: Collection[str]) ->
             return function(*args, **kwargs)
 
         wrapper = checked_plain_call
-    wrapper.__perdure_checked__ = True
+    wrapper.__perdure_checked__ = frozenset(own)
     return typing.cast(F, wrapper)
 
 
@@ -370,9 +407,9 @@ def _checked(what: Any, *, error: type[Misuse], constructor: bool, own: Collecti
     return what
 
 
-def is_checked(function: object) -> bool:
-    """Whether a function's arguments are checked."""
-    return getattr(function, "__perdure_checked__", False) is True
+def own_checks(function: object) -> frozenset[str] | None:
+    """The parameters that a checked function checks itself; None if its arguments are not checked."""
+    return getattr(function, "__perdure_checked__", None)
 
 
 def is_check(frame: types.FrameType) -> bool:
@@ -390,4 +427,4 @@ def calling_frame(depth: int) -> types.FrameType:
     return frame
 
 
-__all__ = ["calling_frame", "checked", "form_of", "is_check", "is_checked", "shown"]
+__all__ = ["calling_frame", "check_storable", "checked", "form_of", "hint_of", "is_check", "own_checks", "shown"]

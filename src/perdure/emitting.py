@@ -498,7 +498,7 @@ class Emitting:
         it from the next engine with operations that is opened or finds it dead, or when this is called again.
         """
         self._check_open()
-        pair = (topic if isinstance(topic, str) else topic.name, checked_text(name, "a handler's name"))
+        pair = (_topic_name(topic), checked_text(name, "a handler's name"))
         await self._book.register([pair], self._clock.now())
         await self._invite()
 
@@ -513,7 +513,7 @@ class Emitting:
         """
         self._check_open()
         name = checked_text(name, "a handler's name")
-        topic_name = topic if isinstance(topic, str) else topic.name
+        topic_name = _topic_name(topic)
         done = await self._patient_store.unregister(topic_name, name, at=self._clock.now())
         await self._book.load(again=True)
         if release:
@@ -674,6 +674,10 @@ def _is_same(topic: Topic[Any], stored: str, payload: str) -> bool:
         return canonical(topic.read(stored)) == canonical(topic.read(payload))
     except UnstorableValue:
         return False
+
+
+def _topic_name(topic: Topic[Any] | str) -> str:
+    return checked_text(topic, "a topic's name") if isinstance(topic, str) else topic.name
 
 
 __all__ = ["Emitting", "RootHandle"]

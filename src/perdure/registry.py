@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
+from perdure.arguments import shown
 from perdure.errors import DuplicateWorkflow, Misuse, UnknownWorkflow
 from perdure.kernel.cooperation import read_version
 from perdure.models.cooperation.define import Operation, decorated_operations
@@ -38,6 +39,8 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
     """
 
     def __init__(self, workflows: Iterable[Workflow[Any, Any] | Operation[Any]] | None) -> None:
+        if workflows is not None and not isinstance(workflows, Iterable):
+            raise Misuse(f"workflows is a list of what @workflow made, graphs and operations, not {shown(workflows)}")
         self._given = None if workflows is None else list(workflows)
         self._known: dict[tuple[str, str], Workflow[Any, Any]] = {}
         self.operations = Operations()
@@ -60,7 +63,7 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
 
     def add(self, workflow: Workflow[Any, Any]) -> None:
         if not isinstance(workflow, Workflow):
-            raise Misuse(f"workflows=[…] takes what @workflow made, graphs and operations, not {workflow!r}")
+            raise Misuse(f"workflows=[…] takes what @workflow made, graphs and operations, not {shown(workflow)}")
         key = (workflow.name, workflow.version)
         known = self._known.get(key)
         if known is not None and known is not workflow:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
+from perdure.arguments import checked
 from perdure.errors import InvalidDefinition, MaxRetriesExceeded, Misuse, NonRetryable
 
 # What no second attempt can cure: the program is being stopped, or the machine is out of memory, or the code says so.
@@ -26,6 +27,7 @@ BACKOFFS: tuple[Backoff, ...] = ("none", "linear", "exponential")
 _MAXIMUM = timedelta(seconds=300)
 
 
+@checked(error=InvalidDefinition, own=("attempts", "initial", "maximum", "backoff", "retry_on", "give_up_on"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """How often and when a failed step is tried again.

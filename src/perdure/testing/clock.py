@@ -48,6 +48,9 @@ class VirtualTimer:
             callback()
 
 
+_JUMP_MAX_S = 250_000_000_000  # almost as long as a datetime can tell
+
+
 @checked
 class VirtualClock:
     """The engine's clock in tests. It starts at the first second of 2030 unless told otherwise.
@@ -175,6 +178,8 @@ class VirtualClock:
 
 def _microseconds(duration: timedelta | float) -> int:
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if abs(seconds) > _JUMP_MAX_S:
+        raise Misuse(f"time does not jump by more than {_JUMP_MAX_S} s, not by {seconds} s")
     return round(seconds * 1_000_000)
 
 

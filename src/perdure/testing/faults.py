@@ -65,6 +65,8 @@ class Fault:
     @classmethod
     def random(cls, seed: int | None = None, *, points: Sequence[Point] = CRASH_POINTS, commits_max: int = 20) -> Fault:
         """A fault drawn by lot. The seed is logged; the same seed gives the same fault."""
+        if not points or commits_max < 1:
+            raise Misuse(f"a fault is drawn from points, at one of the first commits: not {points!r}, {commits_max}")
         seed = random.randrange(2**32) if seed is None else seed
         lot = random.Random(seed)
         fault = cls(lot.choice(points), lot.randint(1, commits_max))

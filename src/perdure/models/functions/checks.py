@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from perdure.arguments import shown
 from perdure.errors import InvalidArguments, Misuse
 from perdure.models.functions.context import from_datetime
 from perdure.models.functions.values import UNSTORABLE_TEXT
@@ -19,9 +20,9 @@ _INT64_MAX: Final = 2**63 - 1
 def checked_text(text: object, what: str, chars_max: int = _TEXT_MAX_CHARS) -> str:
     """Text that every store can hold as a key. Raises InvalidArguments."""
     if not isinstance(text, str) or not 0 < len(text) <= chars_max:
-        raise InvalidArguments(f"{what} is a text of 1 to {chars_max} characters, not {text!r:.80}")
+        raise InvalidArguments(f"{what} is a text of 1 to {chars_max} characters, not {shown(text)}")
     if UNSTORABLE_TEXT.search(text) is not None:
-        raise InvalidArguments(f"{what} cannot contain NUL or lone surrogates: {text!r:.80}")
+        raise InvalidArguments(f"{what} cannot contain NUL or lone surrogates: {shown(text)}")
     return text
 
 
@@ -37,7 +38,7 @@ def checked_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
     if tags is None:
         return {}
     if not isinstance(tags, Mapping):
-        raise InvalidArguments(f"tags are a mapping, as in tags={{'tenant': 'acme'}}, not {tags!r:.80}")
+        raise InvalidArguments(f"tags are a mapping, as in tags={{'tenant': 'acme'}}, not {shown(tags)}")
     return {checked_text(key, "a tag's key"): checked_text(value, f"tag {key!r}") for key, value in tags.items()}
 
 
@@ -49,14 +50,14 @@ def checked_option(text: object, what: str) -> str | None:
 def checked_limit(limit: object, limit_max: int = 1_000, what: str = "limit") -> int:
     """How many to give. Raises InvalidArguments."""
     if type(limit) is not int or not 1 <= limit <= limit_max:
-        raise InvalidArguments(f"{what} is between 1 and {limit_max}, not {limit!r:.80}")
+        raise InvalidArguments(f"{what} is between 1 and {limit_max}, not {shown(limit)}")
     return limit
 
 
 def checked_number(number: object, what: str) -> int:
     """A number of at most 64 bits. Raises InvalidArguments."""
     if type(number) is not int or not -_INT64_MAX <= number <= _INT64_MAX:
-        raise InvalidArguments(f"{what} is a whole number of at most 64 bits, not {number!r:.80}")
+        raise InvalidArguments(f"{what} is a whole number of at most 64 bits, not {shown(number)}")
     return number
 
 
@@ -68,14 +69,14 @@ def checked_version(version: object) -> int | None:
 def checked_flag(flag: object, what: str) -> bool:
     """Raises InvalidArguments."""
     if not isinstance(flag, bool):
-        raise InvalidArguments(f"{what} is True or False, not {flag!r:.80}")
+        raise InvalidArguments(f"{what} is True or False, not {shown(flag)}")
     return flag
 
 
 def checked_texts(texts: object, what: str, one: str = "") -> list[str]:
     """Several ids or names, each of which is called `one`. Raises InvalidArguments."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
-        raise InvalidArguments(f"{what} is a list of texts, not {texts!r:.80}")
+        raise InvalidArguments(f"{what} is a list of texts, not {shown(texts)}")
     return [checked_text(text, one or f"each of {what}") for text in texts]
 
 
@@ -84,7 +85,7 @@ def checked_time(time: object, what: str) -> int | None:
     if time is None:
         return None
     if not isinstance(time, datetime):
-        raise InvalidArguments(f"{what} is a datetime with a time zone, not {time!r:.80}")
+        raise InvalidArguments(f"{what} is a datetime with a time zone, not {shown(time)}")
     try:
         return from_datetime(time)
     except Misuse as wrong:
@@ -94,12 +95,12 @@ def checked_time(time: object, what: str) -> int | None:
 def checked_times(times: object, what: str) -> list[int]:
     """Raises InvalidArguments, Misuse."""
     if isinstance(times, str) or not isinstance(times, Sequence):
-        raise InvalidArguments(f"{what} is a list of times, not {times!r:.80}")
+        raise InvalidArguments(f"{what} is a list of times, not {shown(times)}")
     return [checked_time(time, f"each of {what}") or 0 for time in times]
 
 
 def checked_span(span: object, what: str) -> timedelta:
     """Raises InvalidArguments."""
     if not isinstance(span, timedelta):
-        raise InvalidArguments(f"{what} is a timedelta, not {span!r:.80}")
+        raise InvalidArguments(f"{what} is a timedelta, not {shown(span)}")
     return span

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.json import decode as from_json
 
-from perdure.arguments import checked
+from perdure.arguments import checked, shown
 from perdure.errors import Misuse, NotInStep, NotInWorkflow
 from perdure.models.functions.failures import mark
 from perdure.models.functions.loop import WorkflowLoop, running_loop
@@ -104,9 +104,9 @@ def seconds_of(duration: timedelta | float, verb: str) -> float:
     """A duration in seconds. Raises Misuse if it is none, or is longer than any run lives."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
     if not _is_number(seconds):
-        raise Misuse(f"{verb}({duration!r}): a duration is a timedelta or a number of seconds")
+        raise Misuse(f"{verb}({shown(duration)}): a duration is a timedelta or a number of seconds")
     if not seconds < _SLEEP_MAX_S:
-        raise Misuse(f"{verb}({duration!r}) is longer than any run lives; at most {_SLEEP_MAX_S:,} seconds")
+        raise Misuse(f"{verb}({shown(duration)}) is longer than any run lives; at most {_SLEEP_MAX_S:,} seconds")
     return max(seconds, -_SLEEP_MAX_S)
 
 

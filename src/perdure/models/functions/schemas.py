@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.arguments import shown
 from perdure.errors import InvalidArguments
 
 Found = tuple[str, str]  # where, and what is wrong there
@@ -48,11 +49,16 @@ def schema_of(wanted: Any) -> dict[str, Any]:
     else:
         try:
             schema = msgspec.json.schema(wanted)
-        except (TypeError, RuntimeError) as error:
-            raise InvalidArguments(f"{wanted!r:.80} has no JSON Schema: {error}") from error
+        except (TypeError, RuntimeError, ValueError) as error:
+            raise InvalidArguments(f"{shown(wanted)} has no JSON Schema: {_told(error)}") from error
     for where, what in _unknown(schema, schema, "$"):
         raise InvalidArguments(f"the schema cannot be used: at {where} {what}")
     return schema
+
+
+def _told(error: Exception) -> str:
+    """What msgspec says, unless it could not even show the type."""
+    return str(error) if isinstance(error, TypeError) else "it is no type"
 
 
 def misfit(value: Any, schema: Mapping[str, Any]) -> Found | None:
@@ -71,6 +77,9 @@ def _unknown(schema: Any, root: Mapping[str, Any], at: str) -> Iterator[Found]:
         yield at, f"a schema is an object, not {schema!r:.40}"
         return
     for word, given in schema.items():
+        if not isinstance(word, str):
+            yield at, f"a word of a schema is a text, not {shown(word)}"
+            return
         where = f"{at}.{word}"
         if word in ("anyOf", "oneOf", "allOf", "prefixItems") and isinstance(given, list) and given:
             for index, one in enumerate(given):

@@ -23,7 +23,7 @@ from msgspec import Raw, Struct, field
 from msgspec.json import decode as from_json
 from msgspec.structs import replace
 
-from perdure.arguments import checked
+from perdure.arguments import checked, shown
 from perdure.errors import InvalidArguments, Misuse
 from perdure.kernel.ops import Advance, Deposit, Op
 from perdure.kernel.stock import Artifact, Chunk, Stock
@@ -32,7 +32,7 @@ from perdure.models.functions.commands import Post
 from perdure.models.functions.context import in_step, require_loop
 from perdure.models.functions.loop import running_loop
 from perdure.models.functions.publishing import say
-from perdure.models.functions.values import to_text
+from perdure.models.functions.values import UNSTORABLE_TEXT, to_text
 from perdure.ports import Clock, Codec, Ids, PlainCodec
 
 if TYPE_CHECKING:
@@ -276,6 +276,8 @@ class Staging:
         """Stage a file: on the engine's loop something to await, in a thread it is done when this returns."""
         _check(name, type, media_type)
         _check_not_transactional(pulse)
+        if UNSTORABLE_TEXT.search(str(path)) is not None:
+            raise InvalidArguments(f"stage_file(): no file has the path {shown(path)}")
         media_type = media_type or mimetypes.guess_type(str(path))[0] or "application/octet-stream"
         draft = Draft(name=name, type=type, form="bytes", media_type=media_type, size=0, digest="")
         sending = self._send_file(pulse, draft, Path(path))

@@ -285,8 +285,9 @@ def timer(
     duration: timedelta | float = 0, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
 ) -> TimerChoice:
     """A timer for `first`, from when the wait begins. Numbers are seconds."""
-    more = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-    return TimerChoice(after=max(0, round((seconds_of(duration, "timer") + more.total_seconds()) * 1_000_000)))
+    more = days * 86_400.0 + hours * 3_600.0 + minutes * 60.0 + seconds
+    in_all = seconds_of(seconds_of(duration, "timer") + more, "timer")
+    return TimerChoice(after=max(0, round(in_all * 1_000_000)))
 
 
 @checked

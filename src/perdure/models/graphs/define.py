@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 import msgspec
 
-from perdure.arguments import calling_frame, checked
+from perdure.arguments import calling_frame, checked, shown
 from perdure.errors import InvalidDefinition, NotInWorkflow
 from perdure.kernel.records import Entry, Run
 from perdure.kernel.retry import Retry
@@ -264,7 +264,11 @@ class Graph(Workflow[..., O], Generic[I, O]):
     @classmethod
     def load(cls, path: str | Path, *, objects: Mapping[str, Any] | Iterable[Any] | None = None) -> Graph[Any, Any]:
         """A graph from a file with YAML or JSON, as `parse` has it. Raises InvalidDefinition, OSError."""
-        return cls._parsed(Path(path).read_text(encoding="utf-8"), str(path), objects)
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except ValueError as error:  # Neither a path with NUL nor a file that is not UTF-8 can be read.
+            raise InvalidDefinition(f"load(): {shown(path)} cannot be read as a text: {error}") from None
+        return cls._parsed(text, str(path), objects)
 
     @classmethod
     def _parsed(cls, text: str, place: str, objects: Mapping[str, Any] | Iterable[Any] | None) -> Graph[Any, Any]:

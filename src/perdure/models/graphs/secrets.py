@@ -52,14 +52,22 @@ class Secrets:
     async def get(self, name: str) -> str | None:
         """The secret of this name, None if there is none. Asked for in every attempt of a step that needs it, so that a
         new one counts at once. What it raises, other than Misuse and NonRetryable, fails only that attempt."""
-        return os.environ.get(name if name in self._names else f"{_PREFIX}{name}")
+        return _variable(name if name in self._names else f"{_PREFIX}{name}")
 
     async def hosts(self, name: str) -> Sequence[str] | None:
         """The hosts that a secret may be sent to; None: all that nodes may connect to."""
         if name in self._hosts:
             return self._hosts[name]
-        listed = os.environ.get(f"{_PREFIX}{name}_HOSTS")
+        listed = _variable(f"{_PREFIX}{name}_HOSTS")
         return None if listed is None else [host.strip().lower() for host in listed.split(",")]
+
+
+def _variable(name: str) -> str | None:
+    """A variable of the environment. None is named with what the system cannot write: half a character."""
+    try:
+        return os.environ.get(name)
+    except UnicodeEncodeError:
+        return None
 
 
 _ENVIRONMENT: Final = Secrets()

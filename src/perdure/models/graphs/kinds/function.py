@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from perdure.arguments import checked
+from perdure.arguments import checked, shown
 from perdure.errors import ExpressionFailed, InvalidArguments, InvalidDefinition, UnstorableValue
 from perdure.kernel.retry import Retry
 from perdure.models.functions.define import Step, StepCall
@@ -65,7 +65,7 @@ def as_step(found: Any, place: str, depth: int = 1) -> Step[Any, Any]:
     if isinstance(found, Step):
         return found
     if not inspect.isfunction(found) or inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
-        raise InvalidDefinition(f"{place}: a node runs a step, a function, a workflow or a kind, not {found!r:.80}")
+        raise InvalidDefinition(f"{place}: a node runs a step, a function, a workflow or a kind, not {shown(found)}")
     name = found.__qualname__
     return Step(
         found,
