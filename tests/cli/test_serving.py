@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
+import ssl
 
 import httpx
 import pytest
+import trustme
 
 from tests.cli.shell import Shell
 
@@ -108,3 +110,28 @@ def test_what_is_no_token_is_refused(shell: Shell) -> None:
     assert "scope is read, operate, admin" in shell("tokens", "create", "x", "--scope", "all", code=2).err
     assert shell("tokens", "revoke", "nobody", code=3).out == ""
     assert shell("tokens", "list").out == ""
+
+
+def test_it_speaks_tls_if_it_is_given_a_certificate(shell: Shell) -> None:
+    authority = trustme.CA()
+    made = authority.issue_cert("127.0.0.1")
+    certificate, key, clients = (shell.folder / name for name in ("cert.pem", "key.pem", "ca.pem"))
+    certificate.write_bytes(made.cert_chain_pems[0].bytes())
+    key.write_bytes(made.private_key_pem.bytes())
+    clients.write_bytes(authority.cert_pem.bytes())
+    options = ("serve", "--port", 0, "--json", "--tls-certificate", certificate)
+    assert "--tls-key is missing" in shell(*options, code=2).err
+    key.chmod(0o644)
+    assert f"chmod 600 {key}" in shell(*options, "--tls-key", key, code=2).err
+    key.chmod(0o600)
+    with shell.begin(*options, "--tls-key", key, "--tls-client-ca", clients) as serve:
+        serve.until("serving")
+        url = re.findall(r'"url":"(https://[^"]+)"', serve.written)[0]
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{url}/health/live", verify=context, timeout=30)
+        authority.issue_cert("ops@example.org").configure_cert(context)
+        assert httpx.get(f"{url}/health/live", verify=context, timeout=30).status_code == 200
+        serve.signal(signal.SIGTERM)
+        assert serve.ended().code == 0

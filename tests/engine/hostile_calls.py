@@ -45,7 +45,7 @@ HOSTILE: list[Any] = [
 
 SOME: list[Any] = [
     None, True, -1, 5, 2**63, 10**5000, float("nan"), 1e308, "", "\ud800", "nul\0", "x" * 10**6, b"bytes", [5],
-    {5: "v"}, {"k": "nul\0"}, datetime(2026, 1, 1), datetime.min.replace(tzinfo=UTC),  # noqa: DTZ001, DTZ901
+    {5: "v"}, {"k": "nul\0"}, datetime(2026, 1, 1), datetime.min.replace(tzinfo=UTC),  # noqa: DTZ001
     timedelta(-1), timedelta.max, object(), Rude(),
 ]  # fmt: skip
 

@@ -26,6 +26,24 @@ Graphs = Annotated[
 ]
 
 
+Certificate = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-certificate",
+        metavar="FILE",
+        help="Speak TLS, with this certificate and its issuers' (PEM).",
+        show_default=False,
+    ),
+]
+Key = Annotated[
+    str | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key (PEM), for its owner only.")
+]
+ClientCa = Annotated[
+    str | None,
+    typer.Option("--tls-client-ca", metavar="FILE", help="Let only clients in with a certificate of these (PEM)."),
+]
+
+
 def add_to(app: typer.Typer) -> None:
     @verb(app, "serve")
     async def serve(
@@ -40,11 +58,15 @@ def add_to(app: typer.Typer) -> None:
             bool,
             typer.Option("--no-auth", help="While there are no tokens, let everybody on this machine in."),
         ] = False,
+        tls_certificate: Certificate = None,
+        tls_key: Key = None,
+        tls_client_ca: ClientCa = None,
         log_level: LogLevel = "info",
     ) -> None:
         """Serve the HTTP API of a store, and the dashboard, until Ctrl-C or SIGTERM. It runs no workflows: that is what
         workers do. Graphs of MODULE are drawn on the pages of their runs."""
         http = http_extra()
+        tls = _tls(http, tls_certificate, tls_key, tls_client_ca)
         set_up_logging(log_level)
         async with desk.client() as client:
             signals = StopSignals(lambda: desk.aside("stopped at once"))
@@ -52,7 +74,7 @@ def add_to(app: typer.Typer) -> None:
                 pages = _pages(desk, modules or ()) if has_dashboard else None
                 needs_none = no_auth or await http.has_tokens(client)
                 token = None if needs_none else http.new_startup_token()
-                options = {"pages": pages, "startup_token": token}
+                options = {"pages": pages, "startup_token": token, "tls": tls}
                 async with http.serving(client, host=host, port=port, **options) as url:
                     _tell(desk, url, token, has_dashboard=has_dashboard)
                     await signals.wait(client)
@@ -65,6 +87,16 @@ def add_to(app: typer.Typer) -> None:
                 ) from error
         if desk.as_json:
             desk.json_line({"event": "stopped"})
+
+
+def _tls(http: ModuleType, certificate: str | None, key: str | None, client_ca: str | None) -> Any:
+    """What `serving` takes. Raises Refusal if half of it is missing."""
+    if certificate is None and key is None and client_ca is None:
+        return None
+    if certificate is None or key is None:
+        missing = "--tls-certificate" if certificate is None else "--tls-key"
+        raise Refusal(f"TLS needs a certificate and its key, and {missing} is missing", f"add {missing} FILE")
+    return http.Tls(certificate=certificate, key=key, client_ca=client_ca)
 
 
 def _tell(desk: Desk, url: str, token: str | None, *, has_dashboard: bool) -> None:

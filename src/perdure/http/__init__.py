@@ -9,12 +9,14 @@ from perdure.http.access import new_startup_token
 from perdure.http.app import App, create_app
 from perdure.http.connections import ConnectionLimits
 from perdure.http.server import serve, serving
+from perdure.http.tls import Tls
 from perdure.http.tokens import Scope, TokenView, has_tokens, make_token, revoke_token, tokens
 
 __all__ = [
     "App",
     "ConnectionLimits",
     "Scope",
+    "Tls",
     "TokenView",
     "create_app",
     "has_tokens",

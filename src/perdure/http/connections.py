@@ -75,6 +75,11 @@ class Connections:
         elif connection not in self._waiting:
             self._waiting[connection] = None
 
+    def end(self) -> None:
+        """Close those that have not sent a request: nobody will answer them."""
+        for connection in list(self._waiting):
+            connection.transport.abort()
+
     def refuse(self, connection: Any, why: str, answer: bytes = b"") -> None:
         self._waiting.pop(connection, None)
         if answer:

@@ -16,6 +16,7 @@ from perdure.errors import Misuse
 from perdure.http.access import is_loopback
 from perdure.http.app import App, create_app
 from perdure.http.connections import ConnectionLimits, Connections, protocol, quieter_logs
+from perdure.http.tls import Tls, secured, server_context
 from perdure.http.tokens import has_tokens, has_valid_tokens
 from perdure.ports import Store
 
@@ -64,11 +65,13 @@ async def serving(
     host: str = "127.0.0.1",
     port: int = 8080,
     limits: ConnectionLimits | None = None,
+    tls: Tls | None = None,
     **options: Any,
 ) -> AsyncGenerator[str]:
-    """Serve the API while the block runs; its URL. Port 0 is any that is free. `limits` bound the connections. Other
-    options are those of `create_app`.
-    Raises Misuse (see `check_bind`), and OSError if the port is taken."""
+    """Serve the API while the block runs; its URL. Port 0 is any that is free. `limits` bound the connections. With
+    `tls` only those who speak it are answered. Other options are those of `create_app`.
+    Raises Misuse (see `check_bind` and `Tls`), and OSError if the port is taken."""
+    context = None if tls is None else server_context(tls)
     async with contextlib.AsyncExitStack() as stack:
         client = client_or_store if isinstance(client_or_store, Client) else Client(client_or_store)
         if client is not client_or_store:
@@ -76,10 +79,11 @@ async def serving(
         manner = await check_bind(client, host, options.get("startup_token"))
         app = create_app(client, **options)
         connections = Connections(limits or ConnectionLimits())
+        spoken = protocol(connections)
         stack.enter_context(quieter_logs())
         config = uvicorn.Config(
             app,
-            http=protocol(connections),
+            http=spoken if context is None else secured(spoken, connections, context),
             backlog=connections.limits.backlog_max,
             timeout_keep_alive=connections.limits.idle_s,  # type: ignore[arg-type]  # any number will do
             lifespan="on",
@@ -94,7 +98,8 @@ async def serving(
         listening = _listening(host, port)
         stack.callback(listening.close)
         ready = asyncio.get_running_loop().create_task(server.run_on(listening))
-        url = f"http://{_shown(host)}:{listening.getsockname()[1]}"
+        scheme = "http" if context is None else "https"
+        url = f"{scheme}://{_shown(host)}:{listening.getsockname()[1]}"
         log.info("the API is at %s; %s", url, manner)
         try:
             while not server.started and not ready.done():  # noqa: ASYNC110 - uvicorn has nothing to wait for
@@ -105,6 +110,7 @@ async def serving(
         finally:
             server.should_exit = True
             await ready
+            connections.end()
 
 
 async def serve(

@@ -32,6 +32,8 @@ OPEN: Final = ("/health/live", "/health/ready")  # what answers without a token
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _ELSEWHERE: Final = ("cross-site", "same-site")
 _EXPOSED: Final = b"etag, location, retry-after, content-disposition"
+# A browser that was here by TLS once does not come without it for a year.
+_ONLY_TLS: Final = (b"strict-transport-security", b"max-age=31536000")
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -79,6 +81,8 @@ class Shield:
         statuses: list[int] = []
         origin = headers.get("origin")
         extra = [*_HEADERS, *self._cors(origin)]
+        if scope.get("scheme") == "https":
+            extra.append(_ONLY_TLS)
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":

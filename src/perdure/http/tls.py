@@ -1,0 +1,226 @@
+"""TLS in the server itself: certificates that are checked before it listens, and handshakes that count as connections.
+
+Uvicorn counts a connection when its handshake is over, so that sockets that begin one and say nothing would be outside
+of all limits. Here a socket counts from its first moment, and its handshake has to end as soon as a request's head.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+import stat
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from perdure.errors import Misuse
+from perdure.http.connections import Connections
+
+log = logging.getLogger("perdure.http")
+
+_WARN_BEFORE: Final = timedelta(days=14)
+_CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----"
+
+
+class Tls(Struct, frozen=True, kw_only=True):
+    """Files in PEM: the server's `certificate`, with those of its issuers after it, and its `key`. With a `client_ca`
+    only clients that have a certificate of one of these authorities can connect at all."""
+
+    certificate: str | Path
+    key: str | Path
+    client_ca: str | Path | None = None
+
+
+def server_context(tls: Tls) -> ssl.SSLContext:
+    """What a server needs to speak TLS, 1.2 or newer. Raises Misuse, with the file, for one that is missing, cannot be
+    read, is no certificate or key, does not belong to the other, is not valid now, or that others can read."""
+    certificate, key = Path(tls.certificate), Path(tls.key)
+    _check_times(certificate, _read(certificate, "certificate"))
+    _read(key, "key")
+    _check_private(key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.set_alpn_protocols(["http/1.1"])
+    _load(context, certificate, key)
+    if tls.client_ca is not None:
+        client_ca = Path(tls.client_ca)
+        if _CERTIFICATE not in _read(client_ca, "clients' authorities"):
+            raise Misuse(f"{client_ca} has no certificate in PEM, of an authority whose clients may connect")
+        try:
+            context.load_verify_locations(client_ca)
+        except ssl.SSLError as error:
+            raise Misuse(f"{client_ca} is not a file of certificates in PEM: {error.reason or error}") from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _read(path: Path, what: str) -> str:
+    try:
+        return path.read_text("ascii")
+    except OSError as error:
+        raise Misuse(f"the {what} {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise Misuse(f"the {what} {path} is not in PEM, which is plain text; convert it with openssl") from error
+
+
+def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    def no_password() -> str:
+        raise Misuse(f"the key {key} is encrypted; decrypt it into a file that only its owner can read")
+
+    try:
+        context.load_cert_chain(certificate, key, password=no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise Misuse(f"the key {key} does not belong to the certificate {certificate}") from error
+        raise Misuse(f"{certificate} and {key} are no certificate and key in PEM: {error.reason or error}") from error
+
+
+def _check_private(key: Path) -> None:
+    """Raise Misuse for a key that somebody else may read or could have written. A group may read root's."""
+    if sys.platform == "win32":
+        return
+    found = key.stat()
+    if found.st_uid not in (0, os.geteuid()):
+        raise Misuse(f"the key {key} belongs to another user (uid {found.st_uid}); chown it")
+    allowed = stat.S_IRGRP if found.st_uid == 0 else 0
+    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~allowed:
+        raise Misuse(f"others may use the key {key} (mode {stat.S_IMODE(found.st_mode):o}); chmod 600 {key}")
+    folder = key.absolute().parent
+    if folder.stat().st_mode & stat.S_IWOTH and not folder.stat().st_mode & stat.S_ISVTX:
+        raise Misuse(f"everybody may write to {folder}, where the key {key.name} is; chmod o-w {folder}")
+
+
+def _check_times(path: Path, text: str) -> None:
+    """Raise Misuse for a certificate that no client would take now; warn of one that soon is."""
+    if _CERTIFICATE not in text:
+        raise Misuse(f"{path} has no certificate in PEM")
+    first = text[text.index(_CERTIFICATE) :].partition("-----END CERTIFICATE-----")
+    try:
+        begins, ends = _validity(ssl.PEM_cert_to_DER_cert("".join(first[:2]) + "\n"))
+    except (ValueError, IndexError) as error:
+        raise Misuse(f"the certificate in {path} cannot be read: {error}") from error
+    now = datetime.now(UTC)
+    if now < begins:
+        raise Misuse(f"the certificate {path} is valid from {begins:%Y-%m-%d %H:%M} UTC on; is the clock right?")
+    if now > ends:
+        raise Misuse(f"the certificate {path} has expired, at {ends:%Y-%m-%d %H:%M} UTC; renew it")
+    if ends - now < _WARN_BEFORE:
+        log.warning("the certificate %s expires at %s UTC", path, f"{ends:%Y-%m-%d %H:%M}")
+
+
+def _validity(der: bytes) -> tuple[datetime, datetime]:
+    """From when and until when a certificate is valid (RFC 5280, 4.1): the fourth part of what is signed, after the
+    version, the serial number, the algorithm and the issuer."""
+    _, body, _ = _part(der)
+    _, signed, _ = _part(body)
+    tag, _, rest = _part(signed)
+    if tag != 0xA0:  # A certificate of the first version does not say so.
+        rest = signed
+    for _ in range(3):
+        _, _, rest = _part(rest)
+    _, validity, _ = _part(rest)
+    tag, begins, rest = _part(validity)
+    other, ends, _ = _part(rest)
+    return _time(tag, begins), _time(other, ends)
+
+
+def _part(der: bytes) -> tuple[int, bytes, bytes]:
+    """The first value in DER: its tag, its content, and what follows it."""
+    tag, length, start = der[0], der[1], 2
+    if length & 0x80:
+        start += length & 0x7F
+        length = int.from_bytes(der[2:start], "big")
+    if start + length > len(der):
+        raise ValueError("it is cut off")
+    return tag, der[start : start + length], der[start + length :]
+
+
+def _time(tag: int, text: bytes) -> datetime:
+    form = "%y%m%d%H%M%SZ" if tag == 0x17 else "%Y%m%d%H%M%SZ"
+    return datetime.strptime(text.decode("ascii"), form).replace(tzinfo=UTC)
+
+
+class Handshake(asyncio.Protocol):
+    """A socket until its handshake is over. Then the protocol that was asked for has it, as if it were new.
+
+    Uvicorn makes one for each connection, in the place of that protocol."""
+
+    _base: type[asyncio.Protocol]
+    _connections: Connections
+    _context: ssl.SSLContext
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self.transport: Any = None
+        self._task: asyncio.Task[None] | None = None  # the loop has only a weak reference
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self._connections.opened(self)
+        if transport.is_closing():  # There was no room for it.
+            self._connections.closed(self)
+            return
+        self.transport.pause_reading()
+        self._task = asyncio.get_running_loop().create_task(self._shake_hands())
+
+    async def _shake_hands(self) -> None:
+        limits = self._connections.limits
+        early = _Early()
+        secured: Any = None
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                self.transport,
+                early,
+                self._context,
+                server_side=True,
+                ssl_handshake_timeout=limits.head_s,
+                ssl_shutdown_timeout=limits.idle_s,
+            )
+        except OSError as error:  # What TLS refuses, and what takes too long, is one too.
+            if not self.transport.is_closing() or isinstance(error, ssl.SSLError):
+                self._connections.refuse(self, f"handshake of TLS failed: {_reason(error)}")
+        finally:
+            self._connections.closed(self)
+        if secured is not None and not early.is_lost:
+            early.hand_over(secured, self._base(**self._options))
+
+
+class _Early(asyncio.Protocol):
+    """Keeps what arrives with the end of a handshake, before there is somebody to read it."""
+
+    def __init__(self) -> None:
+        self.is_lost = False
+        self._data: list[bytes] = []
+
+    def data_received(self, data: bytes) -> None:
+        self._data.append(bytes(data))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it
+        self.is_lost = True
+
+    def hand_over(self, transport: Any, protocol: asyncio.Protocol) -> None:
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        for data in self._data:
+            if not transport.is_closing():
+                protocol.data_received(data)
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or type(error).__name__)
+
+
+def secured(base: type[asyncio.Protocol], connections: Connections, context: ssl.SSLContext) -> type[asyncio.Protocol]:
+    """A protocol of uvicorn's behind TLS."""
+    members = {"_base": base, "_connections": connections, "_context": context}
+    made: type[asyncio.Protocol] = type(f"Tls{base.__name__}", (Handshake,), members)
+    return made
+
+
+__all__ = ["Tls", "secured", "server_context"]
