@@ -14,7 +14,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 BROWSER := $(VENV)/.browser
 PEERS  := .venv-peers
-CODE   := $(wildcard src tests bench examples)
+CODE   := $(wildcard src tests bench examples release)
 # One more than there are processors: many tests wait for timers, processes and disks.
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
@@ -22,7 +22,7 @@ WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := check
-.PHONY: demo demo-ui test check lint format types bench bench-scale bench-lists bench-graphs simulate chaos soak clean
+.PHONY: demo demo-ui test check lint format types bench bench-scale bench-lists bench-graphs simulate chaos soak release-check clean
 
 demo: $(STAMP)           ## a shop whose process is killed, and whose orders arrive all the same
 	@$(BIN)/python examples/shop/demo.py
@@ -72,6 +72,10 @@ chaos: $(STAMP)          ## three engines and callers under kills, pauses, crash
 
 soak: $(STAMP)           ## random faults for minutes
 	PERDURE_SOAK=1 $(BIN)/python -m pytest tests -m soak -rP
+
+release-check: $(STAMP)  ## what goes into a release: build/sbom.cdx.json, and known holes in it; OFFLINE=1 goes on without
+	@$(BIN)/python -m release.sbom build/sbom.cdx.json
+	@$(BIN)/python -m release.audit || { code=$$?; test $$code = 3 && test -n "$(OFFLINE)" && echo "going on: OFFLINE=$(OFFLINE)"; }
 
 clean:                   ## remove everything that the other targets made
 	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -54,12 +54,19 @@ class Form:
     """What an annotation allows: a test, words for the message, and (of what has parts) where to look for the wrong
     one: a function that gives the parts of a value, each with its place and its form."""
 
-    __slots__ = ("allows", "parts", "words")
+    __slots__ = ("allows", "parts", "surely", "words")
 
-    def __init__(self, words: str, allows: Callable[[Any], bool], parts: Parts | None = None) -> None:
+    def __init__(
+        self,
+        words: str,
+        allows: Callable[[Any], bool],
+        parts: Parts | None = None,
+        surely: frozenset[type[Any]] = frozenset(),
+    ) -> None:
         self.words = words
         self.allows = allows
         self.parts = parts
+        self.surely = surely  # types of which every value is allowed, so that most arguments need no test
 
     def wrong(self, value: Any, place: str) -> str:
         """Say what is wrong with a value that is not allowed."""
@@ -85,15 +92,15 @@ def _is_time(value: Any) -> bool:
 
 
 _PLAIN: Final[dict[Any, Form]] = {
-    str: Form("a text", lambda value: isinstance(value, str)),
-    bytes: Form("bytes", lambda value: isinstance(value, bytes)),
-    bool: Form("True or False", lambda value: isinstance(value, bool)),
+    str: Form("a text", lambda value: isinstance(value, str), surely=frozenset({str})),
+    bytes: Form("bytes", lambda value: isinstance(value, bytes), surely=frozenset({bytes})),
+    bool: Form("True or False", lambda value: isinstance(value, bool), surely=frozenset({bool})),
     int: Form("a whole number of at most 64 bits", _is_whole),
     float: Form("a finite number", _is_number),
     datetime: Form("a datetime with a time zone", _is_time),
     date: Form("a date", lambda value: isinstance(value, date)),
-    timedelta: Form("a timedelta", lambda value: isinstance(value, timedelta)),
-    types.NoneType: Form("None", lambda value: value is None),
+    timedelta: Form("a timedelta", lambda value: isinstance(value, timedelta), surely=frozenset({timedelta})),
+    types.NoneType: Form("None", lambda value: value is None, surely=frozenset({types.NoneType})),
 }
 
 
@@ -137,7 +144,13 @@ def _union(hints: tuple[Any, ...]) -> Form | None:
             if form.parts is not None:
                 yield from form.parts(value)
 
-    return Form(_listed(words), lambda value: any(test(value) for test in tests), parts)
+    def allows(value: Any) -> bool:
+        for test in tests:  # noqa: SIM110 - a generator takes as long as the tests
+            if test(value):
+                return True
+        return False
+
+    return Form(_listed(words), allows, parts, frozenset().union(*(form.surely for form in known)))
 
 
 def _literal(values: tuple[Any, ...]) -> Form:
@@ -203,7 +216,7 @@ def _mapping(hints: tuple[Any, ...]) -> Form:
     key, value = (form_of(hint) for hint in hints) if len(hints) == 2 else (None, None)
 
     def allows(found: Any) -> bool:
-        if not isinstance(found, Mapping):
+        if type(found) is not dict and not isinstance(found, Mapping):
             return False
         return (key is None or all(map(key.allows, found))) and (
             value is None or all(map(value.allows, found.values()))
@@ -245,7 +258,7 @@ def _protocol(hint: Any) -> Form:
 
 
 def _instance(hint: type[Any]) -> Form:
-    return Form(_article(hint.__name__), lambda value: isinstance(value, hint))
+    return Form(_article(hint.__name__), lambda value: isinstance(value, hint), surely=frozenset({hint}))
 
 
 def _article(name: str) -> str:
@@ -258,7 +271,7 @@ def _listed(words: list[str]) -> str:
 
 def _showable(form: Form) -> Form:
     """Refuses only what the function could not even show in a message of its own."""
-    return Form(form.words, lambda value: form.allows(value) or _can_be_shown(value))
+    return Form(form.words, lambda value: form.allows(value) or _can_be_shown(value), surely=form.surely)
 
 
 def _can_be_shown(value: object) -> bool:
@@ -287,7 +300,7 @@ class Checker:
         if positional is None:
             positional = self._read()
         for (name, form), value in zip(positional, args, strict=False):
-            if form is not None and not form.allows(value):
+            if form is not None and type(value) not in form.surely and not form.allows(value):
                 raise self._refusal(name, form, value)
         if self._rest is not None:
             name, form = self._rest
@@ -296,7 +309,7 @@ class Checker:
                     raise self._refusal(name, form, value)
         for name, value in kwargs.items():
             given = self._by_name.get(name, self._named_rest)
-            if given is not None and not given.allows(value):
+            if given is not None and type(value) not in given.surely and not given.allows(value):
                 raise self._refusal(name, given, value)
 
     def _refusal(self, name: str, form: Form, value: object) -> Misuse:

@@ -65,7 +65,7 @@ async def test_a_tenant_sees_no_row_and_calls_no_function_of_another(urls: tuple
         await second.start(is_paid("b's secret"), id="r-1")
         tables = await me.fetch("select tablename from pg_tables where schemaname = $1", theirs)
         functions = await me.fetch(
-            "select proname, pronargs from pg_proc join pg_namespace as room on room.oid = pronamespace and nspname = $1",
+            "select proname, pronargs from pg_proc join pg_namespace as n on n.oid = pronamespace and nspname = $1",
             theirs,
         )
         sequences = await me.fetch("select sequencename from pg_sequences where schemaname = $1", theirs)

@@ -1,0 +1,75 @@
+"""Known holes in what `perdure[all]` consists of: asks pip-audit, and says so if it could not find out.
+
+    0  every component was looked up, and none has a known hole
+    1  some have
+    3  not all could be looked up: no pip-audit, no network, or a database that does not know them
+
+pip-audit itself ends well when it has found nothing out, for instance behind a mirror. So what it skipped is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from release.sbom import parts
+
+PATIENCE_S = 300
+
+
+class Finding(NamedTuple):
+    code: int
+    lines: list[str]
+
+
+def judge(wanted: set[str], told: dict[str, Any]) -> Finding:
+    """What pip-audit's answer means for what was asked about."""
+    known = {one["name"].lower(): one for one in told.get("dependencies", ())}
+    holes = [
+        f"{one['name']} {one.get('version', '?')}: {hole['id']}, "
+        f"fixed in {', '.join(hole['fix_versions']) or 'no version'}"
+        for one in known.values()
+        for hole in one.get("vulns", ())
+    ]
+    missing = sorted(name for name in wanted if name not in known or known[name].get("skip_reason"))
+    if holes:
+        return Finding(1, [*holes, *([f"not looked up: {', '.join(missing)}"] if missing else [])])
+    if missing:
+        return Finding(3, [f"NOT AUDITED: {len(missing)} of {len(wanted)} were not looked up: {', '.join(missing)}"])
+    return Finding(0, [f"{len(wanted)} components, none with a known hole"])
+
+
+def ask(pins: dict[str, str]) -> Finding:
+    with tempfile.TemporaryDirectory() as folder:
+        listed = Path(folder) / "requirements.txt"
+        listed.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
+        command = [sys.executable, "-m", "pip_audit", "-r", str(listed), "--no-deps", "--disable-pip", "-f", "json"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        except subprocess.TimeoutExpired:
+            return Finding(3, [f"NOT AUDITED: no answer within {PATIENCE_S} s"])
+    try:
+        told = json.loads(done.stdout)
+    except ValueError:
+        why = done.stderr.strip().splitlines()[-1:] or ["no answer"]
+        return Finding(3, [f"NOT AUDITED: {why[0][:300]}"])
+    return judge(set(pins), told)
+
+
+def main() -> int:
+    found = parts("perdure", frozenset({"all"}))
+    pins = {name: here.version for name, (here, _) in found.items() if name != "perdure"}
+    finding = ask(pins)
+    for line in finding.lines:
+        print(line)
+    if finding.code == 3:
+        print("`pip install pip-audit`, and run this where it reaches its database. Nothing is said about the rest.")
+    return finding.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
