@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from perdure.errors import Misuse
-from perdure.kernel.cooperation import MessageEventRow
-from perdure.ports import Insertion, Rows, Statement, StoredRun
+from perdure.ports import Insertion, Rows, Statement, Taken
 
 # By the root of the module and the name of a class, or of one that it inherits from.
 _KINDS: Final = {
@@ -35,10 +34,7 @@ _DOLLAR: Final = re.compile(r"\$(\d+)")
 _FAILED_TRANSACTION: Final = "25P02"
 
 
-Known = StoredRun | MessageEventRow | None
-
-
-def insert(connection: object, insertion: Insertion) -> Known:
+def insert(connection: object, insertion: Insertion) -> Taken:
     """Insert a run, or a message with its runs, by a connection that blocks, in this thread; what has its id already,
     if there is something.
 
@@ -65,13 +61,13 @@ def insert(connection: object, insertion: Insertion) -> Known:
             return _returned(done)
 
 
-async def insert_async(connection: object, insertion: Insertion) -> Known:
+async def insert_async(connection: object, insertion: Insertion) -> Taken:
     """The same by a connection of any kind, in the event loop that it belongs to."""
     kind = _kind(connection)
     given: Any = connection
     if kind.startswith("sqlalchemy async"):
         given = given() if kind.endswith("scoped") else given
-        taken: Known = await given.run_sync(insert, insertion)
+        taken: Taken = await given.run_sync(insert, insertion)
         return taken
     if kind not in ("asyncpg", "psycopg async"):
         return insert(connection, insertion)
@@ -96,8 +92,8 @@ def _go_on(insertion: Insertion, rows: Rows, error: BaseException | None) -> Sta
     return insertion.steps.send(rows) if error is None else insertion.steps.throw(error)
 
 
-def _returned(done: StopIteration) -> Known:
-    taken: Known = done.value
+def _returned(done: StopIteration) -> Taken:
+    taken: Taken = done.value
     return taken
 
 

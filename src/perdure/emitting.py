@@ -57,7 +57,7 @@ from perdure.models.cooperation.scope import Emission, checked_emission, read_va
 from perdure.models.cooperation.tokens import cancellation
 from perdure.models.functions.canonical import canonical
 from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
-from perdure.ports import Clock, Codec, Ids, RunFilter, Store
+from perdure.ports import Clock, Codec, Ids, RunFilter, Store, TakenMessage
 
 M = TypeVar("M")
 V = TypeVar("V")
@@ -234,7 +234,7 @@ class Emitting:
             except HandlersChanged:
                 await self._book.load(again=True)
                 continue
-            if isinstance(known, MessageEventRow):
+            if isinstance(known, TakenMessage):
                 stored = await self._patient_store.emitted(known.message_id)
                 if stored is None:
                     raise Misuse(

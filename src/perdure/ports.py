@@ -137,13 +137,32 @@ class Statement(Struct, frozen=True):
 Rows = Sequence[Sequence[Any]]
 
 
+class TakenRun(Struct, frozen=True, kw_only=True):
+    """What a start is told of a run that has its id already: enough to see whether both ask for the same."""
+
+    id: str
+    workflow: str
+    origin: str
+    input: str
+
+
+class TakenMessage(Struct, frozen=True, kw_only=True):
+    """What an emission is told of a message that has its id already."""
+
+    message_id: str
+    scope: str  # its root
+
+
+Taken = TakenRun | TakenMessage | None
+
+
 class Insertion(Struct, frozen=True):
     """How a caller's own connection inserts a new run, or a message with its runs. `steps` gives statements, takes
-    their rows, and returns the run, or the EMITTED of the message, that has the id already, or None if it was inserted;
-    what a statement raised is thrown into it."""
+    their rows, and returns the run, or the message, that has the id already, or None if it was inserted; what a
+    statement raised is thrown into it."""
 
     database: str  # postgresql | sqlite
-    steps: Generator[Statement, Rows, StoredRun | MessageEventRow | None]
+    steps: Generator[Statement, Rows, Taken]
 
 
 # So long a dead engine is remembered that did not sign off: one that was only cut off finds out whether its last commit
@@ -287,7 +306,8 @@ class Store(Protocol):
         transaction, and tells nobody until that is committed. It may be executed in any thread.
 
         Its steps raise Misuse if the connection cannot do that: it leads to another database, reads only, or has no
-        transaction; and HandlersChanged if the handlers are not those of the batch. Nothing is written then, and the
+        transaction; RunExists if the id is taken by a run that its user may not know more of; and HandlersChanged if
+        the handlers are not those of the batch. Nothing is written then, and the
         caller's transaction goes on. Raises Misuse if there are no connections to such a store."""
 
     async def transact(self, place: StepPlace, body: Callable[[Any], Any], /) -> Staged:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar, overload
 
 from perdure.arguments import checked
-from perdure.connections import Known, insert, insert_async
+from perdure.connections import insert, insert_async
 from perdure.controlling import deadline_at
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.deciding import drafted
@@ -22,7 +22,7 @@ from perdure.models.functions.checks import checked_remark, checked_tags, checke
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.functions.identity import check_same
 from perdure.models.functions.values import Reader, to_text
-from perdure.ports import Clock, Codec, Ids, Insertion, Store, StoredRun
+from perdure.ports import Clock, Codec, Ids, Insertion, Store, Taken, TakenRun
 from perdure.registry import Registry, called
 
 R = TypeVar("R")
@@ -214,12 +214,12 @@ class Starting:
     def _insertion(self, prepared: PreparedStart[Any]) -> Insertion:
         return self._patient_store.insertion(drafted(prepared.op, self._coordinator.engine))
 
-    def _inserted(self, prepared: PreparedStart[R], taken: Known) -> RunHandle[R]:
-        if isinstance(taken, StoredRun):
-            self._check_same(taken.run, taken.input, prepared)
+    def _inserted(self, prepared: PreparedStart[R], taken: Taken) -> RunHandle[R]:
+        if isinstance(taken, TakenRun):
+            self._check_same(taken, taken.input, prepared)
         return self._handle(prepared.op.run_id, prepared.reader, in_transaction=True)
 
-    def _check_same(self, run: Run, stored: str, prepared: PreparedStart[Any]) -> None:
+    def _check_same(self, run: Run | TakenRun, stored: str, prepared: PreparedStart[Any]) -> None:
         check_same(run, self._codec.decode(stored), prepared.op.workflow, prepared.input, prepared.workflow)
 
     def _called(self, call: RunCall[Any]) -> Workflow[Any, Any]:

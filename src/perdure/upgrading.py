@@ -59,16 +59,16 @@ def look_at_file(file: Path) -> FileView:
     return FileView(sqlite_version=sqlite3.sqlite_version, has_reset_bug=has_bug, lost=known_losses(file.resolve()))
 
 
-async def upgrade(store: str, *, runtime_role: str | None = None) -> SchemaView:
+async def upgrade(store: str, *, runtime_role: str | None = None, caller_role: str | None = None) -> SchemaView:
     """Make a store, or bring it up to date; what it was before. With `runtime_role`, on Postgres only, grant that role
-    what engines need. It may be done again at any time; a crash leaves whole migrations. Raises as `look`, and Misuse
+    what engines need; `caller_role` gets only what starts in transactions of its own need. It may be done again at any time; a crash leaves whole migrations. Raises as `look`, and Misuse
     if there are no roles."""
     before = await look(store)
     if store.startswith(("postgres://", "postgresql://")):
         from perdure.storage.postgres import upgrade as upgrade_postgres
 
-        await upgrade_postgres(store, runtime_role=runtime_role)
-    elif runtime_role is not None:
+        await upgrade_postgres(store, runtime_role=runtime_role, caller_role=caller_role)
+    elif runtime_role is not None or caller_role is not None:
         raise Misuse("only a database on Postgres has roles to grant something to")
     elif not before.is_current:
         opened = open_store(store)

@@ -22,6 +22,7 @@ from sqlalchemy.pool import NullPool
 from perdure import Client, Engine, workflow
 from perdure.errors import Misuse, RunNotFound
 from perdure.kernel.status import Status
+from perdure.storage.postgres import caller_grants
 from tests.starting.conftest import path_of
 from tests.starting.transactions import ON_POSTGRES, opened
 from tests.storage.postgres.meddling import meddler
@@ -237,8 +238,7 @@ async def test_a_user_without_rights_is_refused_and_goes_on(postgres: str) -> No
                 async with visitor.transaction():
                     await refused(client, visitor, f'grant it usage on the schema "{schema}"')
                     assert await visitor.fetchval("select 1") == 1
-            await other.execute(f"grant select, insert on all tables in schema {schema} to visitor")
-            await other.execute(f"grant select on all sequences in schema {schema} to visitor")
+            await other.execute(caller_grants("visitor", schema))
             async with visitor.transaction():
                 run = await client.start(ship("o"), tags={"a": "b"}, connection=visitor)
             assert await run.status() == Status.CREATED

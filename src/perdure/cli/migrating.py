@@ -21,6 +21,14 @@ def add_to(app: typer.Typer) -> None:
         grant: Annotated[
             str | None, typer.Option("--grant", metavar="ROLE", help="Postgres: give this role what engines need.")
         ] = None,
+        grant_callers: Annotated[
+            str | None,
+            typer.Option(
+                "--grant-callers",
+                metavar="ROLE",
+                help="Postgres: let this role start runs in transactions of its own, and nothing else.",
+            ),
+        ] = None,
         yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     ) -> int:
         """Make the store, or bring its schema up to date. An older Perdure refuses it from then on."""
@@ -30,11 +38,11 @@ def add_to(app: typer.Typer) -> None:
         not_in_memory(url)
         schema = await look(url)
         is_due = not schema.is_current
-        if not check and (is_due or grant):
+        if not check and (is_due or grant or grant_callers):
             if schema.found and is_due:
                 what = f"bring {shown(url)} from version {schema.found} to {schema.known}; older engines will refuse it"
                 desk.confirm(f"{what}?", yes=yes)
-            await upgrade(url, runtime_role=grant)
+            await upgrade(url, runtime_role=grant, caller_role=grant_callers)
         was = schema.found
         if desk.as_json:
             version = was if check else schema.known

@@ -9,9 +9,21 @@ import msgspec
 
 from perdure.errors import PerdureError, RunExists
 from perdure.kernel.lives import without_life
-from perdure.kernel.records import Run
 from perdure.models.functions.canonical import digest
 from perdure.models.functions.values import Signature
+
+
+class Existing(Protocol):
+    """A run that has an id already."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def workflow(self) -> str: ...
+
+    @property
+    def origin(self) -> str: ...
 
 
 class Known(Protocol):
@@ -54,7 +66,7 @@ def _identities(workflow: str, input: str, known: Known | None) -> set[str]:
     return found
 
 
-def check_same(run: Run, stored: str, workflow: str, input: str, known: Known | None = None) -> None:
+def check_same(run: Existing, stored: str, workflow: str, input: str, known: Known | None = None) -> None:
     """An id was used before: fine, if it was for the same thing. Raises RunExists.
 
     `stored` is the run's input now; one that continued as something else remembers what it was started as.

@@ -1,7 +1,7 @@
 """The store in a Postgres database."""
 
 from perdure.storage.postgres.address import Address, parse
-from perdure.storage.postgres.rights import grants, upgrade
+from perdure.storage.postgres.rights import caller_grants, grants, upgrade
 from perdure.storage.postgres.store import PostgresStore
 
-__all__ = ["Address", "PostgresStore", "grants", "parse", "upgrade"]
+__all__ = ["Address", "PostgresStore", "caller_grants", "grants", "parse", "upgrade"]

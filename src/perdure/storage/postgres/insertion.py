@@ -7,72 +7,92 @@ of Postgres would be the end of the transaction, so what can be asked beforehand
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import astuple
 
-from perdure.errors import HandlersChanged, Misuse
+from perdure.errors import HandlersChanged, Misuse, RunExists
 from perdure.kernel.batch import Batch
-from perdure.kernel.cooperation import Cooperation, MessageEventRow
-from perdure.ports import Rows, Statement, StoredRun
+from perdure.kernel.cooperation import Cooperation
+from perdure.ports import Rows, Statement, Taken, TakenMessage, TakenRun
 from perdure.storage.postgres.address import Address
-from perdure.storage.postgres.cooperation import QUERIES as MESSAGE_QUERIES
-from perdure.storage.postgres.cooperation import event_of
-from perdure.storage.postgres.queries import QUERIES, Query
-from perdure.storage.postgres.rows import Row, new_run, stored_run_of
+from perdure.storage.postgres.queries import QUERIES
+from perdure.storage.postgres.rows import json_text
 
-_TABLES: Final = ("runs", "run_tags", "audit", "engines", "blocks")
-_TABLES_OF_MESSAGES: Final = ("messages", "message_event", "handler_book")
 _SOURCE: Final = re.compile(r"\bfrom (?=\w)")
 
 
-def insertion(address: Address, batch: Batch) -> Generator[Statement, Rows, StoredRun | MessageEventRow | None]:
+def insertion(address: Address, batch: Batch) -> Generator[Statement, Rows, Taken]:
     """The one run of a batch, or the one message of it with its runs, as `commit` would write it. Raises Misuse,
-    HandlersChanged."""
+    RunExists, HandlersChanged."""
     return _start(address, batch) if batch.cooperation is None else _emission(address, batch, batch.cooperation)
 
 
-def _start(address: Address, batch: Batch) -> Generator[Statement, Rows, StoredRun | None]:
+def _start(address: Address, batch: Batch) -> Generator[Statement, Rows, TakenRun | None]:
     (write,) = batch.runs.values()
     (note,) = batch.audit
-    what = _What(f"run {write.run.id!r} was not started", write.run.id)
-    began = yield from _surroundings(address, what, "start_v1", _TABLES)
+    run = write.run
+    what = _What(f"run {run.id!r} was not started", run.id)
+    began = yield from _surroundings(address, what, "start_v2")
     variables = {
         "engine": batch.engine_id,
         "began": began,
-        "run": record_text(new_run(write, None)),
-        "note": record_text(astuple(note)),
+        "id": run.id,
+        "workflow": run.workflow,
+        "version": run.workflow_version,
+        "model": run.model,
+        "is_known": run.claim > 0,
+        "tags": _tags_text(run.tags),
+        "deadline": run.deadline,
+        "actor": note.actor,
+        "at": run.created_at,
+        "input": write.input,
     }
-    ((state,),) = yield _statement("start", variables, address.schema)
+    ((state, workflow, origin, input),) = yield _statement("start", variables, address.schema)
     _check(state, what, address)
     if state == "inserted":
         return None
-    rows = yield _statement("stored_runs", {"ids": [write.run.id]}, address.schema)
-    return stored_run_of(rows[0])
+    if input is None and not origin:
+        raise RunExists(
+            f"the id {run.id!r} belongs to another run, of {workflow!r}; this start asks for {run.workflow!r}. Use"
+            " another id",
+            run_id=run.id,
+        )
+    return TakenRun(id=run.id, workflow=workflow, origin=origin, input=input or "")
 
 
-def _emission(address: Address, batch: Batch, added: Cooperation) -> Generator[Statement, Rows, MessageEventRow | None]:
+def _emission(address: Address, batch: Batch, added: Cooperation) -> Generator[Statement, Rows, TakenMessage | None]:
     (message,) = added.messages
     (event,) = added.events
+    runs = list(batch.runs.values())
     what = _What(f"message {message.id!r} was not emitted", message.id)
-    began = yield from _surroundings(address, what, "emit_v1", (*_TABLES, *_TABLES_OF_MESSAGES))
+    began = yield from _surroundings(address, what, "emit_v2")
     variables = {
         "engine": batch.engine_id,
         "began": began,
         "book": added.book,
-        "runs": [record_text(new_run(write, None)) for write in batch.runs.values()],
-        "notes": [record_text(astuple(note)) for note in batch.audit],
-        "message": record_text(astuple(message)),
-        "emission": record_text(astuple(event)),
+        "root": event.scope,
+        "event_id": event.id,
+        "emitted_at": event.created_at,
+        "context": event.context,
+        "message": message.id,
+        "topic": message.topic,
+        "payload": message.payload,
+        "at": message.created_at,
+        "actor": batch.audit[0].actor if batch.audit else "",
+        "run_ids": [write.run.id for write in runs],
+        "names": [write.run.workflow for write in runs],
+        "tags": [_tags_text(write.run.tags) for write in runs],
+        "inputs": [write.input for write in runs],
     }
-    ((state,),) = yield _statement("emit", variables, address.schema)
+    ((state, scope),) = yield _statement("emit", variables, address.schema)
     _check(state, what, address)
-    if state == "inserted":
-        return None
-    rows = yield _statement("emitted", {"message_id": message.id}, address.schema, MESSAGE_QUERIES)
-    return event_of(rows[0])
+    return None if state == "inserted" else TakenMessage(message_id=message.id, scope=scope)
+
+
+def _tags_text(tags: Mapping[str, str]) -> str:
+    return json_text(tags) if tags else "{}"
 
 
 class _What(Struct, frozen=True):
@@ -82,18 +102,17 @@ class _What(Struct, frozen=True):
     run_id: str
 
 
-def _surroundings(
-    address: Address, what: _What, function: str, tables: Sequence[str]
-) -> Generator[Statement, Rows, str]:
+def _surroundings(address: Address, what: _What, function: str) -> Generator[Statement, Rows, str]:
     """When the connection's transaction began. Raises Misuse if the connection cannot be used."""
-    variables = {"schema": address.schema, "function": function, "tables": [*tables]}
+    variables = {"schema": address.schema, "function": function}
     ((began, is_there, is_allowed),) = yield _statement("surroundings", variables)
     if not is_there:
         raise _foreign(what, address)
     if not is_allowed:
         raise Misuse(
-            f"{what.text}: the user of this connection may not write Perdure's tables; grant it"
-            f' usage on the schema "{address.schema}", and select and insert on all its tables and sequences',
+            f"{what.text}: the user of this connection may not start runs in Perdure's schema; grant it"
+            f' usage on the schema "{address.schema}", and execute on its functions start_v2 and emit_v2'
+            " (perdure.storage.postgres.caller_grants has the statements)",
             run_id=what.run_id,
         )
     return str(began)
@@ -131,22 +150,8 @@ def _foreign(what: _What, address: Address) -> Misuse:
     )
 
 
-def _statement(
-    name: str, variables: Mapping[str, Any], schema: str | None = None, queries: Mapping[str, Query] = QUERIES
-) -> Statement:
+def _statement(name: str, variables: Mapping[str, Any], schema: str | None = None) -> Statement:
     """A named query, where a connection has another search path."""
-    query = queries[name]
+    query = QUERIES[name]
     sql = query.sql if schema is None else _SOURCE.sub(f'from "{schema}".', query.sql)
     return Statement(sql, tuple(query.arguments(variables)), writes=name in ("start", "emit"))
-
-
-def record_text(row: Row) -> str:
-    """A row as Postgres writes values of composite types, which needs no help of a driver."""
-    return f"({','.join(map(_field, row))})"
-
-
-def _field(value: object) -> str:
-    if value is None:
-        return ""
-    text = str(value).replace("\\", "\\\\").replace('"', '""')
-    return f'"{text}"'

@@ -309,29 +309,21 @@ select
     and (
         select coalesce(bool_and(has_function_privilege(pg_proc.oid, 'execute')), false)
         from pg_proc join pg_namespace on pg_namespace.oid = pg_proc.pronamespace
-        where pg_namespace.nspname = :schema
-            and pg_proc.proname in (:function, 'insert_runs_v1', 'write_rest_v1', 'post_v1')
-    )
-    and (
-        select coalesce(bool_and(
-            has_table_privilege(pg_class.oid, 'select')
-            and (
-                pg_class.relname in ('engines', 'blocks', 'handler_book')
-                or has_table_privilege(pg_class.oid, 'insert')
-            )
-        ), false)
-        from pg_class join pg_namespace on pg_namespace.oid = pg_class.relnamespace
-        where pg_namespace.nspname = :schema
-            and pg_class.relname = any(:tables::text[])
+        where pg_namespace.nspname = :schema and pg_proc.proname = :function
     )
 
 -- name: start
 -- Insert a run in the transaction of somebody else.
-select state from start_v1(:engine, :began, :run, :note) as state
+select state, workflow, origin, input from start_v2(
+    :engine, :began, :id, :workflow, :version, :model, :is_known, :tags, :deadline::bigint, :actor, :at::bigint, :input
+)
 
 -- name: emit
 -- Insert a message and its runs in the transaction of somebody else.
-select state from emit_v1(:engine, :began, :book, :runs::text[], :notes::text[], :message, :emission) as state
+select state, scope from emit_v2(
+    :engine, :began, :book::bigint, :root, :event_id, :emitted_at::bigint, :context, :message, :topic, :payload,
+    :at::bigint, :actor, :run_ids::text[], :names::text[], :tags::text[], :inputs::text[]
+)
 
 -- name: there
 -- Of these runs, those that are there for everybody to see.

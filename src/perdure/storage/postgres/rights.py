@@ -1,4 +1,5 @@
-"""Two users instead of one: an owner that makes and changes the tables, and one for engines that only uses them."""
+"""Users instead of one: an owner that makes and changes the tables, one for engines that only uses them, and one for
+callers that starts runs in transactions of its own and can do nothing else."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Final
 
 import asyncpg
 
+from perdure.errors import Misuse
 from perdure.storage.postgres.address import parse
 from perdure.storage.postgres.connection import connect
 from perdure.storage.postgres.faults import FAULTS, store_fault
@@ -14,6 +16,7 @@ from perdure.storage.postgres.queries import QUERIES
 from perdure.storage.postgres.schema import TABLES, inspect, migrate
 
 _GRANTS: Final = Path(__file__).with_name("grants.sql").read_text("utf-8")
+_CALLER_GRANTS: Final = Path(__file__).with_name("caller_grants.sql").read_text("utf-8")
 
 
 def grants(role: str, schema: str = "perdure") -> str:
@@ -21,21 +24,35 @@ def grants(role: str, schema: str = "perdure") -> str:
     return _GRANTS.format(schema=_quoted(schema), role=_quoted(role))
 
 
-async def upgrade(url: str, *, runtime_role: str | None = None) -> None:
-    """As the owner of the schema: make it or bring it up to date, and grant a role all that an engine needs.
+def caller_grants(role: str, schema: str = "perdure") -> str:
+    """The SQL that lets a role start runs and emit messages in transactions of its own (`connection=`), and takes every
+    other right in the schema from it. It may be done again at any time."""
+    return _CALLER_GRANTS.format(schema=_quoted(schema), role=_quoted(role))
+
+
+async def upgrade(url: str, *, runtime_role: str | None = None, caller_role: str | None = None) -> None:
+    """As the owner of the schema: make it or bring it up to date, and grant one role all that an engine needs, another
+    one only what `start(connection=…)` and `emit(connection=…)` need.
 
     Engines do the first by themselves if they connect as the owner. Those that do not need this before they start, and
     after each new version of Perdure; it may be done again at any time. A crash leaves whole migrations, and the rights
     as they were. Raises Misuse, StoreBusy, StoreBroken, SchemaTooNew.
     """
     address = parse(url)
+    if runtime_role is not None and runtime_role == caller_role:
+        raise Misuse(
+            f"the role {runtime_role!r} cannot be both: a role for engines may start runs in transactions of its own, "
+            "and caller_role= would take its other rights"
+        )
     try:
         connection = await connect(address.direct, "migration", patient=True)
         try:
             await migrate(connection, address.schema)
-            if runtime_role is not None:
-                async with connection.transaction():
+            async with connection.transaction():
+                if runtime_role is not None:
                     await connection.execute(grants(runtime_role, address.schema))
+                if caller_role is not None:
+                    await connection.execute(caller_grants(caller_role, address.schema))
         finally:
             await connection.close()
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:

@@ -33,6 +33,7 @@ from perdure.ports import (
     StepPlace,
     StoredRun,
     StreamPage,
+    Taken,
     TaskFilter,
     Transacts,
 )
@@ -234,7 +235,7 @@ class PostgresStore:
         self._check_open()
         return Insertion("postgresql", self._insertion(batch))
 
-    def _insertion(self, batch: Batch) -> Generator[Statement, Rows, StoredRun | MessageEventRow | None]:
+    def _insertion(self, batch: Batch) -> Generator[Statement, Rows, Taken]:
         taken = yield from insertion(self.address, batch)
         if taken is None:
             self._lookout.expect(batch.runs)

@@ -11,8 +11,8 @@ from msgspec.structs import astuple
 
 from perdure.errors import HandlersChanged, Misuse
 from perdure.kernel.batch import Batch
-from perdure.kernel.cooperation import Cooperation, MessageEventRow
-from perdure.ports import Rows, Statement, StoredRun
+from perdure.kernel.cooperation import Cooperation
+from perdure.ports import Rows, Statement, Taken, TakenMessage, TakenRun
 from perdure.storage.sqlite.commit import plan
 from perdure.storage.sqlite.cooperation import QUERIES as MESSAGE_QUERIES
 from perdure.storage.sqlite.cooperation import event_of, insert_events
@@ -22,13 +22,13 @@ from perdure.storage.sqlite.rows import json_text, stored_run_of
 _SAVEPOINT: Final = "perdure_start"
 
 
-def insertion(path: Path, batch: Batch) -> Generator[Statement, Rows, StoredRun | MessageEventRow | None]:
+def insertion(path: Path, batch: Batch) -> Generator[Statement, Rows, Taken]:
     """The one run of a batch, or the one message of it with its runs, as `commit` would write it: all its rows, or
     none. Raises Misuse, HandlersChanged."""
     return _start(path, batch) if batch.cooperation is None else _emission(path, batch, batch.cooperation)
 
 
-def _emission(path: Path, batch: Batch, added: Cooperation) -> Generator[Statement, Rows, MessageEventRow | None]:
+def _emission(path: Path, batch: Batch, added: Cooperation) -> Generator[Statement, Rows, TakenMessage | None]:
     (message,) = added.messages
     files = {name: file for _, name, file in (yield Statement("pragma database_list"))}
     _check_file(f"message {message.id!r} was not emitted", message.id, path, files)
@@ -42,7 +42,7 @@ def _emission(path: Path, batch: Batch, added: Cooperation) -> Generator[Stateme
             rows = yield Statement(MESSAGE_QUERIES["emitted"], {"message_id": message.id})
             known = event_of(rows[0])
             yield Statement(f"release {_SAVEPOINT}")
-            return known
+            return TakenMessage(message_id=known.message_id, scope=known.scope)
         ((version,),) = yield Statement(MESSAGE_QUERIES["book_version"])
         if version != added.book:
             raise HandlersChanged("a handler was registered or taken out meanwhile")
@@ -58,7 +58,7 @@ def _emission(path: Path, batch: Batch, added: Cooperation) -> Generator[Stateme
     return None
 
 
-def _start(path: Path, batch: Batch) -> Generator[Statement, Rows, StoredRun | None]:
+def _start(path: Path, batch: Batch) -> Generator[Statement, Rows, TakenRun | None]:
     (run_id,) = batch.runs
     files = {name: file for _, name, file in (yield Statement("pragma database_list"))}
     _check_file(f"run {run_id!r} was not started", run_id, path, files)
@@ -73,7 +73,9 @@ def _start(path: Path, batch: Batch) -> Generator[Statement, Rows, StoredRun | N
         taken = None
         if not inserted:
             rows = yield Statement(QUERIES["stored_runs"], {"ids": json_text([run_id])})
-            taken = stored_run_of(tuple(rows[0]))
+            stored = stored_run_of(tuple(rows[0]))
+            run = stored.run
+            taken = TakenRun(id=run.id, workflow=run.workflow, origin=run.origin, input=stored.input)
     except BaseException:
         # After some errors SQLite has rolled the whole transaction back by itself.
         with suppress(Exception):
