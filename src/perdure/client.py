@@ -26,6 +26,7 @@ from perdure.coordinator.notices import Stats
 from perdure.coordinator.patience import Limits, Patience, patient, reporting
 from perdure.coordinator.post import PostOffice
 from perdure.coordinator.watch import Watch
+from perdure.credentials import Credentials
 from perdure.diagnosing import Diagnosing
 from perdure.emitting import Emitting
 from perdure.errors import EngineStopped, Misuse, RunNotFound, StoreError, StoreMisconfigured
@@ -107,6 +108,12 @@ class Client(Emitting, Starting, Inspecting, GraphRuns, Diagnosing, Sending, Rea
         self._patience: Patience
         self._own_store: Store  # for the engine's own parts, which give up if it is unfit
         self._patient_store: Store  # for callers, who wait for `patience_s` at most
+
+    @property
+    def credentials(self) -> Credentials:
+        """Tokens of the HTTP API and sessions of the dashboard."""
+        self._check_open()
+        return Credentials(self._patient_store, self._store, self._codec, self._clock)
 
     # Life.
 

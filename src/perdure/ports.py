@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
 
+from perdure.kernel.access import StoredSession, StoredToken
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import HandlerBook, MessageEventRow, ScopeRows
 from perdure.kernel.records import (
@@ -452,6 +453,36 @@ class Store(Protocol):
 
     async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
         """The newest versions of the records of a kind, by name, strictly after one."""
+
+    async def put_token(self, token: StoredToken) -> bool:
+        """Add a version of a token, if it is the next one of its name; whether the newest is this one then, also if it
+        was so before. When it was last used is taken over."""
+
+    async def token(self, name: str) -> StoredToken | None:
+        """The newest version of a token."""
+
+    async def tokens(self, *, after: str | None = None, limit: int = 100) -> builtins.list[StoredToken]:
+        """The newest versions of all tokens, by name, strictly after one."""
+
+    async def token_versions(
+        self, *, after: tuple[str, int] | None = None, limit: int = 100
+    ) -> builtins.list[StoredToken]:
+        """All versions of all tokens, by name and version, strictly after one."""
+
+    async def use_token(self, name: str, *, at: int) -> None:
+        """Note when a token was used, unless it was used later."""
+
+    async def put_session(self, session: StoredSession) -> None:
+        """Add a session, unless there is one with its id."""
+
+    async def session(self, id: str) -> StoredSession | None:
+        """A session, also one that is over and was not removed yet."""
+
+    async def end_session(self, id: str) -> None:
+        """Remove a session."""
+
+    async def purge_sessions(self, *, at: int, limit: int) -> int:
+        """Remove sessions that are over at a time; how many, up to `limit`."""
 
     async def handlers(self) -> HandlerBook:
         """All handlers that were ever registered or seen."""

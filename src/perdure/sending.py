@@ -156,7 +156,8 @@ class Sending:
         return [event_view(event, self._codec) for event in found if event.expires_at > now]
 
     async def purge(self) -> int:
-        """Forget events that expired a while ago, and keys older than the retention of events; how many.
+        """Forget events that expired a while ago, keys older than the retention of events, and sessions of the dashboard
+        that are over; how many.
 
         Done regularly, a bounded number at a time. Whether an event has expired never depends on it.
         """
@@ -171,6 +172,11 @@ class Sending:
             )
             total += gone
             if gone < _PURGED_AT_ONCE:
+                break
+        for _ in range(_PURGES_MAX):
+            over = await self._patient_store.purge_sessions(at=now, limit=_PURGED_AT_ONCE)
+            total += over
+            if over < _PURGED_AT_ONCE:
                 break
         return total
 

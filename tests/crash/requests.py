@@ -15,16 +15,16 @@ _EFFECT_TURNS = 8  # An answer is on its way after so many turns of the loop.
 
 
 class FaultyRequest(FaultyStore):
-    """Hands everything through to `inner` but for the first request of a name, "put_record" or "claim", which meets
+    """Hands everything through to `inner` but for the first request of a name, "put_session" or "claim", which meets
     with what Fault says of its point."""
 
     def __init__(self, inner: Store, name: str, point: Point, died: Callable[[], object]) -> None:
         super().__init__(inner, Fault(point, when=lambda _: False), died)
         self.struck = 0
-        self._name = name
+        self.name = name
 
     async def _through(self, request: Coroutine[Any, Any, T]) -> T:
-        if self._is_dead or self.struck or getattr(request, "__name__", "") != self._name:
+        if self._is_dead or self.struck or getattr(request, "__name__", "") != self.name:
             return await super()._through(request)
         self.struck = 1
         if self.fault.point in ("before", "unknown_lost"):

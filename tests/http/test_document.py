@@ -72,7 +72,7 @@ class Target:
             await asyncio.sleep(0.005)
             await client.recover()  # Time stands still, so the engine does not look by itself for runs that nobody has.
         runs = (await client.runs(limit=1000)).runs
-        kinds = ("perdure.api-token", "perdure.dead-letter-removal", "perdure.handler")
+        kinds = ("perdure.dead-letter-removal", "perdure.handler")
         found = [
             [await client.audit(run.id) for run in runs],
             await client.events(limit=1000),
@@ -80,6 +80,7 @@ class Target:
             await client.tasks(limit=1000),
             await client.artifacts(limit=1000),
             [await client.records(kind, limit=1000) for kind in kinds],
+            [(one.name, one.version) for one in await client.credentials.token_versions()],
             await client.handlers(),
         ]
         return msgspec.json.encode(found)

@@ -111,9 +111,16 @@ async def executors(ann: Ann) -> None:
         assert await ann.rows(id) == ["answered"]
 
 
+async def made_by(ann: Ann, token: str) -> list[tuple[int, str]]:
+    versions = await ann.here.client.credentials.token_versions()
+    return [(one.version, one.actor) for one in versions if one.name == token]
+
+
 async def tokens(ann: Ann) -> None:
     await ann.does("POST", "/tokens", {"name": "bob", "scope": "read"})
-    assert (await ann.here.client.record("perdure.api-token", "bob")).actor == "ann"
+    assert await made_by(ann, "bob") == [(1, "ann")]
+    await ann.does("POST", "/tokens/bob/rotate", {"overlap_s": 60})
+    assert await made_by(ann, "bob") == [(1, "ann"), (2, "ann")]
     assert (await ann.does("DELETE", "/tokens/bob"))["made_by"] == "ann"
 
 
@@ -191,7 +198,7 @@ TRIED: dict[Callable[[Ann], Awaitable[None]], set[str]] = {
         "POST /executors/queues/{queue}/claim",
         *(f"POST /executors/tasks/{{task_id}}/{verb}" for verb in ("heartbeat", "release", "complete", "fail")),
     },
-    tokens: {"POST /tokens", "DELETE /tokens/{name}"},
+    tokens: {"POST /tokens", "POST /tokens/{name}/rotate", "DELETE /tokens/{name}"},
     topics: {
         "POST /topics/{topic}/messages",
         "POST /topics/{topic}/handlers",

@@ -17,7 +17,7 @@ from perdure.dashboard.sessions import COOKIE, LASTS, find_session
 from perdure.http.access import Access, Caller, check_local
 from perdure.http.pages import Answer
 from perdure.http.problems import OWN, Refused
-from perdure.http.tokens import Scope
+from perdure.http.scopes import EVERYTHING
 
 ACTOR: Final = "dashboard"  # who changes something where there are no tokens
 SIGN_IN: Final = f"{PATH}/sign-in"
@@ -73,7 +73,7 @@ async def _visitor(access: Access, needs_token: bool, session: str) -> Caller | 
         return await find_session(access.client, session)
     if access.needs_startup_token and not access.is_startup_session(session):
         return None
-    return Caller(ACTOR, Scope.ADMIN, False)
+    return Caller(ACTOR, EVERYTHING, False)
 
 
 _HTML: Final = {"content-type": "text/html; charset=utf-8"}

@@ -30,7 +30,7 @@ from perdure.http.access import Caller, caller_of, operates, reads
 from perdure.http.given import Asked, TheClient, TheStreams
 from perdure.http.problems import Refused
 from perdure.http.streams import MEDIA_TYPE, Said, Streams, looked
-from perdure.http.tokens import Scope
+from perdure.http.scopes import Scope
 
 log = logging.getLogger("perdure.http")
 
@@ -82,7 +82,7 @@ class Visit:
 
     @property
     def may_change(self) -> bool:
-        return self.caller.scope.includes(Scope.OPERATE)
+        return self.caller.grants.includes(Scope.OPERATE)
 
     async def is_over(self) -> bool:
         """Whether whoever looks has no right to any more: they have signed out, or their token is gone."""

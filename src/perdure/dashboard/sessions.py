@@ -1,40 +1,61 @@
 """Who looks at the pages, where there are tokens: a session for each browser that has shown a valid one.
 
 The browser keeps a random id in a cookie that no script can read and that only pages of ours are sent with; the store
-has the id's SHA-256, in a record that also says who signed in, and when. A session is bound to its token as it was when
-it was shown: revoking or replacing the token ends it with the next request. The API does not look at cookies.
+has the id's SHA-256, and who signed in. A session is bound to the secret of the token that was shown: it ends with the
+next request once that is revoked, replaced or expired. Sessions that are over are removed in time. The API does not
+look at cookies.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from datetime import UTC, datetime, timedelta
-from typing import Final
+from datetime import timedelta
+from typing import Any, Final
 
 from perdure.client import Client
-from perdure.errors import RecordNotFound
 from perdure.http.access import Caller
-from perdure.http.tokens import KIND as TOKEN
-from perdure.http.tokens import Scope, valid_record
+from perdure.http.scopes import Grants
+from perdure.http.tokens import find_token, token_at
 
-KIND: Final = "perdure.dashboard-session"
 LASTS: Final = timedelta(hours=12)
 COOKIE: Final = "perdure_session"
 _ID_BYTES: Final = 32
 _ID_CHARS_MAX: Final = 100
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+RESTRICTED: Final = (
+    "This token is for some workflows or tags only. The pages show everything, so they need one with a scope for "
+    "everything; use the API with this one."
+)
 
 
-async def open_session(client: Client, token: str) -> str | None:
-    """The id of a new session for whoever shows a valid token; None if it is not one. A crash before it returns leaves
-    a session that nobody has the id of."""
-    found = await valid_record(client, token)
+class NoSession(Exception):
+    """Why somebody does not get in, for the page to say."""
+
+
+async def open_session(client: Client, token: str) -> str:
+    """The id of a new session for whoever shows a valid token. Raises NoSession. A crash before it returns leaves a
+    session that nobody has the id of."""
+    found = await find_token(client, token)
     if found is None:
-        return None
+        raise NoSession("This is no valid token.")
+    if found.wrong:
+        raise NoSession(f"{found.wrong[:1].upper()}{found.wrong[1:]}.")
+    check_pages(found.grants)
+    return await _opened(client, found.name, {"token": found.name, "sha256": found.sha256})
+
+
+def check_pages(grants: Grants) -> None:
+    """Raise NoSession unless somebody with these scopes can use the pages."""
+    if grants.is_restricted:
+        raise NoSession(RESTRICTED)
+
+
+async def _opened(client: Client, actor: str, body: dict[str, Any]) -> str:
+    await client.credentials.tidy_sessions()
     session_id = secrets.token_urlsafe(_ID_BYTES)
-    until = datetime.now(UTC) + LASTS
-    body = {"token": found.name, "version": found.version, "until": until.isoformat()}
-    await client.put_record(KIND, _digest(session_id), body, actor=found.name)
+    await client.credentials.put_session(_digest(session_id), body, lasts_us=LASTS // _MICROSECOND, actor=actor)
     return session_id
 
 
@@ -42,30 +63,29 @@ async def find_session(client: Client, session_id: str) -> Caller | None:
     """Who has this session, if it has not ended, and its token is as it was."""
     if not session_id or len(session_id) > _ID_CHARS_MAX:
         return None
-    try:
-        body = (await client.record(KIND, _digest(session_id))).body
-        token = await client.record(TOKEN, body["token"])
-    except RecordNotFound:
+    session = await client.credentials.session(_digest(session_id))
+    if session is None:
         return None
-    is_over = body.get("signed_out", False) or datetime.fromisoformat(body["until"]) <= datetime.now(UTC)
-    if is_over or token.body["revoked"] or token.version != body["version"]:
+    token = await client.credentials.token(session.body["token"])
+    if token is None:
         return None
-    return Caller(token.name, Scope(token.body["scope"]), True)
+    sha256 = session.body.get("sha256")
+    if sha256 is None:  # An earlier version has opened it, for a version of the token.
+        sha256 = token.body["sha256"] if token.version == session.body["version"] else ""
+    found = token_at(token, sha256, client.credentials.now())
+    if found is None or found.wrong or found.grants.is_restricted:
+        return None
+    return Caller(found.name, found.grants, True)
 
 
-async def close_session(client: Client, session_id: str, actor: str) -> None:
+async def close_session(client: Client, session_id: str) -> None:
     """End a session, for good, whatever clocks say. A crash leaves it as it was, or ended; a second time changes
     nothing."""
-    name = _digest(session_id)
-    try:
-        body = (await client.record(KIND, name)).body
-    except RecordNotFound:
-        return
-    await client.put_record(KIND, name, {**body, "signed_out": True}, actor=actor)
+    await client.credentials.end_session(_digest(session_id))
 
 
 def _digest(session_id: str) -> str:
     return hashlib.sha256(session_id.encode(errors="surrogateescape")).hexdigest()
 
 
-__all__ = ["COOKIE", "LASTS", "close_session", "find_session", "open_session"]
+__all__ = ["COOKIE", "LASTS", "NoSession", "check_pages", "close_session", "find_session", "open_session"]

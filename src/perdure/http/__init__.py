@@ -8,9 +8,10 @@ from __future__ import annotations
 from perdure.http.access import new_startup_token
 from perdure.http.app import App, create_app
 from perdure.http.connections import ConnectionLimits
+from perdure.http.scopes import Scope
 from perdure.http.server import serve, serving
 from perdure.http.tls import Tls
-from perdure.http.tokens import Scope, TokenView, has_tokens, make_token, revoke_token, tokens
+from perdure.http.tokens import TokenView, has_tokens, make_token, revoke_token, rotate_token, tokens
 
 __all__ = [
     "App",
@@ -23,6 +24,7 @@ __all__ = [
     "make_token",
     "new_startup_token",
     "revoke_token",
+    "rotate_token",
     "serve",
     "serving",
     "tokens",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import secrets
+from time import monotonic
 from typing import Any, Final
 
 from litestar.connection import ASGIConnection
@@ -20,9 +21,11 @@ from msgspec import Struct
 
 from perdure.client import Client
 from perdure.http.problems import Refused
-from perdure.http.tokens import Scope, find_token, has_tokens
+from perdure.http.scopes import EVERYTHING, Grants, Scope
+from perdure.http.tokens import find_token, has_tokens
 
 NOBODY: Final = "http"  # who changes something where there are no tokens
+NOTED_EVERY_S: Final = 60.0
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
@@ -30,7 +33,7 @@ class Caller(Struct, frozen=True):
     """Who asks: the name of a token, which is the actor in the audit trail, and what it is good for."""
 
     name: str
-    scope: Scope
+    grants: Grants
     by_token: bool
 
 
@@ -49,6 +52,7 @@ class Access:
         self.client = client
         self._needs_token = False
         self._startup_token = startup_token
+        self._noted_at: dict[str, float] = {}  # when uses of tokens were last written, by name
 
     async def needs_token(self) -> bool:
         if not self._needs_token:
@@ -63,7 +67,7 @@ class Access:
         check_local(headers, peer)
         if self._startup_token is not None and not self.is_startup_token(_bearer(headers)):
             raise _unauthenticated("send the start-up token that the server has printed: Authorization: Bearer …")
-        return Caller(NOBODY, Scope.ADMIN, False)
+        return Caller(NOBODY, EVERYTHING, False)
 
     @property
     def needs_startup_token(self) -> bool:
@@ -86,7 +90,17 @@ class Access:
         found = await find_token(self.client, token) if token else None
         if found is None:
             raise _unauthenticated("send a valid token: Authorization: Bearer perdure_…")
-        return Caller(found.name, Scope(found.scope), True)
+        if found.wrong:
+            raise _unauthenticated(found.wrong)
+        await self.note_use(found.name)
+        return Caller(found.name, found.grants, True)
+
+    async def note_use(self, name: str) -> None:
+        """Have the store say when a token was last used, to the minute: a write for each request would be too many."""
+        now = monotonic()
+        if now - self._noted_at.get(name, -NOTED_EVERY_S) >= NOTED_EVERY_S:
+            self._noted_at[name] = now
+            await self.client.credentials.note_use(name)
 
 
 def _bearer(headers: dict[str, str]) -> str:
@@ -138,8 +152,9 @@ def caller_of(connection: Asking) -> Caller:
 
 def _check(connection: Asking, scope: Scope) -> None:
     caller = caller_of(connection)
-    if not caller.scope.includes(scope):
-        raise Refused("forbidden", f"the token {caller.name!r} has the scope {caller.scope}; this needs {scope}")
+    if not caller.grants.includes(scope):
+        more = ", for everything" if caller.grants.reaches(scope) else ""
+        raise Refused("forbidden", f"the token {caller.name!r} has the scope {caller.grants}; this needs {scope}{more}")
 
 
 def reads(connection: Asking, _handler: BaseRouteHandler) -> None:

@@ -1,7 +1,9 @@
-"""API tokens: who may ask, and for what. They are records of the store, so every server and every process has the same.
+"""API tokens: who may ask, for what, and until when. They are in the store, so every server and every process has the
+same.
 
 A token is shown once, when it is made; the store has only the SHA-256 of its secret, which has 256 bits of chance and
-needs no slow hash. Whoever revokes one adds a version to its record, which counts from the next request on.
+needs no slow hash. Whoever changes one adds a version, which counts from the next request on. A token that is rotated
+has a new secret; the one before stays valid for an overlap, so that programs can be given the new one in peace.
 """
 
 from __future__ import annotations
@@ -10,122 +12,208 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import AsyncIterator
-from datetime import datetime
-from enum import StrEnum
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from msgspec import Struct
 
 from perdure.client import Client
+from perdure.credentials import TokenRecord
 from perdure.errors import InvalidArguments, RecordNotFound
-from perdure.keeping import RecordView
+from perdure.http.scopes import Grants, Scope, parse_scopes
+from perdure.views import shown_time
 
-KIND: Final = "perdure.api-token"
 _PREFIX: Final = "perdure"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _SECRET_BYTES: Final = 32
-_PAGE: Final = 200
-
-
-class Scope(StrEnum):
-    """What a token is good for. Each includes those before it."""
-
-    READ = "read"  # look at everything
-    OPERATE = "operate"  # start, send, cancel, retry, answer, work
-    ADMIN = "admin"  # make and revoke tokens
-
-    def includes(self, other: Scope) -> bool:
-        order = list(Scope)
-        return order.index(self) >= order.index(other)
+_MICROSECOND: Final = timedelta(microseconds=1)
+LASTS_MAX: Final = timedelta(days=36_500)
 
 
 class TokenView(Struct, frozen=True, kw_only=True):
-    """A token without its secret. `made_by` is who made it, or revoked it, at `at`."""
+    """A token without its secret. `made_by` is who made, rotated or revoked it last, at `at`. `used_at` is when it was
+    last shown, to the minute. Until `overlap_until` the secret before the last rotation is valid too."""
 
     name: str
-    scope: str
+    scope: str  # all scopes, with commas between them
+    scopes: list[str]
     revoked: bool
     made_by: str
     at: datetime
+    expires_at: datetime | None = None
+    used_at: datetime | None = None
+    overlap_until: datetime | None = None
 
 
-async def make_token(client: Client, name: str, scope: Scope | str, *, actor: str = "api") -> str:
-    """Make a token; it is not to be had again. One of the same name is replaced, and no longer valid. Raises
-    InvalidArguments."""
+class ShownToken(Struct, frozen=True, kw_only=True):
+    """A token that somebody shows, and that fits. `wrong` says why it is not valid all the same; empty if it is."""
+
+    name: str
+    grants: Grants
+    sha256: str  # of the secret that was shown
+    wrong: str = ""
+
+
+async def make_token(
+    client: Client,
+    name: str,
+    scope: Scope | str | Iterable[str],
+    *,
+    expires: timedelta | None = None,
+    actor: str = "api",
+) -> str:
+    """Make a token, good for one scope or several; it is not to be had again. It is valid for as long as `expires`
+    says, or until it is revoked. One of the same name is replaced, and no longer valid. Raises InvalidArguments."""
     if _NAME.fullmatch(name) is None:
         raise InvalidArguments(
             "a token's name has up to 63 small letters, digits, dots and hyphens, and begins with a letter or a digit, "
             f"not {name!r:.80}"
         )
-    if scope not in list(Scope):
-        raise InvalidArguments(f"a token's scope is {', '.join(Scope)}, not {scope!r:.40}")
-    secret = secrets.token_urlsafe(_SECRET_BYTES)
-    body = {"scope": str(scope), "sha256": _digest(secret), "revoked": False}
-    await client.put_record(KIND, name, body, actor=actor)
-    return f"{_PREFIX}_{name}_{secret}"
+    grants, lasts_us = parse_scopes(scope), _lasts_us(expires)
+    kept = client.credentials
+    while True:
+        found = await kept.token(name)
+        secret = secrets.token_urlsafe(_SECRET_BYTES)
+        body = _body(grants, _digest(secret), kept.now(), lasts_us, "created" if found is None else "replaced")
+        if await kept.put_token(name, body, version=1 if found is None else found.version + 1, actor=actor):
+            return f"{_PREFIX}_{name}_{secret}"
+
+
+async def rotate_token(
+    client: Client,
+    name: str,
+    *,
+    overlap: timedelta = timedelta(0),
+    expires: timedelta | None = None,
+    actor: str = "api",
+) -> str:
+    """Give a token a new secret; it is not to be had again. The old one stays valid for the `overlap`, but not for
+    longer than it would have been. The new one is valid for as long as `expires` says, or as long as the old one was
+    made for. Raises RecordNotFound, and InvalidArguments if it is revoked."""
+    if not timedelta(0) <= overlap <= LASTS_MAX:
+        raise InvalidArguments(f"an overlap is between 0 and {LASTS_MAX.days} days, not {overlap}")
+    lasts_us = _lasts_us(expires)
+    kept = client.credentials
+    while True:
+        found = await _found(client, name)
+        was = found.body
+        if was["revoked"]:
+            raise InvalidArguments(f"the token {name!r} is revoked; make a new one")
+        secret = secrets.token_urlsafe(_SECRET_BYTES)
+        now = kept.now()
+        body = _body(_grants(was), _digest(secret), now, lasts_us or was.get("lasts_us"), "rotated")
+        if overlap:
+            until = min(now + overlap // _MICROSECOND, was.get("expires_at") or 2**62)
+            body["former"] = {"sha256": was["sha256"], "until": until}
+        if await kept.put_token(name, body, version=found.version + 1, actor=actor):
+            return f"{_PREFIX}_{name}_{secret}"
 
 
 async def revoke_token(client: Client, name: str, *, actor: str = "api") -> TokenView:
     """Make a token invalid, for good. Raises RecordNotFound."""
-    found = await client.record(KIND, name)
-    if not found.body["revoked"]:
-        body = {"scope": found.body["scope"], "sha256": "", "revoked": True}
-        await client.put_record(KIND, name, body, actor=actor)
-        found = await client.record(KIND, name)
-    return _view(found)
+    while True:
+        found = await _found(client, name)
+        if found.body["revoked"]:
+            return _view(found)
+        body = {**_body(_grants(found.body), "", client.credentials.now(), None, "revoked"), "revoked": True}
+        await client.credentials.put_token(name, body, version=found.version + 1, actor=actor)
 
 
 async def tokens(client: Client) -> list[TokenView]:
     """All tokens there ever were, by name."""
-    return [_view(found) async for found in _records(client)]
+    return [_view(found) async for found in client.credentials.tokens()]
 
 
-async def find_token(client: Client, token: str) -> TokenView | None:
-    """The token that somebody shows, if it is valid."""
-    found = await valid_record(client, token)
-    return None if found is None else _view(found)
-
-
-async def valid_record(client: Client, token: str) -> RecordView | None:
-    """The version of a token's record that what somebody shows is valid by; None if it is not valid."""
+async def find_token(client: Client, token: str) -> ShownToken | None:
+    """The token that somebody shows, valid or not; None if there is none with this secret."""
     prefix, _, rest = token.partition("_")
     name, _, secret = rest.partition("_")
     if prefix != _PREFIX or _NAME.fullmatch(name) is None or not secret:
         return None
-    try:
-        found = await client.record(KIND, name)
-    except RecordNotFound:
+    found = await client.credentials.token(name)
+    return None if found is None else token_at(found, _digest(secret), client.credentials.now())
+
+
+def token_at(found: TokenRecord, sha256: str, now: int) -> ShownToken | None:
+    """A token by the digest of a secret, at a time; None if it has, and had a moment ago, another secret."""
+    body: dict[str, Any] = found.body
+    former = body.get("former")
+    is_current = hmac.compare_digest(sha256, str(body["sha256"]))
+    is_former = former is not None and hmac.compare_digest(sha256, str(former["sha256"]))
+    if body["revoked"] or not (is_current or is_former):
         return None
-    is_same = hmac.compare_digest(_digest(secret), str(found.body["sha256"]))
-    return found if is_same and not found.body["revoked"] else None
+    expires_at = body.get("expires_at") if is_current else former["until"]
+    wrong = ""
+    if expires_at is not None and expires_at <= now:
+        when = shown_time(expires_at).isoformat(timespec="seconds")
+        wrong = f"the token {found.name!r} expired at {when}: have it rotated, or make a new one"
+        if not is_current:
+            wrong = f"this secret of the token {found.name!r} was replaced, and was valid until {when}: use the new one"
+    return ShownToken(name=found.name, grants=_grants(body), sha256=sha256, wrong=wrong)
 
 
 async def has_tokens(client: Client) -> bool:
-    """Whether a token was ever made: from then on nobody gets in without one, also if it was revoked."""
-    return bool(await client.records(KIND, limit=1))
+    """Whether a token was ever made: from then on nobody gets in without one, also if it was revoked or has expired."""
+    return await client.credentials.has_tokens()
 
 
 async def has_valid_tokens(client: Client) -> bool:
-    async for found in _records(client):
-        if not found.body["revoked"]:
+    now = client.credentials.now()
+    async for found in client.credentials.tokens():
+        expires_at = found.body.get("expires_at")
+        if not found.body["revoked"] and (expires_at is None or expires_at > now):
             return True
     return False
 
 
-async def _records(client: Client) -> AsyncIterator[RecordView]:
-    after: str | None = None
-    while page := await client.records(KIND, after=after, limit=_PAGE):
-        for found in page:
-            yield found
-        after = page[-1].name
+async def _found(client: Client, name: str) -> TokenRecord:
+    found = await client.credentials.token(name)
+    if found is None:
+        raise RecordNotFound(f"there is no token {name!r:.80}", kind="token", name=name)
+    return found
 
 
-def _view(found: RecordView) -> TokenView:
+def _lasts_us(expires: timedelta | None) -> int | None:
+    if expires is None:
+        return None
+    if not timedelta(0) < expires <= LASTS_MAX:
+        raise InvalidArguments(f"a token lasts for more than nothing, and up to {LASTS_MAX.days} days, not {expires}")
+    return expires // _MICROSECOND
+
+
+def _body(grants: Grants, sha256: str, now: int, lasts_us: int | None, change: str) -> dict[str, Any]:
+    expires_at = None if lasts_us is None else now + lasts_us
+    return {
+        "change": change,
+        "scopes": [str(one) for one in grants.granted],
+        "sha256": sha256,
+        "revoked": False,
+        "expires_at": expires_at,
+        "lasts_us": lasts_us,
+    }
+
+
+def _grants(body: dict[str, Any]) -> Grants:
+    """Tokens of earlier versions have one scope."""
+    return parse_scopes(body["scopes"] if "scopes" in body else body["scope"])
+
+
+def _view(found: TokenRecord) -> TokenView:
     body: dict[str, Any] = found.body
+    grants = _grants(body)
+    expires_at, former = body.get("expires_at"), body.get("former")
     return TokenView(
-        name=found.name, scope=body["scope"], revoked=body["revoked"], made_by=found.actor, at=found.at
-    )  # fmt: skip
+        name=found.name,
+        scope=str(grants),
+        scopes=[str(one) for one in grants.granted],
+        revoked=body["revoked"],
+        made_by=found.actor,
+        at=found.at,
+        expires_at=None if expires_at is None else shown_time(expires_at),
+        used_at=found.used_at,
+        overlap_until=None if former is None else shown_time(former["until"]),
+    )
 
 
 def _digest(secret: str) -> str:
@@ -134,12 +222,14 @@ def _digest(secret: str) -> str:
 
 __all__ = [
     "Scope",
+    "ShownToken",
     "TokenView",
     "find_token",
     "has_tokens",
     "has_valid_tokens",
     "make_token",
     "revoke_token",
+    "rotate_token",
+    "token_at",
     "tokens",
-    "valid_record",
 ]

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import FieldInfo, fields, replace
 
 from perdure.errors import RowDamaged
+from perdure.kernel.access import StoredSession, StoredToken
 from perdure.kernel.cooperation import HandlerRow, MessageEventRow, MessageRow, OperationRow, ReturnValueRow
 from perdure.kernel.invariants import TIME_MAX, TIME_MIN
 from perdure.kernel.records import (
@@ -52,6 +53,8 @@ _TABLES: Final[dict[type[msgspec.Struct], str]] = {
     ReturnValueRow: "return_value",
     Run: "runs",
     Staged: "staged",
+    StoredSession: "perdure_sessions",
+    StoredToken: "perdure_tokens",
     StreamItem: "stream_items",
     Task: "tasks",
     Wait: "waits",
@@ -72,6 +75,8 @@ _TIMES: Final[dict[type[msgspec.Struct], tuple[str, ...]]] = {
     HandlerRow: ("registered_at", "retired_at", "seen_at"),
     PublishedValue: ("at",),
     Record: ("at",),
+    StoredSession: ("until", "at"),
+    StoredToken: ("at", "used_at"),
     StreamItem: ("at",),
     Task: ("lease_until", "beat_at", "due_at", "created_at", "closed_at"),
 }

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from msgspec.structs import astuple, replace
 
 from perdure.errors import CommitRefused, Misuse, StoreBroken
+from perdure.kernel.access import StoredSession, StoredToken
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import HandlerBook, MessageEventRow, OperationRow, ScopeRows
 from perdure.kernel.pieces import PIECE_ITEMS_MAX
@@ -403,6 +404,51 @@ class MemoryStore:
         database = self._database()
         with database.lock:
             return database.stock.list_records(kind, after, limit)
+
+    async def put_token(self, token: StoredToken) -> bool:
+        database = self._database()
+        check_storable(*astuple(token))
+        with database.lock:
+            return database.access.put_token(token)
+
+    async def token(self, name: str) -> StoredToken | None:
+        return self._database().access.token(name)
+
+    async def tokens(self, *, after: str | None = None, limit: int = 100) -> builtins.list[StoredToken]:
+        database = self._database()
+        with database.lock:
+            return database.access.list_tokens(after, limit)
+
+    async def token_versions(
+        self, *, after: tuple[str, int] | None = None, limit: int = 100
+    ) -> builtins.list[StoredToken]:
+        database = self._database()
+        with database.lock:
+            return database.access.list_versions(after, limit)
+
+    async def use_token(self, name: str, *, at: int) -> None:
+        database = self._database()
+        with database.lock:
+            database.access.use_token(name, at)
+
+    async def put_session(self, session: StoredSession) -> None:
+        database = self._database()
+        check_storable(*astuple(session))
+        with database.lock:
+            database.access.sessions.setdefault(session.id, session)
+
+    async def session(self, id: str) -> StoredSession | None:
+        return self._database().access.sessions.get(id)
+
+    async def end_session(self, id: str) -> None:
+        database = self._database()
+        with database.lock:
+            database.access.sessions.pop(id, None)
+
+    async def purge_sessions(self, *, at: int, limit: int) -> int:
+        database = self._database()
+        with database.lock:
+            return database.access.purge_sessions(at, limit)
 
     async def handlers(self) -> HandlerBook:
         return self._database().cooperation.book()

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from perdure.errors import RunNotFound
 from perdure.kernel.records import Audit, Engine, Entry, Mail
 from perdure.ports import StoredRun
+from perdure.storage.memory_access import AccessTables
 from perdure.storage.memory_cooperation import CooperationTables
 from perdure.storage.memory_events import EventTables
 from perdure.storage.memory_stock import StockTables
@@ -32,6 +33,7 @@ class MemoryDatabase(Struct, eq=False):
     tables: EventTables = field(default_factory=EventTables)
     streams: StreamTables = field(default_factory=StreamTables)
     stock: StockTables = field(default_factory=StockTables)
+    access: AccessTables = field(default_factory=AccessTables)
     cooperation: CooperationTables = field(default_factory=CooperationTables)
     audit: dict[str, dict[int, Audit]] = field(default_factory=dict)
     mail: dict[int, Mail] = field(default_factory=dict)

@@ -6,6 +6,7 @@ import builtins
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from perdure.kernel.access import StoredSession, StoredToken
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import HandlerBook, MessageEventRow, ScopeRows
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, PublishedValue, Run, Staged
@@ -217,6 +218,35 @@ class StoreProxy:
 
     async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
         return await self._through(self.inner.records(kind, after=after, limit=limit))
+
+    async def put_token(self, token: StoredToken) -> bool:
+        return await self._through(self.inner.put_token(token))
+
+    async def token(self, name: str) -> StoredToken | None:
+        return await self._through(self.inner.token(name))
+
+    async def tokens(self, *, after: str | None = None, limit: int = 100) -> builtins.list[StoredToken]:
+        return await self._through(self.inner.tokens(after=after, limit=limit))
+
+    async def token_versions(
+        self, *, after: tuple[str, int] | None = None, limit: int = 100
+    ) -> builtins.list[StoredToken]:
+        return await self._through(self.inner.token_versions(after=after, limit=limit))
+
+    async def use_token(self, name: str, *, at: int) -> None:
+        await self._through(self.inner.use_token(name, at=at))
+
+    async def put_session(self, session: StoredSession) -> None:
+        await self._through(self.inner.put_session(session))
+
+    async def session(self, id: str) -> StoredSession | None:
+        return await self._through(self.inner.session(id))
+
+    async def end_session(self, id: str) -> None:
+        await self._through(self.inner.end_session(id))
+
+    async def purge_sessions(self, *, at: int, limit: int) -> int:
+        return await self._through(self.inner.purge_sessions(at=at, limit=limit))
 
     async def handlers(self) -> HandlerBook:
         return await self._through(self.inner.handlers())

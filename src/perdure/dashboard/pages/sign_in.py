@@ -9,8 +9,8 @@ from perdure.client import Client
 from perdure.dashboard.gate import SIGN_IN, safe_target, session_cookie, session_of
 from perdure.dashboard.page import form_of
 from perdure.dashboard.rendering import HEADERS, PATH, Renderer
-from perdure.dashboard.sessions import close_session, open_session
-from perdure.http.access import Access, caller_of, reads
+from perdure.dashboard.sessions import NoSession, close_session, open_session
+from perdure.http.access import Access, reads
 from perdure.http.given import Asked, TheAccess, TheClient
 from perdure.http.pace import Pace
 from perdure.http.problems import Refused
@@ -29,7 +29,7 @@ def handlers_of(renderer: Renderer) -> list[ControllerRouterHandler]:
         cookie = session_cookie(session, request.headers, request.url.scheme)
         return Response(None, status_code=303, headers={"location": to, "set-cookie": cookie})
 
-    async def session_for(access: Access, client: Client, token: str) -> str | None:
+    async def session_for(access: Access, client: Client, token: str) -> str:
         if not await access.needs_token() and access.is_startup_token(token):
             return access.startup_session
         return await open_session(client, token)
@@ -47,17 +47,18 @@ def handlers_of(renderer: Renderer) -> list[ControllerRouterHandler]:
     async def sign_in(request: Asked, client: TheClient, access: TheAccess) -> Response[str] | Response[None]:
         form = await form_of(request)
         to = safe_target(form.text("to"))
-        session = await session_for(access, client, form.text("token").strip())
-        if session is None:
+        try:
+            session = await session_for(access, client, form.text("token").strip())
+        except NoSession as wrong:
             peer = request.client.host if request.client is not None else None
             if wait_s := tries.wait_s(f"address {peer}"):
                 raise Refused("too_many_requests", f"too many tries; try again in {wait_s} s")
-            return answer(401, to, "This is no valid token.")
+            return answer(401, to, str(wrong))
         return signed_in(request, session, to)
 
     @post(f"{PATH}/sign-out", guards=[reads], status_code=303)
     async def sign_out(request: Asked, client: TheClient) -> Response[None]:
-        await close_session(client, session_of(request.headers), caller_of(request).name)
+        await close_session(client, session_of(request.headers))
         cookie = session_cookie("", request.headers, request.url.scheme)
         return Response(None, status_code=303, headers={"location": SIGN_IN, "set-cookie": cookie})
 

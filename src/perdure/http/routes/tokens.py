@@ -1,7 +1,8 @@
-"""Tokens: make them, list them, revoke them."""
+"""Tokens: make them, list them, rotate and revoke them."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated
 
 from litestar import Router, delete, get, post
@@ -12,15 +13,30 @@ from perdure.errors import InvalidArguments, RecordNotFound
 from perdure.http.access import administers, caller_of
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
-from perdure.http.tokens import Scope, TokenView, make_token, revoke_token, tokens
+from perdure.http.scopes import parse_scopes
+from perdure.http.tokens import LASTS_MAX, TokenView, make_token, revoke_token, rotate_token, tokens
 from perdure.http.wanted import Body, Id
+
+ScopeText = Annotated[str, Meta(max_length=1_100, pattern=r"^(read|operate|admin)(:.+)?$")]
+_SECONDS_MAX = int(LASTS_MAX.total_seconds())
+Lasting = Annotated[int, Meta(ge=1, le=_SECONDS_MAX)]
 
 
 class NewToken(Body, frozen=True, kw_only=True):
-    """Small letters, digits, dots and hyphens; the name is the actor in the audit trail."""
+    """Small letters, digits, dots and hyphens; the name is the actor in the audit trail. `scope` is one scope or several:
+    read, operate or admin, or read or operate for some runs, as operate:workflow=checkout or read:tag=tenant=acme. Without
+    `expires_s` it is valid until it is revoked."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
-    scope: Scope
+    scope: ScopeText | Annotated[list[ScopeText], Meta(min_length=1, max_length=50)]
+    expires_s: Lasting | None = None
+
+
+class Rotation(Body, frozen=True, kw_only=True):
+    """For how long the old secret stays valid, and the new one is: as long as the old one was made for unless given."""
+
+    overlap_s: Annotated[int, Meta(ge=0, le=_SECONDS_MAX)] = 0
+    expires_s: Lasting | None = None
 
 
 class MadeToken(Struct, frozen=True, kw_only=True):
@@ -40,8 +56,28 @@ async def list_tokens(client: TheClient) -> list[TokenView]:
 @post("/", guards=[administers], responses=no(InvalidArguments, changes=True))
 async def new_token(request: Asked, client: TheClient, data: JSONBody[NewToken]) -> MadeToken:
     """Make a token. One of the same name is no longer valid. After the first one everybody needs one."""
-    made = await make_token(client, data.name, data.scope, actor=caller_of(request).name)
-    return MadeToken(name=data.name, scope=str(data.scope), token=made)
+    actor = caller_of(request).name
+    made = await make_token(client, data.name, data.scope, expires=_seconds(data.expires_s), actor=actor)
+    return MadeToken(name=data.name, scope=str(parse_scopes(data.scope)), token=made)
+
+
+@post(
+    "/{name:str}/rotate",
+    guards=[administers],
+    status_code=200,
+    responses=no(RecordNotFound, InvalidArguments, changes=True),
+)
+async def change_secret(request: Asked, client: TheClient, name: Id, data: JSONBody[Rotation]) -> MadeToken:
+    """Give a token a new secret, with the same scopes. The old one stays valid for the overlap."""
+    made = await rotate_token(
+        client,
+        name,
+        overlap=timedelta(seconds=data.overlap_s),
+        expires=_seconds(data.expires_s),
+        actor=caller_of(request).name,
+    )
+    scope = next((one.scope for one in await tokens(client) if one.name == name), "")
+    return MadeToken(name=name, scope=scope, token=made)
 
 
 @delete("/{name:str}", guards=[administers], status_code=200, responses=no(RecordNotFound, changes=True))
@@ -50,6 +86,10 @@ async def end_token(request: Asked, client: TheClient, name: Id) -> TokenView:
     return await revoke_token(client, name, actor=caller_of(request).name)
 
 
-router = Router("/tokens", route_handlers=[list_tokens, new_token, end_token], tags=["tokens"])
+def _seconds(seconds: int | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+router = Router("/tokens", route_handlers=[list_tokens, new_token, change_secret, end_token], tags=["tokens"])
 
 __all__ = ["router"]

@@ -12,6 +12,7 @@ import asyncpg
 from msgspec.structs import asdict
 
 from perdure.errors import CommitRefused, Misuse, StoreBroken, StoreBusy, StoreError, UnstorableValue
+from perdure.kernel.access import StoredSession, StoredToken
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
 from perdure.kernel.cooperation import HandlerBook, MessageEventRow, ScopeRows
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, PublishedValue, Run, Staged
@@ -39,7 +40,7 @@ from perdure.ports import (
 )
 from perdure.storage.damage import sound
 from perdure.storage.neighbours import Neighbour, is_free
-from perdure.storage.postgres import cooperation, stock
+from perdure.storage.postgres import access, cooperation, stock
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.clock import ServerClock, passed_us
 from perdure.storage.postgres.commit import commit
@@ -456,6 +457,53 @@ class PostgresStore:
     async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
         rows = await self._read_stock("records", kind=kind, after=after, limit=max(0, limit))
         return sound(stock.stored_record_of, rows)
+
+    async def put_token(self, token: StoredToken) -> bool:
+        rows = await self._access("put_token", **asdict(token))
+        return bool(rows[0][0])
+
+    async def token(self, name: str) -> StoredToken | None:
+        rows = await self._read_access("token", name=name)
+        return access.token_of(rows[0]) if rows else None
+
+    async def tokens(self, *, after: str | None = None, limit: int = 100) -> builtins.list[StoredToken]:
+        return sound(access.token_of, await self._read_access("tokens", after=after, limit=max(0, limit)))
+
+    async def token_versions(
+        self, *, after: tuple[str, int] | None = None, limit: int = 100
+    ) -> builtins.list[StoredToken]:
+        name, version = after or ("", 0)
+        rows = await self._read_access("token_versions", after_name=name, after_version=version, limit=max(0, limit))
+        return sound(access.token_of, rows)
+
+    async def use_token(self, name: str, *, at: int) -> None:
+        await self._access("use_token", name=name, at=at)
+
+    async def put_session(self, session: StoredSession) -> None:
+        await self._access("put_session", **asdict(session))
+
+    async def session(self, id: str) -> StoredSession | None:
+        rows = await self._read_access("session", id=id)
+        return access.session_of(rows[0]) if rows else None
+
+    async def end_session(self, id: str) -> None:
+        await self._access("end_session", id=id)
+
+    async def purge_sessions(self, *, at: int, limit: int) -> int:
+        rows = await self._access("purge_sessions", at=at, limit=max(0, limit))
+        gone: int = rows[0][0]
+        return gone
+
+    async def _access(self, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
+        self._check_open()
+        async with self._lanes.use() as connection:
+            return await access.fetch(connection, query, **variables)
+
+    async def _read_access(self, query: str, **variables: Any) -> Sequence[Sequence[Any]]:
+        try:
+            return await self._access(query, **variables)
+        except CommitRefused as error:
+            raise UnstorableValue(f"nothing in a store can match this: {error}") from error
 
     async def handlers(self) -> HandlerBook:
         return cooperation.book_of(await self._cooperate("handlers"))

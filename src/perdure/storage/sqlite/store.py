@@ -9,7 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import asdict
+
 from perdure.errors import CommitRefused, EngineBug, Misuse, StoreBroken, UnstorableValue
+from perdure.kernel.access import StoredSession, StoredToken
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import HandlerBook, MessageEventRow, ScopeRows
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold, Mail, PublishedValue, Run, Staged
@@ -31,7 +34,7 @@ from perdure.ports import (
     Transacts,
 )
 from perdure.storage.neighbours import Neighbour
-from perdure.storage.sqlite import cooperation, fleet, reading, stock
+from perdure.storage.sqlite import access, cooperation, fleet, reading, stock
 from perdure.storage.sqlite.checkpoints import Checkpoints
 from perdure.storage.sqlite.commit import Plan, commit, plan
 from perdure.storage.sqlite.connection import connect_reader, connect_steps, connect_writer
@@ -332,6 +335,39 @@ class SqliteStore:
 
     async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
         return await self._read(partial(stock.records, kind=kind, after=after, limit=limit))
+
+    async def put_token(self, token: StoredToken) -> bool:
+        return await self._write(partial(access.put_token, token=token))
+
+    async def token(self, name: str) -> StoredToken | None:
+        return await self._read(partial(access.read_token, name=name))
+
+    async def tokens(self, *, after: str | None = None, limit: int = 100) -> builtins.list[StoredToken]:
+        wanted = {"after": after, "limit": max(0, limit)}
+        return await self._read(partial(access.read_tokens, query="tokens", variables=wanted))
+
+    async def token_versions(
+        self, *, after: tuple[str, int] | None = None, limit: int = 100
+    ) -> builtins.list[StoredToken]:
+        name, version = after or ("", 0)
+        wanted = {"after_name": name, "after_version": version, "limit": max(0, limit)}
+        return await self._read(partial(access.read_tokens, query="token_versions", variables=wanted))
+
+    async def use_token(self, name: str, *, at: int) -> None:
+        await self._write(partial(access.write, query="use_token", variables={"name": name, "at": at}))
+
+    async def put_session(self, session: StoredSession) -> None:
+        await self._write(partial(access.write, query="put_session", variables=asdict(session)))
+
+    async def session(self, id: str) -> StoredSession | None:
+        return await self._read(partial(access.read_session, id=id))
+
+    async def end_session(self, id: str) -> None:
+        await self._write(partial(access.write, query="end_session", variables={"id": id}))
+
+    async def purge_sessions(self, *, at: int, limit: int) -> int:
+        wanted = {"at": at, "limit": max(0, limit)}
+        return await self._write(partial(access.write, query="purge_sessions", variables=wanted))
 
     async def handlers(self) -> HandlerBook:
         return await self._read(cooperation.handlers)

@@ -11,6 +11,7 @@
 The tests are coroutines: any plugin that runs `async def` tests will do.
 """
 
+from perdure.testing.conformance.access import AccessRules
 from perdure.testing.conformance.artifacts import ArtifactRules
 from perdure.testing.conformance.claims import ClaimRules
 from perdure.testing.conformance.commits import CommitRules
@@ -44,5 +45,6 @@ class StoreConformance(
     ArtifactRules,
     TaskRules,
     CooperationRules,
+    AccessRules,
 ):
     """All rules of the port."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from perdure.errors import CommitConflict, OutcomeUnknown, PerdureError, StoreBusy
+from perdure.kernel.access import StoredSession, StoredToken
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Engine, Mail
 from perdure.kernel.stock import Record, Task
@@ -141,6 +142,21 @@ class SimulatedStore(StoreProxy):
 
     async def put_record(self, record: Record) -> int:
         return await self._write(lambda: self._memory.put_record(record))
+
+    async def put_token(self, token: StoredToken) -> bool:
+        return await self._write(lambda: self._memory.put_token(token))
+
+    async def use_token(self, name: str, *, at: int) -> None:
+        await self._write(lambda: self._memory.use_token(name, at=at))
+
+    async def put_session(self, session: StoredSession) -> None:
+        await self._write(lambda: self._memory.put_session(session))
+
+    async def end_session(self, id: str) -> None:
+        await self._write(lambda: self._memory.end_session(id))
+
+    async def purge_sessions(self, *, at: int, limit: int) -> int:
+        return await self._write(lambda: self._memory.purge_sessions(at=at, limit=limit))
 
     async def claim(
         self, *, engine_id: str, epoch: int, offers: Sequence[Offer], limit: int

@@ -1,0 +1,142 @@
+"""Where tokens of the HTTP API and sessions of the dashboard are kept: `client.credentials`.
+
+What a token is good for and when it is valid is for perdure.http to say. Here its versions are written one after the
+other, so that nobody who changes one undoes what somebody else did to it meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from perdure.errors import StoreError
+from perdure.kernel.access import StoredSession, StoredToken
+from perdure.models.functions.checks import checked_remark, checked_text
+from perdure.ports import Clock, Codec, Store
+from perdure.views import plain_value, shown_time
+
+_PAGE: Final = 200
+_TIDIED_AT_ONCE: Final = 100
+
+
+class TokenRecord(Struct, frozen=True, kw_only=True):
+    """One version of a token. `at` is when it was written, by `actor`."""
+
+    name: str
+    version: int
+    actor: str
+    at: datetime
+    used_at: datetime | None
+    body: Any
+
+
+class SessionRecord(Struct, frozen=True, kw_only=True):
+    """A session that is not over."""
+
+    id: str
+    actor: str
+    at: datetime
+    body: Any
+
+
+class Credentials:
+    """Reads and writes them. `patient` asks again while the store is busy, `store` does not."""
+
+    def __init__(self, patient: Store, store: Store, codec: Codec, clock: Clock) -> None:
+        self._patient = patient
+        self._store = store
+        self._codec = codec
+        self._clock = clock
+
+    def now(self) -> int:
+        """The time that decides what has expired, in microseconds: the same for all servers on a shared database."""
+        return self._clock.now()
+
+    # Tokens.
+
+    async def put_token(self, name: str, body: Any, *, version: int, actor: str) -> bool:
+        """Write the next version of a token; False if somebody else has written that version, and then nothing is."""
+        checked_text(name, "a token's name")
+        checked_remark("", actor)
+        text = msgspec.json.encode(body, order="sorted").decode()
+        return await self._patient.put_token(
+            StoredToken(
+                name=name,
+                version=version,
+                digest=hashlib.sha256(text.encode()).hexdigest(),
+                actor=actor,
+                at=self.now(),
+                body=self._codec.encode(text),
+            )
+        )
+
+    async def token(self, name: str) -> TokenRecord | None:
+        """The newest version of a token. Raises RowDamaged."""
+        found = await self._patient.token(checked_text(name, "a token's name"))
+        return None if found is None else self._token(found)
+
+    async def tokens(self) -> AsyncIterator[TokenRecord]:
+        """The newest versions of all tokens, by name."""
+        after: str | None = None
+        while page := await self._patient.tokens(after=after, limit=_PAGE):
+            for found in page:
+                yield self._token(found)
+            after = page[-1].name
+
+    async def token_versions(self, after: tuple[str, int] | None = None, limit: int = _PAGE) -> list[TokenRecord]:
+        """All versions of all tokens, by name and version: who made, rotated and revoked them, and when."""
+        return [self._token(found) for found in await self._patient.token_versions(after=after, limit=limit)]
+
+    async def has_tokens(self) -> bool:
+        return bool(await self._patient.tokens(limit=1))
+
+    async def note_use(self, name: str) -> None:
+        """Note that a token was used now, if the store takes that at once."""
+        with suppress(StoreError):
+            await self._store.use_token(name, at=self.now())
+
+    def _token(self, found: StoredToken) -> TokenRecord:
+        return TokenRecord(
+            name=found.name,
+            version=found.version,
+            actor=found.actor,
+            at=shown_time(found.at),
+            used_at=None if found.used_at is None else shown_time(found.used_at),
+            body=plain_value(found.body, self._codec, f"perdure_tokens.body of {found.name!r}"),
+        )
+
+    # Sessions.
+
+    async def put_session(self, id: str, body: Any, *, lasts_us: int, actor: str) -> None:
+        """Add a session."""
+        checked_remark("", actor)
+        now = self.now()
+        text = self._codec.encode(msgspec.json.encode(body).decode())
+        await self._patient.put_session(StoredSession(id=id, until=now + lasts_us, actor=actor, at=now, body=text))
+
+    async def session(self, id: str) -> SessionRecord | None:
+        """A session, if it is not over. Raises RowDamaged."""
+        found = await self._patient.session(id)
+        if found is None or found.until <= self.now():
+            return None
+        body = plain_value(found.body, self._codec, f"perdure_sessions.body of {found.id!r}")
+        return SessionRecord(id=found.id, actor=found.actor, at=shown_time(found.at), body=body)
+
+    async def end_session(self, id: str) -> None:
+        """Remove a session; a second time changes nothing."""
+        await self._patient.end_session(id)
+
+    async def tidy_sessions(self) -> None:
+        """Remove some sessions that are over, if the store does that at once. Where people sign in, more go than come,
+        so they never become many; an engine's `purge` removes the rest."""
+        with suppress(StoreError):
+            await self._store.purge_sessions(at=self.now(), limit=_TIDIED_AT_ONCE)
+
+
+__all__ = ["Credentials", "SessionRecord", "TokenRecord"]

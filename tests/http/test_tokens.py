@@ -1,0 +1,285 @@
+"""Tokens in time: they expire, are rotated with an overlap, say when they were used; and sessions end with them."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, closing
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from perdure import Client, Engine
+from perdure.dashboard import dashboard
+from perdure.dashboard.sessions import NoSession, find_session, open_session
+from perdure.errors import InvalidArguments, RecordNotFound
+from perdure.http import access, create_app, make_token, revoke_token, rotate_token, tokens
+from perdure.http.tokens import find_token, has_valid_tokens
+from perdure.kernel.access import StoredSession
+from perdure.ports import Store, SystemClock
+from perdure.storage import open_store
+from perdure.storage.postgres import schema as postgres_schema
+from perdure.storage.sqlite import schema as sqlite_schema
+from tests.storage.postgres.meddling import meddler
+from tests.storage.postgres.server import Servers
+
+MakeStore = Callable[[], Store]
+HOUR = timedelta(hours=1)
+
+
+class MovedClock(SystemClock):
+    """The system's, some time on."""
+
+    def __init__(self) -> None:
+        self.on = timedelta(0)
+
+    def now(self) -> int:
+        return super().now() + self.on // timedelta(microseconds=1)
+
+
+@asynccontextmanager
+async def opened(make_store: MakeStore) -> AsyncGenerator[tuple[Client, MovedClock]]:
+    clock = MovedClock()
+    async with Client(make_store(), clock=clock, poll_s=None) as client:
+        yield client, clock
+
+
+@asynccontextmanager
+async def asking(client: Client) -> AsyncGenerator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(create_app(client, pages=dashboard()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        yield http
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+async def test_a_token_that_has_expired_lets_nobody_in_and_says_so(make_store: MakeStore) -> None:
+    async with opened(make_store) as (client, clock), asking(client) as http:
+        token = await make_token(client, "ci", "read", expires=timedelta(days=30))
+        assert (await http.get("/api/v1/runs", headers=bearer(token))).status_code == 200
+        clock.on = timedelta(days=30) - HOUR
+        assert (await http.get("/api/v1/runs", headers=bearer(token))).status_code == 200
+        clock.on = timedelta(days=30, seconds=1)
+        answer = await http.get("/api/v1/runs", headers=bearer(token))
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+        assert "the token 'ci' expired at " in answer.json()["detail"]
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+        # Only whoever has the secret is told that.
+        guessed = await http.get("/api/v1/runs", headers=bearer("perdure_ci_wrong"))
+        assert "expired" not in guessed.json()["detail"]
+        assert not await has_valid_tokens(client)
+        # It does not fall open again.
+        assert (await http.get("/api/v1/runs")).status_code == 401
+
+
+async def test_a_rotated_token_has_two_secrets_for_the_overlap(make_store: MakeStore) -> None:
+    async with opened(make_store) as (client, clock), asking(client) as http:
+
+        async def status(token: str) -> int:
+            return (await http.get("/api/v1/runs", headers=bearer(token))).status_code
+
+        old = await make_token(client, "ci", ["read", "operate:workflow=w"], expires=timedelta(days=30))
+        new = await rotate_token(client, "ci", overlap=HOUR, actor="ann")
+        assert (await status(old), await status(new)) == (200, 200)
+        [view] = await tokens(client)
+        assert (view.scopes, view.made_by) == (["read", "operate:workflow=w"], "ann")
+        assert view.overlap_until is not None
+        clock.on = HOUR + timedelta(seconds=1)
+        assert (await status(old), await status(new)) == (401, 200)
+        replaced = await http.get("/api/v1/runs", headers=bearer(old))
+        assert "was replaced" in replaced.json()["detail"]
+        newest = await rotate_token(client, "ci")
+        assert (await status(old), await status(new), await status(newest)) == (401, 401, 200)
+        clock.on += timedelta(days=30)  # A rotated one lasts as long as the first was made for.
+        assert await status(newest) == 401
+
+
+async def test_an_overlap_does_not_outlast_the_old_secret_or_a_revocation(make_store: MakeStore) -> None:
+    async with opened(make_store) as (client, clock):
+        old = await make_token(client, "ci", "read", expires=HOUR)
+        new = await rotate_token(client, "ci", overlap=10 * HOUR, expires=10 * HOUR)
+        clock.on = 2 * HOUR
+        shown = await find_token(client, old)
+        assert shown is not None
+        assert "was replaced" in shown.wrong
+        clock.on = timedelta(0)
+        await revoke_token(client, "ci")
+        assert (await find_token(client, old), await find_token(client, new)) == (None, None)
+        with pytest.raises(InvalidArguments, match="is revoked"):
+            await rotate_token(client, "ci", overlap=HOUR)
+        with pytest.raises(RecordNotFound):
+            await rotate_token(client, "nobody")
+        for wrong in (timedelta(0), timedelta(seconds=-1), timedelta(days=40_000)):
+            with pytest.raises(InvalidArguments):
+                await make_token(client, "x", "read", expires=wrong)
+
+
+async def test_rotating_never_brings_a_token_back_that_was_revoked_meanwhile(make_store: MakeStore) -> None:
+    async with opened(make_store) as (client, _):
+        for _ in range(10):
+            await make_token(client, "ci", "read")
+            made = await asyncio.gather(
+                *(rotate_token(client, "ci", overlap=HOUR) for _ in range(3)),
+                revoke_token(client, "ci"),
+                return_exceptions=True,
+            )
+            [view] = await tokens(client)
+            assert view.revoked
+            for one in made:
+                assert not isinstance(one, str) or await find_token(client, one) is None
+
+
+async def test_the_last_use_is_noted_about_once_a_minute(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(make_store) as (client, clock), asking(client) as http:
+        token = await make_token(client, "ci", "read")
+        assert (await tokens(client))[0].used_at is None
+        await http.get("/api/v1/runs", headers=bearer(token))
+        [first] = await tokens(client)
+        assert first.used_at is not None
+        clock.on = HOUR
+        await http.get("/api/v1/runs", headers=bearer(token))
+        assert (await tokens(client))[0].used_at == first.used_at
+        monkeypatch.setattr(access, "NOTED_EVERY_S", 0.0)
+        await http.get("/api/v1/runs", headers=bearer(token))
+        later = (await tokens(client))[0].used_at
+        assert later is not None
+        assert later > first.used_at
+
+
+async def test_a_session_ends_when_its_token_expires_or_its_secret_is_replaced(make_store: MakeStore) -> None:
+    async with opened(make_store) as (client, clock):
+        token = await make_token(client, "ann", "operate", expires=HOUR)
+        session = await open_session(client, token)
+        assert await find_session(client, session) is not None
+        new = await rotate_token(client, "ann", overlap=timedelta(minutes=30), expires=HOUR)
+        assert await find_session(client, session) is not None
+        assert await find_session(client, await open_session(client, new)) is not None
+        clock.on = timedelta(minutes=31)
+        assert await find_session(client, session) is None
+        later = await open_session(client, new)
+        clock.on = timedelta(minutes=61)
+        assert await find_session(client, later) is None
+        with pytest.raises(NoSession, match="expired at"):
+            await open_session(client, new)
+
+
+async def test_ten_thousand_sessions_that_are_over_go_a_bounded_number_at_a_time(make_store: MakeStore) -> None:
+    async with Engine(make_store(), workflows=[], poll_s=None) as engine:
+        store, now = engine._store, engine.credentials.now()
+        for number in range(10_000):
+            await store.put_session(StoredSession(id=str(number), until=now - 1, actor="a", at=1, body="{}"))
+        lasting = await open_session(engine, await make_token(engine, "ann", "read"))
+        assert await store.purge_sessions(at=now, limit=50) == 50
+        while await engine.purge():
+            pass
+        assert await store.purge_sessions(at=now, limit=10_000) == 0
+        assert await find_session(engine, lasting) is not None
+
+
+async def test_where_people_sign_in_sessions_that_are_over_do_not_gather(make_store: MakeStore) -> None:
+    """Also if only clients serve, and no engine tidies up."""
+    async with opened(make_store) as (client, _):
+        now = client.credentials.now()
+        for number in range(150):
+            await client._store.put_session(StoredSession(id=str(number), until=now - 1, actor="a", at=1, body="{}"))
+        token = await make_token(client, "ann", "read")
+        await open_session(client, token)
+        assert await client._store.session("0") is None
+        await open_session(client, token)
+        assert await client._store.purge_sessions(at=now, limit=1000) == 0
+
+
+def earlier(module: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {number: text for number, text in module.MIGRATIONS.items() if number < 16}  # type: ignore[attr-defined]  # one of two modules
+    monkeypatch.setattr(module, "MIGRATIONS", known)
+    monkeypatch.setattr(module, "SCHEMA_VERSION", max(known))
+
+
+TOKEN = {"scope": "operate", "sha256": "a3a6ab4b2a4b0dd2bbef4e4f5a9f3c8b", "revoked": False}
+ROWS = [
+    ("perdure.api-token", "ci", 1, {**TOKEN, "scope": "read"}),
+    ("perdure.api-token", "ci", 2, TOKEN),
+    ("perdure.api-token", "gone", 1, {**TOKEN, "sha256": "", "revoked": True}),
+    ("perdure.dashboard-session", "here", 1, {"token": "ci", "version": 2, "until": "x"}),
+    ("perdure.dashboard-session", "out", 1, {"token": "ci", "version": 2, "until": "x"}),
+    ("perdure.dashboard-session", "out", 2, {"token": "ci", "version": 2, "until": "x", "signed_out": True}),
+    ("prompt", "mine", 1, {}),
+]
+
+
+class Turned:
+    """A codec that leaves no payload as it was."""
+
+    def encode(self, text: str) -> str:
+        return text[::-1]
+
+    def decode(self, text: str) -> str:
+        return text[::-1]
+
+
+async def check_carried_over(url: str) -> None:
+    async with Client(url, codec=Turned(), poll_s=None) as client:
+        assert [(one.name, one.scope, one.revoked) for one in await tokens(client)] == [
+            ("ci", "operate", False),
+            ("gone", "operate", True),
+        ]
+        assert [(one.name, one.version) for one in await client.credentials.token_versions()] == [
+            ("ci", 1),
+            ("ci", 2),
+            ("gone", 1),
+        ]
+        here = await client.credentials.session("here")
+        assert here is not None
+        assert here.body["version"] == 2
+        assert await client.credentials.session("out") is None
+        assert [one.name for one in await client.records("prompt")] == ["mine"]
+        assert await client.records("perdure.dashboard-session") == []
+        # What an earlier Perdure that still runs asks, to find out whether tokens are needed.
+        store = client._store
+        assert [one.name for one in await store.records("perdure.api-token")] == ["moved"]
+        await rotate_token(client, "ci")
+
+
+async def test_tokens_and_sessions_of_an_earlier_version_are_carried_over_on_sqlite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, url = tmp_path / "old.db", f"sqlite:///{tmp_path / 'old.db'}"
+    at = SystemClock().now()
+    with monkeypatch.context() as patched:
+        earlier(sqlite_schema, patched)
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            sqlite_schema.migrate(connection, path)
+            for kind, name, version, body in ROWS:
+                text = Turned().encode(msgspec.json.encode(body).decode())
+                connection.execute(
+                    "insert into records values (?, ?, ?, ?, ?, ?, ?)", (kind, name, version, "", "ann", at, text)
+                )
+    path.chmod(0o600)
+    await check_carried_over(url)
+
+
+async def test_tokens_and_sessions_of_an_earlier_version_are_carried_over_on_postgres(
+    postgres_servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres_servers.fresh()
+    at = SystemClock().now()
+    with monkeypatch.context() as patched:
+        earlier(postgres_schema, patched)
+        store = open_store(url)
+        await store.open()
+        await store.close()
+    async with meddler(url) as connection:
+        for kind, name, version, body in ROWS:
+            text = Turned().encode(msgspec.json.encode(body).decode())
+            await connection.execute(
+                "insert into records values ($1, $2, $3, '', 'ann', $4, $5)", kind, name, version, at, text
+            )
+    await check_carried_over(url)
