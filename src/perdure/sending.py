@@ -156,8 +156,8 @@ class Sending:
         return [event_view(event, self._codec) for event in found if event.expires_at > now]
 
     async def purge(self) -> int:
-        """Forget events that expired a while ago, keys older than the retention of events, and sessions of the dashboard
-        that are over; how many.
+        """Forget events that expired a while ago, keys older than the retention of events, and sessions of the
+        dashboard that are over; how many.
 
         Done regularly, a bounded number at a time. Whether an event has expired never depends on it.
         """

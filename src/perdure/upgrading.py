@@ -61,8 +61,8 @@ def look_at_file(file: Path) -> FileView:
 
 async def upgrade(store: str, *, runtime_role: str | None = None, caller_role: str | None = None) -> SchemaView:
     """Make a store, or bring it up to date; what it was before. With `runtime_role`, on Postgres only, grant that role
-    what engines need; `caller_role` gets only what starts in transactions of its own need. It may be done again at any time; a crash leaves whole migrations. Raises as `look`, and Misuse
-    if there are no roles."""
+    what engines need; `caller_role` gets only what starts in transactions of its own need. It may be done again at any
+    time; a crash leaves whole migrations. Raises as `look`, and Misuse if there are no roles."""
     before = await look(store)
     if store.startswith(("postgres://", "postgresql://")):
         from perdure.storage.postgres import upgrade as upgrade_postgres

@@ -105,6 +105,24 @@ def test_tokens_in_a_terminal(shell: Shell) -> None:
     assert "revoked" in shell.terminal("tokens", "list")
 
 
+def test_a_token_expires_and_is_rotated(shell: Shell) -> None:
+    first = shell("tokens", "create", "ci", "--scope", "read", "--scope", "operate:workflow=w", "--expires", "30d").out
+    row = shell("tokens", "list").rows()[0]
+    assert row[:3] == ["ci", "read, operate:workflow=w", "valid"]
+    second = shell("tokens", "rotate", "ci", "--overlap", "1h", "--json").json()["token"]
+    assert second != first.strip()
+    [one] = shell("tokens", "list", "--json").json()["tokens"]
+    assert one["expires_at"] > one["overlap_until"]
+    assert one["used_at"] is None
+    assert "the old one is valid for 1h" in shell.terminal("tokens", "rotate", "ci", "--overlap", "1h")
+    assert "the old one is gone" in shell.terminal("tokens", "rotate", "ci")
+    shell("tokens", "create", "brief", "--expires", "0.001s")
+    assert "expired" in shell.terminal("tokens", "list")
+    assert "not a span of time" in shell("tokens", "create", "x", "--expires", "soon", code=2).err
+    assert "runs have no queues" in shell("tokens", "create", "x", "--scope", "read:queue=q", code=2).err
+    assert shell("tokens", "rotate", "nobody", code=3).out == ""
+
+
 def test_what_is_no_token_is_refused(shell: Shell) -> None:
     assert "small letters" in shell("tokens", "create", "No Name", code=2).err
     assert "scope is read, operate, admin" in shell("tokens", "create", "x", "--scope", "all", code=2).err

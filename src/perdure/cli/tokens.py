@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The token's name, which is the actor in the audit trail.")]
 Expires = Annotated[
-    str | None, typer.Option("--expires", metavar="SPAN", help="How long it is valid: 12h, 30d. Until it is revoked, else.")
+    str | None,
+    typer.Option("--expires", metavar="SPAN", help="How long it is valid: 12h, 30d. Until it is revoked, else."),
 ]
 _SCOPES = ("read", "operate", "admin")
 
@@ -104,7 +105,9 @@ def add_to(app: typer.Typer) -> None:
             desk.document({"name": name, "token": made})
             return
         desk.say(made)
-        desk.aside("it is not shown again; " + (f"the old one is valid for {overlap}" if both else "the old one is gone"))
+        desk.aside(
+            "it is not shown again; " + (f"the old one is valid for {overlap}" if both else "the old one is gone")
+        )
 
     @verb(tokens, "revoke")
     async def revoke(desk: Desk, name: Name) -> None:

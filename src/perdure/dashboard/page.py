@@ -29,8 +29,8 @@ from perdure.errors import PerdureError
 from perdure.http.access import Caller, caller_of, operates, reads
 from perdure.http.given import Asked, TheClient, TheStreams
 from perdure.http.problems import Refused
-from perdure.http.streams import MEDIA_TYPE, Said, Streams, looked
 from perdure.http.scopes import Scope
+from perdure.http.streams import MEDIA_TYPE, Said, Streams, looked
 
 log = logging.getLogger("perdure.http")
 

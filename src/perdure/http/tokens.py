@@ -138,10 +138,10 @@ async def find_token(client: Client, token: str) -> ShownToken | None:
 def token_at(found: TokenRecord, sha256: str, now: int) -> ShownToken | None:
     """A token by the digest of a secret, at a time; None if it has, and had a moment ago, another secret."""
     body: dict[str, Any] = found.body
-    former = body.get("former")
+    former: dict[str, Any] = body.get("former") or {"sha256": "", "until": 0}
     is_current = hmac.compare_digest(sha256, str(body["sha256"]))
-    is_former = former is not None and hmac.compare_digest(sha256, str(former["sha256"]))
-    if body["revoked"] or not (is_current or is_former):
+    is_former = hmac.compare_digest(sha256, str(former["sha256"]))
+    if body["revoked"] or not sha256 or not (is_current or is_former):
         return None
     expires_at = body.get("expires_at") if is_current else former["until"]
     wrong = ""

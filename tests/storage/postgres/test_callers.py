@@ -115,12 +115,12 @@ async def test_of_a_run_of_another_workflow_the_caller_learns_only_the_name(url:
 
 
 START = (
-    "select state from {schema}.start_v2('{engine}', extract(epoch from transaction_timestamp())::text, 'mine', 'w', '',"
-    " '{model}', true, '{tags}', null, 'ann', 1, '{{}}')"
+    "select state from {schema}.start_v2('{engine}', extract(epoch from transaction_timestamp())::text, 'mine', 'w',"
+    " '', '{model}', true, '{tags}', null, 'ann', 1, '{{}}')"
 )
 EMIT = (
     "select state from {schema}.emit_v2('{engine}', extract(epoch from transaction_timestamp())::text,"
-    " (select 0), '{root}', 'e', 1, null, 'm', 't', '1', 1, 'ann', array['r'], array['{name}'], array['{{}}'], array['1'])"
+    " 0, '{root}', 'e', 1, null, 'm', 't', '1', 1, 'ann', array['r'], array['{name}'], array['{{}}'], array['1'])"
 )
 
 
@@ -128,7 +128,7 @@ EMIT = (
     "attempt",
     [
         "insert into {schema}.records values ('perdure.api-token', 'me', 1, '', 'me', 1, '{{}}')",
-        "insert into {schema}.perdure_tokens (name, version, digest, actor, at, body) values ('me', 1, '', 'me', 1, '{{}}')",
+        "insert into {schema}.perdure_tokens values ('me', 1, '', 'me', 1, null, '{{}}')",
         "insert into {schema}.perdure_sessions (id, until, actor, at, body) values ('me', 1, 'me', 1, '{{}}')",
         "select * from {schema}.perdure_tokens",
         "select * from {schema}.perdure_sessions",
@@ -150,8 +150,7 @@ EMIT = (
         "select {schema}.put_record_v1('perdure.api-token', 'me', '', 'me', 1, '{{}}')",
         "select {schema}.insert_runs_v1('{{}}')",
         "select {schema}.start_v1('{engine}', extract(epoch from transaction_timestamp())::text, '()', '()')",
-        "select {schema}.insert_created_v1("
-        "'mine', 'w', '', 'function', true, 'o-1', 'awaited', '', '{{}}', null, 'me', 1, '1')",
+        "select {schema}.insert_created_v1('r', 'w', '', 'function', true, 'o-1', '', '', '{{}}', null, 'me', 1, '1')",
         "grant select on {schema}.runs to " + CALLER,
         "set role shop_owner",
         "set role shop_runtime",

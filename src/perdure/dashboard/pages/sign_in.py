@@ -52,7 +52,7 @@ def handlers_of(renderer: Renderer) -> list[ControllerRouterHandler]:
         except NoSession as wrong:
             peer = request.client.host if request.client is not None else None
             if wait_s := tries.wait_s(f"address {peer}"):
-                raise Refused("too_many_requests", f"too many tries; try again in {wait_s} s")
+                raise Refused("too_many_requests", f"too many tries; try again in {wait_s} s") from None
             return answer(401, to, str(wrong))
         return signed_in(request, session, to)
 

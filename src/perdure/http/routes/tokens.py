@@ -23,9 +23,9 @@ Lasting = Annotated[int, Meta(ge=1, le=_SECONDS_MAX)]
 
 
 class NewToken(Body, frozen=True, kw_only=True):
-    """Small letters, digits, dots and hyphens; the name is the actor in the audit trail. `scope` is one scope or several:
-    read, operate or admin, or read or operate for some runs, as operate:workflow=checkout or read:tag=tenant=acme. Without
-    `expires_s` it is valid until it is revoked."""
+    """Small letters, digits, dots and hyphens; the name is the actor in the audit trail. `scope` is one scope, or
+    several: read, operate or admin, or read or operate for some runs, as operate:workflow=checkout or
+    read:tag=tenant=acme. Without `expires_s` it is valid until it is revoked."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
     scope: ScopeText | Annotated[list[ScopeText], Meta(min_length=1, max_length=50)]

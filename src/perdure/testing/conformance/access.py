@@ -12,12 +12,13 @@ from perdure.testing.conformance.base import Rules
 
 
 def a_token(version: int = 1, name: str = "ci", **other: Any) -> StoredToken:
-    given = {"digest": f"d-{version}", "actor": "ann", "at": 5, "body": '{"ü": 1}'} | other
+    given: dict[str, Any] = {"digest": f"d-{version}", "actor": "ann", "at": 5, "body": '{"ü": 1}'} | other
     return StoredToken(name=name, version=version, **given)
 
 
 def a_session(id: str, until: int, **other: Any) -> StoredSession:
-    return StoredSession(id=id, until=until, **({"actor": "ann", "at": 5, "body": "{}"} | other))
+    given: dict[str, Any] = {"actor": "ann", "at": 5, "body": "{}"} | other
+    return StoredSession(id=id, until=until, **given)
 
 
 class AccessRules(Rules):
