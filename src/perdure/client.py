@@ -10,9 +10,9 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -43,7 +43,7 @@ from perdure.models.cooperation.book import Book
 from perdure.models.cooperation.drafting import Drafting
 from perdure.models.cooperation.rows import RowCodec
 from perdure.models.cooperation.versions import Operations
-from perdure.models.functions.checks import checked_text
+from perdure.models.functions.checks import checked_text, checked_time
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, Reader
 from perdure.models.transacting import holds_writer
 from perdure.obstacles import Obstacles
@@ -54,6 +54,7 @@ from perdure.sending import PENDING_MAX, RETENTION, Sending
 from perdure.starting import Starting
 from perdure.storage import open_store
 from perdure.tasking import Tasking
+from perdure.trail import AuditLine, audit_lines
 from perdure.views import run_view
 
 log = logging.getLogger("perdure")
@@ -114,6 +115,13 @@ class Client(Emitting, Starting, Inspecting, GraphRuns, Diagnosing, Sending, Rea
         """Tokens of the HTTP API and sessions of the dashboard."""
         self._check_open()
         return Credentials(self._patient_store, self._store, self._codec, self._clock)
+
+    def export_audit(self, *, since: datetime | None = None, until: datetime | None = None) -> AsyncIterator[AuditLine]:
+        """Every change of a run, a record or a token from a time on and before another, with who asked for it, in a
+        stable order: `async for line in client.export_audit()`. It is read in pages, so it needs little memory however
+        much there is. The last line is an End: an export without one is not whole. Raises InvalidArguments."""
+        first, last = checked_time(since, "since"), checked_time(until, "until")
+        return audit_lines(self._patient_store, self.credentials, first, last)
 
     # Life.
 

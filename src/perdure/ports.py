@@ -110,6 +110,14 @@ class StoredRun(Struct, frozen=True, kw_only=True):
     outcome: Outcome
 
 
+class ChangedRun(Struct, frozen=True):
+    """A run that something has happened to."""
+
+    created_at: int
+    id: str
+    workflow: str
+
+
 class Ripe(Struct, frozen=True, kw_only=True):
     """A run that nobody has in memory and that is to go on, or to be ended by its deadline, at this time."""
 
@@ -399,6 +407,14 @@ class Store(Protocol):
     async def audit(self, run_id: str) -> builtins.list[Audit]:
         """A run's audit rows, oldest first."""
 
+    async def audits(self, ids: Sequence[str]) -> builtins.list[Audit]:
+        """The audit rows of several runs, in one query: by run, oldest first. No ids ask nothing."""
+
+    async def changed_runs(
+        self, *, since: int, after: tuple[int, str] | None = None, limit: int = 100
+    ) -> builtins.list[ChangedRun]:
+        """Runs that may have audit rows from a time on, by (created_at, id), strictly after one."""
+
     async def published(self, run_id: str, key: str | None = None) -> builtins.list[PublishedValue]:
         """What a run has published, by key: under one, or (None) under all. Raises RunNotFound."""
 
@@ -453,6 +469,11 @@ class Store(Protocol):
 
     async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
         """The newest versions of the records of a kind, by name, strictly after one."""
+
+    async def record_versions(
+        self, *, since: int, after: tuple[str, str, int] | None = None, limit: int = 100
+    ) -> builtins.list[Record]:
+        """All versions of all records that were put from a time on, by (kind, name, version), strictly after one."""
 
     async def put_token(self, token: StoredToken) -> bool:
         """Add a version of a token, if it is the next one of its name; whether the newest is this one then, also if it

@@ -11,6 +11,7 @@ import typer.main
 
 from perdure.cli import (
     artifacts,
+    audit,
     bench,
     dead_letters,
     demo,
@@ -42,6 +43,7 @@ CAPABILITIES = (
     topics,
     tasks,
     artifacts,
+    audit,
     graphs,
     engines,
     doctor,

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from litestar import Litestar, Router
+from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
@@ -14,12 +15,13 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ASGIApp, Receive, Send
 
 from perdure.client import Client
-from perdure.http.access import Access, reads
+from perdure.http.access import Access
 from perdure.http.bodies import checked
 from perdure.http.measures import Measures
 from perdure.http.pace import Pace
 from perdure.http.pages import Pages
 from perdure.http.problems import HANDLERS, Refused
+from perdure.http.reach import reads_some
 from perdure.http.routes import CAPABILITIES, WATCHED
 from perdure.http.shield import SLASH, Shield
 from perdure.http.streams import Streams
@@ -109,6 +111,7 @@ def create_app(
         request_max_body_size=body_bytes_max,
         logging_config=None,
         openapi_config=_document(),
+        state=State({"client": client}),
     )
     shield = Shield(
         inner,
@@ -140,7 +143,7 @@ def _document() -> OpenAPIConfig:
         use_handler_docstrings=True,
         components=Components(security_schemes={"token": bearer}),
         security=[{"token": []}],
-        openapi_router=Router(PATH, route_handlers=[], guards=[reads], include_in_schema=False),
+        openapi_router=Router(PATH, route_handlers=[], guards=[reads_some], include_in_schema=False),
         render_plugins=[JsonRenderPlugin(path="/openapi.json")],
     )
 

@@ -33,6 +33,7 @@ from perdure.kernel.stock import Artifact, Record, Task
 from perdure.ports import (
     ENGINES_KEPT_US,
     ArtifactFilter,
+    ChangedRun,
     Clock,
     Insertion,
     Journal,
@@ -404,6 +405,28 @@ class MemoryStore:
         database = self._database()
         with database.lock:
             return database.stock.list_records(kind, after, limit)
+
+    async def audits(self, ids: Sequence[str]) -> builtins.list[Audit]:
+        return [row for run_id in sorted({*ids}) for row in await self.audit(run_id)]
+
+    async def changed_runs(
+        self, *, since: int, after: tuple[int, str] | None = None, limit: int = 100
+    ) -> builtins.list[ChangedRun]:
+        database = self._database()
+        with database.lock:
+            found = sorted(
+                (stored.run.created_at, stored.run.id, stored.run.workflow)
+                for stored in database.runs.values()
+                if stored.run.updated_at >= since or stored.run.hold is not None
+            )
+        return [ChangedRun(*one) for one in found if after is None or one[:2] > after][: max(0, limit)]
+
+    async def record_versions(
+        self, *, since: int, after: tuple[str, str, int] | None = None, limit: int = 100
+    ) -> builtins.list[Record]:
+        database = self._database()
+        with database.lock:
+            return database.stock.list_versions(since, after, limit)
 
     async def put_token(self, token: StoredToken) -> bool:
         database = self._database()

@@ -178,6 +178,12 @@ class StockTables(Struct, eq=False):
         names = sorted(name for known, name in self.records if known == kind and (after is None or name > after))
         return [self.records[kind, name][-1] for name in names][: max(0, limit)]
 
+    def list_versions(self, since: int, after: tuple[str, str, int] | None, limit: int) -> list[Record]:
+        found = [one for key in sorted(self.records) for one in self.records[key] if one.at >= since]
+        if after is not None:
+            found = [one for one in found if (one.kind, one.name, one.version) > after]
+        return found[: max(0, limit)]
+
 
 def _matches(task: Task, wanted: TaskFilter) -> bool:
     status = "claimed" if task.is_claimed(wanted.at) else task.status

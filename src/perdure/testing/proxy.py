@@ -13,6 +13,7 @@ from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold
 from perdure.kernel.stock import Artifact, Record, Task
 from perdure.ports import (
     ArtifactFilter,
+    ChangedRun,
     Clock,
     Insertion,
     Journal,
@@ -218,6 +219,19 @@ class StoreProxy:
 
     async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
         return await self._through(self.inner.records(kind, after=after, limit=limit))
+
+    async def audits(self, ids: Sequence[str]) -> builtins.list[Audit]:
+        return await self._through(self.inner.audits(ids))
+
+    async def changed_runs(
+        self, *, since: int, after: tuple[int, str] | None = None, limit: int = 100
+    ) -> builtins.list[ChangedRun]:
+        return await self._through(self.inner.changed_runs(since=since, after=after, limit=limit))
+
+    async def record_versions(
+        self, *, since: int, after: tuple[str, str, int] | None = None, limit: int = 100
+    ) -> builtins.list[Record]:
+        return await self._through(self.inner.record_versions(since=since, after=after, limit=limit))
 
     async def put_token(self, token: StoredToken) -> bool:
         return await self._through(self.inner.put_token(token))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perdure.http.routes import (
     artifacts,
+    audit,
     changes,
     dead_letters,
     definitions,
@@ -33,6 +34,7 @@ CAPABILITIES = (
     engines.router,
     changes.router,
     tokens.router,
+    audit.router,
 )
 
 # Where those who watch a server look for them.

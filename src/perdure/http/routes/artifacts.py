@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from perdure.client import Client
 from perdure.errors import ArtifactNotFound
-from perdure.http.access import reads
-from perdure.http.given import TheClient
+from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
-from perdure.http.wanted import After, Id, Limit, Text, cursor_of
+from perdure.http.reach import reach_of, reads_artifact, reads_some
+from perdure.http.wanted import After, Id, Limit, Text
 from perdure.keeping import ArtifactView
 
 _MEDIA_TYPE: Final = re.compile(
@@ -39,8 +39,9 @@ class Artifacts(Struct, frozen=True, kw_only=True):
     cursor: str | None
 
 
-@get("/", guards=[reads], responses=no())
+@get("/", guards=[reads_some], responses=no())
 async def list_artifacts(
+    request: Asked,
     client: TheClient,
     name: Text = None,
     run: Text = None,
@@ -50,11 +51,15 @@ async def list_artifacts(
     limit: Limit = 100,
 ) -> Artifacts:
     """Published artifacts, the newest first, without content; `staged` adds those of runs under way."""
-    found = await client.artifacts(name=name, run=run, type=type, staged=staged, after=after, limit=limit)
-    return Artifacts(artifacts=found, cursor=cursor_of(found, limit))
+
+    async def fetch(after: str | None) -> list[ArtifactView]:
+        return await client.artifacts(name=name, run=run, type=type, staged=staged, after=after, limit=limit)
+
+    found, cursor = await reach_of(request).listed(fetch, limit, after)
+    return Artifacts(artifacts=found, cursor=cursor)
 
 
-@get("/{artifact_id:str}", guards=[reads], responses=no(ArtifactNotFound))
+@get("/{artifact_id:str}", guards=[reads_artifact], responses=no(ArtifactNotFound))
 async def get_artifact(client: TheClient, artifact_id: Id) -> ArtifactView:
     """One artifact, without content."""
     return await client.artifact(id=artifact_id)
@@ -62,7 +67,7 @@ async def get_artifact(client: TheClient, artifact_id: Id) -> ArtifactView:
 
 @get(
     "/{artifact_id:str}/content",
-    guards=[reads],
+    guards=[reads_artifact],
     media_type="*/*",  # that of the artifact, which is set below
     response_headers=[ResponseHeader(name="ETag", description="Of the content's SHA-256.", documentation_only=True)],
     responses=no(ArtifactNotFound),

@@ -21,9 +21,9 @@ from litestar.response import Stream
 from msgspec import Struct
 
 from perdure.errors import Misuse, RunNotFound
-from perdure.http.access import reads
 from perdure.http.given import Asked, TheClient, TheStreams
 from perdure.http.problems import no
+from perdure.http.reach import reach_of, reads_run, reads_some
 from perdure.http.routes.runs import found
 from perdure.http.streams import MEDIA_TYPE, Said, looked
 from perdure.http.wanted import Id, Wanted, wanted_runs
@@ -51,7 +51,7 @@ class Shown(Struct, frozen=True):
     ids: list[str]
 
 
-@get("/runs/{run_id:str}/changes", guards=[reads], media_type=MEDIA_TYPE, responses=no(RunNotFound) | _OVER)
+@get("/runs/{run_id:str}/changes", guards=[reads_run], media_type=MEDIA_TYPE, responses=no(RunNotFound) | _OVER)
 async def run_changes(
     request: Asked, client: TheClient, streams: TheStreams, run_id: Id, last_event_id: LastEventId = None
 ) -> Stream | Response[None]:
@@ -75,7 +75,7 @@ async def run_changes(
 
 @get(
     "/runs/{run_id:str}/streams/{name:str}/follow",
-    guards=[reads],
+    guards=[reads_run],
     media_type=MEDIA_TYPE,
     responses=no(RunNotFound) | _OVER,
 )
@@ -100,14 +100,13 @@ async def follow_stream(
 
 @get(
     "/changes",
-    guards=[reads],
+    guards=[reads_some],
     media_type=MEDIA_TYPE,
     dependencies={"wanted": Provide(wanted_runs, sync_to_thread=False)},
     responses=no(Misuse),
 )
 async def list_changes(
     request: Asked,
-    client: TheClient,
     streams: TheStreams,
     wanted: NamedDependency[Wanted],
     limit: Annotated[int, QueryParameter(ge=1, le=_LIST_MAX, description="How many of the newest to follow.")] = 50,
@@ -116,10 +115,11 @@ async def list_changes(
     """The newest runs that match, and whatever changes among them: an event `run` for each that is new or has changed,
     then, if the list is another, `page` with the ids that it has now. Begins with the whole list."""
     seen = Seen.of(last_event_id)
+    reach = reach_of(request)
 
     async def look() -> list[Said]:
         nonlocal seen
-        runs = (await wanted.page(client, limit)).runs
+        runs = (await reach.page(wanted, limit)).runs
         now = Seen.at(runs)
         new = [Said(event="run", data=run) for run, mark in zip(runs, now.runs, strict=True) if mark not in seen.known]
         if now.page != seen.page:
@@ -130,7 +130,7 @@ async def list_changes(
         seen = now
         return new
 
-    await wanted.page(client, 1)  # What is wrong with the request is told before the stream begins.
+    await reach.page(wanted, 1)  # What is wrong with the request is told before the stream begins.
     return streams.response(looked(look, streams.poll_s), request)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from litestar import Router, get
 from msgspec import Struct
 
-from perdure.http.access import reads
-from perdure.http.given import TheClient
+from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
+from perdure.http.reach import reach_of, reads_some
 
 
 class DefinitionView(Struct, frozen=True, kw_only=True):
@@ -18,14 +18,15 @@ class DefinitionView(Struct, frozen=True, kw_only=True):
     engines: list[str]
 
 
-@get("/", guards=[reads], responses=no())
-async def list_definitions(client: TheClient) -> list[DefinitionView]:
+@get("/", guards=[reads_some], responses=no())
+async def list_definitions(request: Asked, client: TheClient) -> list[DefinitionView]:
     """What can be started now, by name and version. Operations are not: they handle messages of topics."""
+    reach = reach_of(request)
     found: dict[tuple[str, str], list[str]] = {}
     handlers = await client.handlers()
     for engine in await client.engines():
         for workflow, version in engine.workflows:
-            if workflow not in handlers.get(version, ()):
+            if workflow not in handlers.get(version, ()) and reach.knows(workflow):
                 found.setdefault((workflow, version), []).append(engine.id)
     return [
         DefinitionView(workflow=workflow, version=version, engines=engines)

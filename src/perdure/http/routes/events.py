@@ -18,10 +18,12 @@ from perdure.errors import (
     RunNotWaiting,
     UnstorableValue,
 )
-from perdure.http.access import caller_of, operates, reads
+from perdure.http.access import caller_of, operates
 from perdure.http.conditions import IdempotencyKey
 from perdure.http.given import Asked, TheClient
-from perdure.http.problems import no
+from perdure.http.problems import Refused, no
+from perdure.http.reach import operates_run, reach_of, reads_some
+from perdure.http.scopes import Scope
 from perdure.http.wanted import Body, Id, Limit, Name, Text
 from perdure.views import EventView
 
@@ -63,7 +65,7 @@ async def broadcast_event(
 
 @post(
     "/runs/{run_id:str}/events",
-    guards=[operates],
+    guards=[operates_run],
     status_code=202,
     responses=no(RunNotFound, RunFinished, *_SENDING, changes=True),
 )
@@ -76,9 +78,15 @@ async def send_event(
     return sent_view(await client.send(event, to=run_id, key=idempotency_key, strict=data.strict, actor=actor))
 
 
-@get("/events", guards=[reads], responses=no())
-async def list_events(client: TheClient, name: Text = None, to: Text = None, limit: Limit = 100) -> list[EventView]:
+@get("/events", guards=[reads_some], responses=no(RunNotFound))
+async def list_events(
+    request: Asked, client: TheClient, name: Text = None, to: Text = None, limit: Limit = 100
+) -> list[EventView]:
     """Events that wait to be read, in the order of sending: those sent to a run, or those for anybody."""
+    if to is not None:
+        await reach_of(request).check_run(Scope.READ, to)
+    elif not caller_of(request).grants.includes(Scope.READ):
+        raise Refused("forbidden", "events for anybody need a scope for everything; say which run's: to=…")
     return await client.events(name=name, to=to, limit=limit)
 
 

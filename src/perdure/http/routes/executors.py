@@ -14,6 +14,7 @@ from perdure.errors import InvalidAnswer, InvalidArguments, TaskClosed, TaskLost
 from perdure.http.access import caller_of, operates
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import Refused, no
+from perdure.http.reach import operates_task
 from perdure.http.wanted import Body, Id, Name
 from perdure.tasking import TaskView
 
@@ -78,7 +79,7 @@ async def claim_tasks(request: Asked, client: TheClient, queue: Id, data: JSONBo
 
 @post(
     "/tasks/{task_id:str}/heartbeat",
-    guards=[operates],
+    guards=[operates_task],
     status_code=200,
     responses=no(*_HOLDING, UnstorableValue, changes=True),
 )
@@ -90,7 +91,7 @@ async def beat_task(request: Asked, client: TheClient, task_id: Id, data: JSONBo
 
 @post(
     "/tasks/{task_id:str}/complete",
-    guards=[operates],
+    guards=[operates_task],
     status_code=200,
     responses=no(*_HOLDING, InvalidAnswer, UnstorableValue, changes=True),
 )
@@ -118,7 +119,7 @@ def _takes_all(task: TaskView) -> bool:
     return set(task.schema.get("properties", ())) == {"result", "context_updates", "staged_artifacts"}
 
 
-@post("/tasks/{task_id:str}/fail", guards=[operates], status_code=200, responses=no(*_HOLDING, changes=True))
+@post("/tasks/{task_id:str}/fail", guards=[operates_task], status_code=200, responses=no(*_HOLDING, changes=True))
 async def fail_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Failed]) -> TaskView:
     """Say that the worker could not do a task."""
     actor = caller_of(request).name
@@ -126,7 +127,7 @@ async def fail_task(request: Asked, client: TheClient, task_id: Id, data: JSONBo
     return await client.task(task_id)
 
 
-@post("/tasks/{task_id:str}/release", guards=[operates], status_code=200, responses=no(*_HOLDING, changes=True))
+@post("/tasks/{task_id:str}/release", guards=[operates_task], status_code=200, responses=no(*_HOLDING, changes=True))
 async def release_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Release]) -> TaskView:
     """Give a task back: it is open at once."""
     await client.release_task(task_id, data.worker, actor=caller_of(request).name)

@@ -15,6 +15,7 @@ from perdure.graph import DefinitionView, GraphEvents, TokensView
 from perdure.http.access import reads
 from perdure.http.given import TheClient
 from perdure.http.problems import no
+from perdure.http.reach import reads_run
 from perdure.http.wanted import Id
 from perdure.views import HierarchyView
 
@@ -34,19 +35,19 @@ class DrawingView(Struct, frozen=True, kw_only=True):
     text: str
 
 
-@get("/runs/{run_id:str}/waits", guards=[reads], responses=no(RunNotFound))
+@get("/runs/{run_id:str}/waits", guards=[reads_run], responses=no(RunNotFound))
 async def run_waits(client: TheClient, run_id: Id) -> list[WaitView]:
     """What a run waits for; nothing while its code or a step runs."""
     return await client.waits(run_id)
 
 
-@get("/runs/{run_id:str}/tokens", guards=[reads], responses=no(RunNotFound, Misuse))
+@get("/runs/{run_id:str}/tokens", guards=[reads_run], responses=no(RunNotFound, Misuse))
 async def run_tokens(client: TheClient, run_id: Id) -> TokensView:
     """Where the tokens of a run of a graph are and were, each with its path and state."""
     return await client.tokens(run_id)
 
 
-@get("/runs/{run_id:str}/graph-events", guards=[reads], responses=no(RunNotFound, Misuse))
+@get("/runs/{run_id:str}/graph-events", guards=[reads_run], responses=no(RunNotFound, Misuse))
 async def run_graph_events(
     client: TheClient,
     run_id: Id,
@@ -58,7 +59,7 @@ async def run_graph_events(
     return await client.graph_events(run_id, after=after, limit=limit)
 
 
-@get("/runs/{run_id:str}/graph", guards=[reads], responses=no(RunNotFound, Misuse))
+@get("/runs/{run_id:str}/graph", guards=[reads_run], responses=no(RunNotFound, Misuse))
 async def run_graph(
     client: TheClient,
     run_id: Id,
@@ -68,7 +69,7 @@ async def run_graph(
     return DrawingView(form=form, text=await client.drawing(run_id, form.value))
 
 
-@get("/runs/{run_id:str}/definition", guards=[reads], responses=no(RunNotFound, Misuse))
+@get("/runs/{run_id:str}/definition", guards=[reads_run], responses=no(RunNotFound, Misuse))
 async def run_definition(client: TheClient, run_id: Id) -> DefinitionView:
     """The definition that a run of a graph was started with, whatever the code is now."""
     return await client.definition(run_id)

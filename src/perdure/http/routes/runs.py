@@ -25,10 +25,12 @@ from perdure.errors import (
     UnknownWorkflow,
     UnstorableValue,
 )
-from perdure.http.access import caller_of, operates, reads
+from perdure.http.access import caller_of
 from perdure.http.conditions import IdempotencyKey, IfMatch, etag, expected_version, run_id_of
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
+from perdure.http.reach import operates_run, operates_some, reach_of, reads_run, reads_some
+from perdure.http.scopes import Scope
 from perdure.http.wanted import Body, Id, Limit, Name, Wanted, moment, wanted_runs
 from perdure.views import History, Page, RunTree, RunView, StreamItemView
 
@@ -80,7 +82,7 @@ class StreamPage(Struct, frozen=True, kw_only=True):
 
 @post(
     "/",
-    guards=[operates],
+    guards=[operates_some],
     response_headers=[*_ETAG, ResponseHeader(name="Location", documentation_only=True)],
     responses=no(RunExists, UnknownWorkflow, UnstorableValue, InvalidArguments, changes=True),
 )
@@ -91,45 +93,55 @@ async def start_run(
     run_id = data.id
     if run_id is None and idempotency_key is not None:
         run_id = run_id_of(idempotency_key)
-    handle = await client.start(
-        data.workflow,
-        data.input,
-        version=data.version,
-        id=run_id,
-        tags=data.tags,
-        deadline=None if data.deadline is None else moment(data.deadline),
-        actor=caller_of(request).name,
-    )
-    view = await found(client, handle.id)
+    reach = reach_of(request)
+    reach.check(Scope.OPERATE, data.workflow, data.tags)
+
+    async def start() -> str:
+        handle = await client.start(
+            data.workflow,
+            data.input,
+            version=data.version,
+            id=run_id,
+            tags=data.tags,
+            deadline=None if data.deadline is None else moment(data.deadline),
+            actor=caller_of(request).name,
+        )
+        return handle.id
+
+    view = await reach.started(start(), run_id)
     location = f"{request.url.path.rstrip('/')}/{quote(view.id, safe='')}"
     return Response(view, headers={"ETag": etag(view.version), "Location": location})
 
 
-@get("/", guards=[reads], dependencies={"wanted": Provide(wanted_runs, sync_to_thread=False)}, responses=no(Misuse))
+@get(
+    "/", guards=[reads_some], dependencies={"wanted": Provide(wanted_runs, sync_to_thread=False)}, responses=no(Misuse)
+)
 async def list_runs(
-    client: TheClient,
+    request: Asked,
     wanted: NamedDependency[Wanted],
     limit: Limit = 100,
     cursor: Annotated[str | None, QueryParameter(max_length=600, description="That of the page before.")] = None,
 ) -> Page:
     """Runs, the newest first, without their payloads."""
-    return await wanted.page(client, limit, cursor)
+    return await reach_of(request).page(wanted, limit, cursor)
 
 
-@get("/{run_id:str}", guards=[reads], response_headers=_ETAG, responses=no(RunNotFound))
+@get("/{run_id:str}", guards=[reads_run], response_headers=_ETAG, responses=no(RunNotFound))
 async def get_run(client: TheClient, run_id: Id) -> Response[RunView]:
     """A run with its input, and its output or failure."""
     return tagged(await found(client, run_id))
 
 
 @patch(
-    "/{run_id:str}", guards=[operates], response_headers=_ETAG, responses=no(*_CHANGE, Misuse, changes=True)
+    "/{run_id:str}", guards=[operates_run], response_headers=_ETAG, responses=no(*_CHANGE, Misuse, changes=True)
 )  # fmt: skip
 async def change_run(
     request: Asked, client: TheClient, run_id: Id, data: JSONBody[RunChange], if_match: IfMatch = None
 ) -> Response[RunView]:
-    """Replace a run's tags, or its deadline."""
+    """Replace a run's tags, or its deadline. A token that is for some runs cannot put one out of its own reach."""
     deadline = data.deadline
+    if data.tags is not UNSET:
+        await reach_of(request).check_tags(run_id, data.tags)
     await client.update(
         run_id,
         expected_version=expected_version(if_match),
@@ -142,7 +154,7 @@ async def change_run(
 
 @post(
     "/{run_id:str}/cancel",
-    guards=[operates],
+    guards=[operates_run],
     status_code=200,
     response_headers=_ETAG,
     responses=no(*_CHANGE, changes=True),
@@ -162,7 +174,7 @@ async def cancel_run(
 
 @post(
     "/{run_id:str}/retry",
-    guards=[operates],
+    guards=[operates_run],
     status_code=200,
     response_headers=_ETAG,
     responses=no(*_CHANGE, RunNotRetryable, changes=True),
@@ -178,7 +190,7 @@ async def retry_run(
 
 @post(
     "/{run_id:str}/pause",
-    guards=[operates],
+    guards=[operates_run],
     status_code=200,
     response_headers=_ETAG,
     responses=no(*_CHANGE, changes=True),
@@ -194,7 +206,7 @@ async def pause_run(
 
 @post(
     "/{run_id:str}/resume",
-    guards=[operates],
+    guards=[operates_run],
     status_code=200,
     response_headers=_ETAG,
     responses=no(*_CHANGE, changes=True),
@@ -208,33 +220,36 @@ async def resume_run(
     return tagged(await found(client, run_id))
 
 
-@get("/{run_id:str}/history", guards=[reads], responses=no(RunNotFound))
+@get("/{run_id:str}/history", guards=[reads_run], responses=no(RunNotFound))
 async def run_history(client: TheClient, run_id: Id) -> History:
     """What a run did, every change of its status with who asked for it, and what retries set aside."""
     return await client.history(run_id)
 
 
-@get("/{run_id:str}/tree", guards=[reads], responses=no(RunNotFound, Misuse))
+@get("/{run_id:str}/tree", guards=[reads_run], responses=no(RunNotFound, Misuse))
 async def run_tree(
-    client: TheClient, run_id: Id, runs_max: Annotated[int, QueryParameter(ge=1, le=_TREE_RUNS_MAX)] = 1_000
+    request: Asked,
+    client: TheClient,
+    run_id: Id,
+    runs_max: Annotated[int, QueryParameter(ge=1, le=_TREE_RUNS_MAX)] = 1_000,
 ) -> RunTree:
     """A run with its children and theirs."""
-    return await client.tree(run_id, runs_max=runs_max)
+    return reach_of(request).pruned(await client.tree(run_id, runs_max=runs_max))
 
 
-@get("/{run_id:str}/published", guards=[reads], responses=no(RunNotFound))
+@get("/{run_id:str}/published", guards=[reads_run], responses=no(RunNotFound))
 async def run_published(client: TheClient, run_id: Id) -> dict[str, Any]:
     """All that a run has published, by key."""
     return await client.published(run_id)
 
 
-@get("/{run_id:str}/published/{key:str}", guards=[reads], responses=no(RunNotFound, NotPublished))
+@get("/{run_id:str}/published/{key:str}", guards=[reads_run], responses=no(RunNotFound, NotPublished))
 async def run_published_value(client: TheClient, run_id: Id, key: Id) -> PublishedView:
     """What a run has published under a key."""
     return PublishedView(key=key, value=await client.published(run_id, key))
 
 
-@get("/{run_id:str}/streams/{name:str}", guards=[reads], responses=no(RunNotFound))
+@get("/{run_id:str}/streams/{name:str}", guards=[reads_run], responses=no(RunNotFound))
 async def run_stream(
     client: TheClient,
     run_id: Id,

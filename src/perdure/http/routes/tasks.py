@@ -9,10 +9,11 @@ from litestar.params import FromQuery, JSONBody
 from msgspec import Struct
 
 from perdure.errors import InvalidAnswer, Misuse, TaskClosed, TaskNotFound, UnstorableValue
-from perdure.http.access import caller_of, operates, reads
+from perdure.http.access import caller_of
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
-from perdure.http.wanted import After, Body, Id, Limit, Text, cursor_of
+from perdure.http.reach import operates_task, reach_of, reads_some, reads_task
+from perdure.http.wanted import After, Body, Id, Limit, Text
 from perdure.tasking import TaskStatus, TaskView
 
 
@@ -29,8 +30,9 @@ class Answer(Body, frozen=True, kw_only=True):
     value: Any
 
 
-@get("/", guards=[reads], responses=no(Misuse))
+@get("/", guards=[reads_some], responses=no(Misuse))
 async def list_tasks(
+    request: Asked,
     client: TheClient,
     queue: Text = None,
     kind: FromQuery[Literal["human", "remote"] | None] = None,
@@ -40,11 +42,15 @@ async def list_tasks(
     limit: Limit = 100,
 ) -> Tasks:
     """Tasks, the oldest first."""
-    found = await client.tasks(queue=queue, kind=kind, status=status, run=run, after=after, limit=limit)
-    return Tasks(tasks=found, cursor=cursor_of(found, limit))
+
+    async def fetch(after: str | None) -> list[TaskView]:
+        return await client.tasks(queue=queue, kind=kind, status=status, run=run, after=after, limit=limit)
+
+    found, cursor = await reach_of(request).listed(fetch, limit, after)
+    return Tasks(tasks=found, cursor=cursor)
 
 
-@get("/{task_id:str}", guards=[reads], responses=no(TaskNotFound))
+@get("/{task_id:str}", guards=[reads_task], responses=no(TaskNotFound))
 async def get_task(client: TheClient, task_id: Id) -> TaskView:
     """One task."""
     return await client.task(task_id)
@@ -52,7 +58,7 @@ async def get_task(client: TheClient, task_id: Id) -> TaskView:
 
 @post(
     "/{task_id:str}/answer",
-    guards=[operates],
+    guards=[operates_task],
     status_code=200,
     responses=no(TaskNotFound, TaskClosed, InvalidAnswer, UnstorableValue, changes=True),
 )

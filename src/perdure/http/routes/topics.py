@@ -26,6 +26,7 @@ from perdure.http.access import caller_of, operates, reads
 from perdure.http.conditions import IdempotencyKey, run_id_of
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import Refused, no
+from perdure.http.reach import operates_run, reads_run
 from perdure.http.routes.runs import Nothing, Reason, Tags, found
 from perdure.http.wanted import Body, Id, Name, moment
 from perdure.views import RunView
@@ -168,7 +169,7 @@ async def retire_handler(
     return TopicView(topic=topic, handlers=(await client.handlers()).get(topic, []))
 
 
-@get("/runs/{run_id:str}/message", guards=[reads], responses=no(RunNotFound))
+@get("/runs/{run_id:str}/message", guards=[reads_run], responses=no(RunNotFound))
 async def run_message(client: TheClient, run_id: Id) -> MessageView:
     """The message that the run of a handler is there for."""
     return MessageView(run_id=run_id, message=await client.message(run_id))
@@ -176,7 +177,7 @@ async def run_message(client: TheClient, run_id: Id) -> MessageView:
 
 @post(
     "/runs/{run_id:str}/complete",
-    guards=[operates],
+    guards=[operates_run],
     status_code=200,
     responses=no(RunNotFound, RunFinished, Misuse, UnstorableValue, changes=True),
 )
@@ -188,7 +189,7 @@ async def complete_handler(request: Asked, client: TheClient, run_id: Id, data: 
 
 @post(
     "/runs/{run_id:str}/fail",
-    guards=[operates],
+    guards=[operates_run],
     status_code=200,
     responses=no(RunNotFound, RunFinished, Misuse, changes=True),
 )
@@ -200,7 +201,7 @@ async def fail_handler(request: Asked, client: TheClient, run_id: Id, data: JSON
 
 @post(
     "/runs/{run_id:str}/complete-rollback",
-    guards=[operates],
+    guards=[operates_run],
     status_code=200,
     responses=no(RunNotFound, Misuse, changes=True),
 )

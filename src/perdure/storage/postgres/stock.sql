@@ -109,3 +109,7 @@ select {record_columns} from records where kind = :kind and name = :name and ver
 -- name: records
 select distinct on (name) {record_columns} from records
 where kind = :kind and (:after::text is null or name > :after) order by name, version desc limit :limit
+
+-- name: record_versions
+select {record_columns} from records
+where (kind, name, version) > (:kind::text, :name::text, :version::bigint) and at >= :since::bigint order by kind, name, version limit :limit

@@ -22,6 +22,7 @@ from perdure.ports import (
     ENGINES_KEPT_US,
     STREAM_PAGE_CHARS_MAX,
     ArtifactFilter,
+    ChangedRun,
     Insertion,
     Journal,
     LoadedRun,
@@ -457,6 +458,23 @@ class PostgresStore:
     async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
         rows = await self._read_stock("records", kind=kind, after=after, limit=max(0, limit))
         return sound(stock.stored_record_of, rows)
+
+    async def audits(self, ids: Sequence[str]) -> builtins.list[Audit]:
+        return [audit_of(row) for row in await self._read("audits", ids=[*ids])] if ids else []
+
+    async def changed_runs(
+        self, *, since: int, after: tuple[int, str] | None = None, limit: int = 100
+    ) -> builtins.list[ChangedRun]:
+        at, run_id = after or (-(2**63), "")
+        rows = await self._read("changed_runs", since=since, after_at=at, after_id=run_id, limit=max(0, limit))
+        return [ChangedRun(*row) for row in rows]
+
+    async def record_versions(
+        self, *, since: int, after: tuple[str, str, int] | None = None, limit: int = 100
+    ) -> builtins.list[Record]:
+        kind, name, version = after or ("", "", 0)
+        wanted = {"since": since, "kind": kind, "name": name, "version": version, "limit": max(0, limit)}
+        return sound(stock.stored_record_of, await self._read_stock("record_versions", **wanted))
 
     async def put_token(self, token: StoredToken) -> bool:
         rows = await self._access("put_token", **asdict(token))

@@ -136,6 +136,14 @@ def records(connection: sqlite3.Connection, *, kind: str, after: str | None, lim
     return sound(_record_of, connection.execute(QUERIES["records"], wanted))
 
 
+def record_versions(
+    connection: sqlite3.Connection, *, since: int, after: tuple[str, str, int], limit: int
+) -> list[Record]:
+    kind, name, version = after
+    wanted = {"since": since, "kind": kind, "name": name, "version": version, "limit": max(0, limit)}
+    return sound(_record_of, connection.execute(QUERIES["record_versions"], wanted))
+
+
 def artifact_of(row: Row) -> Artifact:
     return shown_artifact(dict(zip(Artifact.__struct_fields__, row, strict=False)), row)
 

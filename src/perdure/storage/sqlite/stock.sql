@@ -178,3 +178,7 @@ select {record_columns} from records as newest
 where kind = :kind and (:after is null or name > :after)
     and version = (select max(version) from records where kind = newest.kind and name = newest.name)
 order by name limit :limit
+
+-- name: record_versions
+select {record_columns} from records
+where (kind, name, version) > (:kind, :name, :version) and at >= :since order by kind, name, version limit :limit

@@ -19,6 +19,7 @@ from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Hold
 from perdure.kernel.stock import Artifact, Record, Task
 from perdure.ports import (
     ArtifactFilter,
+    ChangedRun,
     Clock,
     Insertion,
     Journal,
@@ -335,6 +336,21 @@ class SqliteStore:
 
     async def records(self, kind: str, *, after: str | None = None, limit: int = 100) -> builtins.list[Record]:
         return await self._read(partial(stock.records, kind=kind, after=after, limit=limit))
+
+    async def audits(self, ids: Sequence[str]) -> builtins.list[Audit]:
+        return [audit_of(row) for row in await self._fetch("audits", {"ids": json_text([*ids])})] if ids else []
+
+    async def changed_runs(
+        self, *, since: int, after: tuple[int, str] | None = None, limit: int = 100
+    ) -> builtins.list[ChangedRun]:
+        at, run_id = after or (-(2**63), "")
+        wanted = {"since": since, "after_at": at, "after_id": run_id, "limit": max(0, limit)}
+        return [ChangedRun(*row) for row in await self._fetch("changed_runs", wanted)]
+
+    async def record_versions(
+        self, *, since: int, after: tuple[str, str, int] | None = None, limit: int = 100
+    ) -> builtins.list[Record]:
+        return await self._read(partial(stock.record_versions, since=since, after=after or ("", "", 0), limit=limit))
 
     async def put_token(self, token: StoredToken) -> bool:
         return await self._write(partial(access.put_token, token=token))

@@ -1,0 +1,249 @@
+"""How far a caller reaches whose scopes are for some runs only: single runs, and what belongs to them, and lists.
+
+A run that is out of reach is told like one that does not exist. Guards for everything (`reads`, `operates` of
+perdure.http.access) let no such caller pass, so a route that says nothing about single runs is closed to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from litestar.handlers import BaseRouteHandler
+from msgspec.structs import replace
+
+from perdure.client import Client
+from perdure.errors import ArtifactNotFound, RunExists, RunNotFound, TaskNotFound, UnknownWorkflow
+from perdure.http.access import Asking, Caller, caller_of
+from perdure.http.problems import Refused
+from perdure.http.scopes import Grant, Scope
+from perdure.http.wanted import Wanted
+from perdure.views import Page, RunTree, RunView
+
+T = TypeVar("T")
+
+_LOOKS_MAX: Final = 10  # pages of a list that are read for one page of what is within reach
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Reach:
+    """What a caller may do with what. All that it is asked costs nothing for a caller whose scope is for everything."""
+
+    def __init__(self, client: Client, caller: Caller) -> None:
+        self._client = client
+        self._caller = caller
+        self._grants = caller.grants
+
+    def covers(self, level: Scope, workflow: str, tags: Mapping[str, str]) -> bool:
+        return self._grants.allows(level, workflow, tags)
+
+    def check_some(self, level: Scope) -> None:
+        """Raise Refused unless there are runs that the caller may do this with."""
+        if not self._grants.reaches(level):
+            raise self._refused(level)
+
+    def check(self, level: Scope, workflow: str, tags: Mapping[str, str]) -> None:
+        """Raise Refused unless the caller may do this with a run of this workflow, with these tags."""
+        if not self.covers(level, workflow, tags):
+            raise self._refused(level, workflow)
+
+    async def check_run(self, level: Scope, run_id: str) -> None:
+        """Raise RunNotFound for a run that the caller may not look at, Refused for one that it may only look at."""
+        self.check_some(level)
+        if self._grants.includes(level):
+            return
+        run = await self._client.get(run_id)
+        if run is None or not self.covers(Scope.READ, run.workflow, run.tags):
+            raise RunNotFound(run_id)
+        self.check(level, run.workflow, run.tags)
+
+    async def check_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
+        """Raise Refused if a run with these tags would be one that the caller may not operate."""
+        if not self._grants.includes(Scope.OPERATE):
+            self.check(Scope.OPERATE, (await self._found(run_id)).workflow, tags)
+
+    async def check_task(self, level: Scope, task_id: str) -> None:
+        """The same for a task: it is its run's."""
+        self.check_some(level)
+        if self._grants.includes(level):
+            return
+        try:
+            await self.check_run(level, (await self._client.task(task_id)).run_id)
+        except RunNotFound:
+            unknown = f"there is no task {task_id!r}; list those there are with tasks()"
+            raise TaskNotFound(unknown, task_id=task_id) from None
+
+    async def check_artifact(self, level: Scope, artifact_id: str) -> None:
+        """The same for an artifact."""
+        self.check_some(level)
+        if self._grants.includes(level):
+            return
+        try:
+            await self.check_run(level, (await self._client.artifact(id=artifact_id)).run_id)
+        except (RunNotFound, ArtifactNotFound):
+            raise ArtifactNotFound(f"no artifact that was published has the id {artifact_id!r}") from None
+
+    async def started(self, starting: Awaitable[str], run_id: str | None) -> RunView:
+        """A run that the caller starts. Raises as `start`, and tells nothing of runs or workflows out of reach."""
+        if self._grants.includes(Scope.READ):
+            return await self._found(await starting)
+        try:
+            view = await self._found(await starting)
+        except UnknownWorkflow:
+            raise UnknownWorkflow("no engine that is alive has this workflow") from None
+        except RunExists:
+            there = None if run_id is None else await self._client.get(run_id)
+            if there is not None and self.covers(Scope.READ, there.workflow, there.tags):
+                raise
+            raise _taken(run_id or "") from None
+        if not self.covers(Scope.READ, view.workflow, view.tags):
+            raise _taken(view.id)
+        return view
+
+    async def _found(self, run_id: str) -> RunView:
+        view = await self._client.get(run_id)
+        if view is None:
+            raise RunNotFound(run_id)
+        return view
+
+    # Lists.
+
+    async def page(self, wanted: Wanted, limit: int, cursor: str | None = None) -> Page:
+        """A page of the runs that are wanted and that the caller may look at, the newest first."""
+        parts = self._grants.parts(Scope.READ)
+        if self._grants.includes(Scope.READ):
+            return await wanted.page(self._client, limit, cursor)
+        found: dict[str, RunView] = {}
+        is_more = False
+        for part in parts:
+            if (narrowed := _narrowed(wanted, part)) is not None:
+                page = await narrowed.page(self._client, limit, cursor)
+                found |= {run.id: run for run in page.runs}
+                is_more |= page.cursor is not None
+        runs = sorted(found.values(), key=lambda run: (run.created_at, run.id), reverse=True)
+        is_more |= len(runs) > limit
+        runs = runs[:limit]
+        return Page(runs=runs, cursor=_cursor(runs[-1]) if runs and is_more else None)
+
+    async def listed(
+        self, fetch: Callable[[str | None], Awaitable[list[T]]], limit: int, after: str | None
+    ) -> tuple[list[T], str | None]:
+        """A page of what belongs to runs (it has an `id` and a `run_id`) that the caller may look at, and the cursor
+        after it. Where much is out of reach a page may be short, or empty, and have a cursor all the same."""
+        kept: list[Any] = []
+        for _ in range(_LOOKS_MAX):
+            found: list[Any] = await fetch(after)
+            is_last = len(found) < limit
+            kept += await self._reached(found)
+            after = None if is_last or not found else found[-1].id
+            if is_last or len(kept) >= limit:
+                break
+        if len(kept) > limit:
+            kept = kept[:limit]
+            after = kept[-1].id
+        return kept, after
+
+    async def _reached(self, found: list[Any]) -> list[Any]:
+        if self._grants.includes(Scope.READ):
+            return found
+        runs = await self._client.get_many(sorted({one.run_id for one in found}))
+        return [
+            one
+            for one in found
+            if (run := runs.get(one.run_id)) is not None and self.covers(Scope.READ, run.workflow, run.tags)
+        ]
+
+    def pruned(self, tree: RunTree) -> RunTree:
+        """A tree without the children that the caller may not look at, and without what is below those."""
+        if self._grants.includes(Scope.READ):
+            return tree
+        pruned = RunTree(run=tree.run, children=[])
+        waiting = [(tree, pruned)]
+        while waiting:
+            whole, kept = waiting.pop()
+            for child in whole.children:
+                if self.covers(Scope.READ, child.run.workflow, child.run.tags):
+                    kept.children.append(RunTree(run=child.run, children=[]))
+                    waiting.append((child, kept.children[-1]))
+        return pruned
+
+    def knows(self, workflow: str) -> bool:
+        """Whether the caller may know of a workflow."""
+        if self._grants.includes(Scope.READ):
+            return True
+        return any(part.workflow == workflow for part in self._grants.parts(Scope.READ))
+
+    def _refused(self, level: Scope, workflow: str = "") -> Refused:
+        which = f" for runs of {workflow!r} with these tags" if workflow else ""
+        text = f"the token {self._caller.name!r} has the scope {self._grants}; this needs {level}{which}"
+        return Refused("forbidden", text)
+
+
+def _narrowed(wanted: Wanted, part: Grant) -> Wanted | None:
+    """What is wanted, as far as one scope goes; None if nothing can be both."""
+    if part.workflow is not None:
+        return replace(wanted, workflow=part.workflow) if wanted.workflow in (None, part.workflow) else None
+    assert part.tag is not None
+    key, value = part.tag
+    return replace(wanted, tags={**wanted.tags, key: value}) if wanted.tags.get(key, value) == value else None
+
+
+def _cursor(run: RunView) -> str:
+    return f"{(run.created_at - _EPOCH) // timedelta(microseconds=1)}:{run.id}"
+
+
+def _taken(run_id: str) -> RunExists:
+    return RunExists(f"the id {run_id!r} belongs to another run; use another id", run_id=run_id)
+
+
+def reach_of(asking: Asking) -> Reach:
+    """How far whoever asks reaches."""
+    return Reach(asking.app.state["client"], caller_of(asking))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Guards. Each is for routes whose path names what they are about.
+
+
+async def reads_run(connection: Asking, _handler: BaseRouteHandler) -> None:
+    await reach_of(connection).check_run(Scope.READ, connection.path_params["run_id"])
+
+
+async def operates_run(connection: Asking, _handler: BaseRouteHandler) -> None:
+    await reach_of(connection).check_run(Scope.OPERATE, connection.path_params["run_id"])
+
+
+async def reads_task(connection: Asking, _handler: BaseRouteHandler) -> None:
+    await reach_of(connection).check_task(Scope.READ, connection.path_params["task_id"])
+
+
+async def operates_task(connection: Asking, _handler: BaseRouteHandler) -> None:
+    await reach_of(connection).check_task(Scope.OPERATE, connection.path_params["task_id"])
+
+
+async def reads_artifact(connection: Asking, _handler: BaseRouteHandler) -> None:
+    await reach_of(connection).check_artifact(Scope.READ, connection.path_params["artifact_id"])
+
+
+def reads_some(connection: Asking, _handler: BaseRouteHandler) -> None:
+    """For handlers that leave out what is out of reach themselves."""
+    reach_of(connection).check_some(Scope.READ)
+
+
+def operates_some(connection: Asking, _handler: BaseRouteHandler) -> None:
+    """For handlers that check what they are to do themselves."""
+    reach_of(connection).check_some(Scope.OPERATE)
+
+
+__all__ = [
+    "Reach",
+    "operates_run",
+    "operates_some",
+    "operates_task",
+    "reach_of",
+    "reads_artifact",
+    "reads_run",
+    "reads_some",
+    "reads_task",
+]

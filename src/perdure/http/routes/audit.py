@@ -1,0 +1,49 @@
+"""The audit of everything, as lines of JSON, for those who keep it elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Annotated, Final
+
+import msgspec
+from litestar import Router, get
+from litestar.params import QueryParameter
+from litestar.response import Stream
+
+from perdure.http.access import administers
+from perdure.http.given import TheClient
+from perdure.http.problems import no
+from perdure.http.wanted import moment
+from perdure.trail import AuditLine
+
+MEDIA_TYPE: Final = "application/x-ndjson"
+_CHUNK_BYTES: Final = 64 * 1024
+
+
+@get("/", guards=[administers], media_type=MEDIA_TYPE, responses=no())
+async def export_audit(
+    client: TheClient,
+    since: Annotated[datetime | None, QueryParameter(description="From this time on.")] = None,
+    until: Annotated[datetime | None, QueryParameter(description="Before this time.")] = None,
+) -> Stream:
+    """Every change of a run, a record or a token, with who asked for it: a JSON object in each line, in a stable order.
+    The last line is `{"type": "end", "lines": …}`; an answer without it is not whole."""
+    first = None if since is None else moment(since)
+    last = None if until is None else moment(until)
+    return Stream(_written(client.export_audit(since=first, until=last)), media_type=MEDIA_TYPE)
+
+
+async def _written(lines: AsyncIterator[AuditLine]) -> AsyncIterator[bytes]:
+    chunk = bytearray()
+    async for line in lines:
+        chunk += msgspec.json.encode(line) + b"\n"
+        if len(chunk) >= _CHUNK_BYTES:
+            yield bytes(chunk)
+            chunk.clear()
+    yield bytes(chunk)
+
+
+router = Router("/audit", route_handlers=[export_audit], tags=["audit"])
+
+__all__ = ["router"]

@@ -1,0 +1,148 @@
+"""The audit of everything, for those who keep it elsewhere: every change of a run, of a record, of a token, with who
+asked for it.
+
+Lines come in a stable order: runs by when they were created, each with its changes in order; then records by kind and
+name, each with its versions; then tokens. What is there already never moves, so two exports of the same time have the
+same lines, but for what was added meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Final
+
+from msgspec import Struct
+
+from perdure.credentials import Credentials
+from perdure.ports import Store
+from perdure.views import shown_time
+
+_RUNS: Final = 200  # runs whose rows are read at once
+_VERSIONS: Final = 500
+_ALWAYS: Final = -(2**63)
+
+
+class RunChange(Struct, frozen=True, kw_only=True, tag="run"):
+    """A change of a run's status, hold, tags or deadline. `run_id` and `seq` name it."""
+
+    run_id: str
+    workflow: str
+    seq: int
+    version: int
+    was: str | None
+    became: str
+    cause: str
+    actor: str
+    details: str
+    at: datetime
+
+
+class RecordChange(Struct, frozen=True, kw_only=True, tag="record"):
+    """A version of a record, without its body: an action, a prompt, who removed a dead letter or changed a handler."""
+
+    kind: str
+    name: str
+    version: int
+    digest: str
+    actor: str
+    at: datetime
+
+
+class TokenChange(Struct, frozen=True, kw_only=True, tag="token"):
+    """A token was created, replaced, rotated or revoked."""
+
+    name: str
+    version: int
+    change: str
+    scopes: list[str]
+    actor: str
+    at: datetime
+
+
+class End(Struct, frozen=True, kw_only=True, tag="end"):
+    """The last line of an export that is whole: how many came before it."""
+
+    lines: int
+
+
+AuditLine = RunChange | RecordChange | TokenChange | End
+
+
+async def audit_lines(
+    store: Store, credentials: Credentials, since: int | None, until: int | None
+) -> AsyncIterator[AuditLine]:
+    """All changes from a time on and before another, by the times that they have; then End."""
+    first, last = _ALWAYS if since is None else since, until
+    lines = 0
+    for changes in (_runs(store, first), _records(store, first), _tokens(credentials)):
+        async for at, line in changes:
+            if at >= first and (last is None or at < last):
+                lines += 1
+                yield line
+    yield End(lines=lines)
+
+
+async def _runs(store: Store, since: int) -> AsyncIterator[tuple[int, AuditLine]]:
+    after: tuple[int, str] | None = None
+    while page := await store.changed_runs(since=since, after=after, limit=_RUNS):
+        after = (page[-1].created_at, page[-1].id)
+        rows: dict[str, list[tuple[int, AuditLine]]] = {run.id: [] for run in page}
+        workflows = {run.id: run.workflow for run in page}
+        for row in await store.audits([*rows]):
+            line = RunChange(
+                run_id=row.run_id,
+                workflow=workflows[row.run_id],
+                seq=row.seq,
+                version=row.version,
+                was=row.was,
+                became=row.became,
+                cause=row.cause,
+                actor=row.actor,
+                details=row.details,
+                at=shown_time(row.at),
+            )
+            rows[row.run_id].append((row.at, line))
+        for found in rows.values():
+            for one in found:
+                yield one
+
+
+async def _records(store: Store, since: int) -> AsyncIterator[tuple[int, AuditLine]]:
+    after: tuple[str, str, int] | None = None
+    while page := await store.record_versions(since=since, after=after, limit=_VERSIONS):
+        after = (page[-1].kind, page[-1].name, page[-1].version)
+        for one in page:
+            yield (
+                one.at,
+                RecordChange(
+                    kind=one.kind,
+                    name=one.name,
+                    version=one.version,
+                    digest=one.digest,
+                    actor=one.actor,
+                    at=shown_time(one.at),
+                ),
+            )
+
+
+async def _tokens(credentials: Credentials) -> AsyncIterator[tuple[int, AuditLine]]:
+    after: tuple[str, int] | None = None
+    while page := await credentials.token_versions(after, _VERSIONS):
+        after = (page[-1].name, page[-1].version)
+        for one in page:
+            body = one.body
+            change = body.get("change") or ("revoked" if body["revoked"] else "created")
+            scopes = body["scopes"] if "scopes" in body else [body["scope"]]
+            line = TokenChange(
+                name=one.name, version=one.version, change=change, scopes=scopes, actor=one.actor, at=one.at
+            )
+            yield _micros(one.at), line
+
+
+def _micros(at: datetime) -> int:
+    passed = at - datetime(1970, 1, 1, tzinfo=UTC)
+    return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
+
+
+__all__ = ["AuditLine", "End", "RecordChange", "RunChange", "TokenChange", "audit_lines"]
