@@ -13,11 +13,13 @@ import pytest
 
 from perdure import Client, Engine, workflow
 from perdure.cooperation import Operation, Scope, Topic
-from perdure.errors import Misuse, RunExists, RunNotFound
+from perdure.errors import Misuse, RunExists, RunNotFound, StoreBroken
 from perdure.http import make_token, tokens
 from perdure.kernel.status import Status
+from perdure.storage import open_store
 from perdure.storage.postgres import caller_grants, schema, upgrade
 from tests.storage.postgres.meddling import meddler, schema_of
+from tests.storage.postgres.server import Servers
 from tests.storage.postgres.test_rights import make_roles
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -243,6 +245,28 @@ async def test_a_user_that_could_insert_runs_can_start_them_after_the_migration(
         async with caller.transaction():
             run = await client.start(ship("o"), connection=caller)
         assert await run.status() == Status.CREATED
+
+
+async def test_the_users_of_two_tenants_see_nothing_of_each_other(url: str, postgres_servers: Servers) -> None:
+    """A schema and a user for each."""
+    other_url = postgres_servers.fresh()
+    async with meddler(url) as meddling:
+        for role in ("tenant_a", "tenant_b"):
+            if not await meddling.fetchval("select exists (select 1 from pg_roles where rolname = $1)", role):
+                await meddling.execute(f"create role {role} login")
+    await upgrade(url, runtime_role="tenant_a")
+    await upgrade(other_url, runtime_role="tenant_b")
+    mine, theirs = url.replace("postgres@", "tenant_a@"), other_url.replace("postgres@", "tenant_b@")
+    async with Engine(mine, workflows=[ship]) as a, Engine(theirs, workflows=[ship]) as b:
+        assert await (await a.start(ship("a"), id="one")).result() == "shipped a"
+        assert await (await b.start(ship("b"), id="one")).result() == "shipped b"
+    for user, store in ((mine, other_url), (theirs, url)):
+        async with as_caller(user) as stranger:
+            for table in ("runs", "journal", "perdure_tokens", "records"):
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await stranger.execute(f'select * from "{schema_of(store)}".{table}')
+        with pytest.raises(StoreBroken, match="rights"):
+            await open_store(store.replace("postgres@", user.partition("//")[2].partition("@")[0] + "@")).open()
 
 
 async def test_one_role_cannot_be_for_engines_and_for_callers(url: str) -> None:
