@@ -70,13 +70,20 @@ class GraphRuns:
         input, entries = journal
         done: asyncio.Future[Trace] = asyncio.get_running_loop().create_future()
 
+        tracing = graph.trace(run, input, entries, self._codec, self._payload_bytes_max)
+
         def trace() -> None:  # A replay has tasks of its own, so it cannot happen inside another's.
+            if done.cancelled():
+                tracing.close()
+                return
             try:
-                told = graph.trace(run, input, entries, self._codec, self._payload_bytes_max)
+                next(tracing)
+            except StopIteration as told:
+                done.set_result(told.value)
             except Exception as error:  # noqa: BLE001 - it is raised where it is asked for
                 done.set_exception(error)
             else:
-                done.set_result(told)
+                asyncio.get_running_loop().call_soon(trace)
 
         asyncio.get_running_loop().call_soon(trace)
         return await done

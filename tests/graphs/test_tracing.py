@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from perdure import Client, NamedEvent, Retry, step, workflow
 from perdure.errors import Misuse, RunFailed, RunNotFound
 from perdure.graph import Graph, JoinTokens, NodeTokens, all_of, any_of, assign, collect, human, terminate, timer, wait
+from perdure.models.functions import runner as live_runs
 from perdure.ports import Store
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -154,3 +157,36 @@ async def test_another_graph_of_the_same_name_does_not_fit(source: StoreSource) 
         changed.node("first", timer(5))
         with pytest.raises(Misuse, match="run 'r' does not fit this graph: at position"):
             await env.engine.tokens("r", graph=changed)
+
+
+async def test_others_have_their_turn_while_a_long_journal_is_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_runs, "PIECE_ITEMS_MAX", 10)
+    graph: Graph[Any, Any] = Graph("traced_in_pieces")
+    graph.node("begin", assign({}))
+    graph.node("nap", timer(1))
+    graph.node("meet", assign({}))
+    graph.edge("begin", "nap", spawn=200)
+    graph.edge("nap", "meet", join=all_of())
+    turn, handed = 0, Counter[int]()
+    hand_over = live_runs.LiveRun._hand_over
+
+    def counted(live: Any, entry: Any, entries: Any) -> Any:
+        handed[turn] += 1
+        return hand_over(live, entry, entries)
+
+    async def others() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async with Environment([graph]) as env:
+        run = await env.engine.start(graph())
+        await run.result()
+        monkeypatch.setattr(live_runs.LiveRun, "_hand_over", counted)
+        beside = asyncio.create_task(others())
+        view = await env.engine.tokens(run.id)
+        beside.cancel()
+    assert view.nodes["nap"].completed == 200
+    assert sum(handed.values()) >= 200
+    assert max(handed.values()) <= 10

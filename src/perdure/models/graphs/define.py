@@ -15,6 +15,7 @@ import msgspec
 
 from perdure.arguments import calling_frame, checked, shown
 from perdure.errors import InvalidDefinition, NotInWorkflow
+from perdure.kernel.pieces import Pieces
 from perdure.kernel.records import Entry, Run
 from perdure.kernel.retry import Retry
 from perdure.models.functions.define import RunCall, Step, Workflow, forget
@@ -352,9 +353,10 @@ class Graph(Workflow[..., O], Generic[I, O]):
         forget(graph)
         return graph.build()
 
-    def trace(self, run: Run, input: str, entries: Sequence[Entry], codec: Codec, payload_max: int) -> Trace:
-        """Where the tokens of a run are and were, and what happened, from its journal. Called from a plain callback:
-        see `engine.tokens(id)`, which does so. Raises InvalidDefinition; Misuse if the journal does not fit."""
+    def trace(self, run: Run, input: str, entries: Sequence[Entry], codec: Codec, payload_max: int) -> Pieces[Trace]:
+        """Where the tokens of a run are and were, and what happened, from its journal. Its pieces are done in plain
+        callbacks: see `engine.tokens(id)`, which does so. Raises InvalidDefinition, and Misuse if the journal does not
+        fit."""
         return trace(run, self._draft_built(), self.signature, input, entries, codec, payload_max)
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from perdure.errors import Misuse
-from perdure.kernel.pieces import at_once
+from perdure.kernel.pieces import Pieces
 from perdure.kernel.records import Entry, Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.compensation import BRANCH
@@ -98,9 +98,9 @@ class Trace:
 
 def trace(
     run: Run, plan: Plan, signature: Signature, input: str, entries: Sequence[Entry], codec: Codec, payload_max: int
-) -> Trace:
-    """Go through a run's journal. Must be called from a plain callback, never inside a task. Raises Misuse if the
-    journal does not fit the graph."""
+) -> Pieces[Trace]:
+    """Go through a run's journal, piece by piece. The pieces must be done in plain callbacks, never inside a task.
+    Raises Misuse if the journal does not fit the graph."""
     # Whether the graph is that which the run began with is not asked: whoever looks at a run has chosen it.
     outlines, others = split(entries)
     outline = read(codec.decode(outlines[0].value or "")) if outlines else None if others else Outline(rules=RULES)
@@ -108,9 +108,9 @@ def trace(
     live = LiveRun(run, traced, codec, new_id, payload_max, _CALLBACKS_MAX)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     traced.live = live
     began = run.started_at or run.created_at
-    forward = [entry for entry in entries if not entry.position.startswith(BRANCH)]
+    forward = [entry for entry in others if not entry.position.startswith(BRANCH)]
     try:
-        at_once(live.replay(input, forward, began))
+        yield from live.replay(input, [*outlines, *forward], began)
     except Mismatch as error:
         raise Misuse(f"run {run.id!r} does not fit this graph: {error}") from error
     finally:
