@@ -11,6 +11,7 @@ import pytest
 from perdure import NamedEvent, Retry, current_step, resource, step
 from perdure.errors import InvalidDefinition, JoinFailed, NoMatchingEdge, RunFailed
 from perdure.graph import Graph, all_of, any_of, assign, collect, timer, wait
+from perdure.models.graphs import standing
 from perdure.models.graphs.machine import Machine
 from perdure.testing import Environment, VirtualClock, run_with_crashes
 from perdure.testing.environment import StoreSource
@@ -394,3 +395,34 @@ def test_what_is_wrong_is_found_when_the_graph_is_built(edge: str, why: str) -> 
     with pytest.raises(InvalidDefinition) as wrong:
         Graph.parse(f"graph: bad\nnodes:\n  a: {{kind: set}}\n  b: {{kind: set}}\nedges:\n  - {edge}\n")
     assert why in str(wrong.value)
+
+
+def test_what_an_edge_that_cancels_costs_does_not_grow_with_the_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at the tokens that it may end, not at all that there are."""
+    looked = 0
+    place = standing._place
+
+    def counted(*args: Any) -> Any:
+        nonlocal looked
+        looked += 1
+        return place(*args)
+
+    monkeypatch.setattr(standing, "_place", counted)
+    graph: Graph[Any, Any] = Graph("cancelling")
+    graph.node("begin", assign({}))
+    graph.node("part", wait("go"))
+    graph.node("watch", wait("never"))
+    graph.edge("begin", "part", spawn=2_000)
+    graph.edge("part", "watch", cancel=["watch"])
+    machine = Machine(graph.build()._draft.built(), None)
+    (first,) = machine.begin().run
+    tokens = machine.completed(first.id, None).run
+    while machine.is_growing:
+        tokens += machine.grow().run
+    watching: list[int] = []
+    for token in tokens:
+        decided = machine.completed(token.id, None)
+        assert decided.cancel == watching  # The one before is ended, and no other.
+        watching = [one.id for one in decided.run]
+    assert looked == 2_000 - 1
+    assert len(machine.tokens) == 1

@@ -75,6 +75,7 @@ class _Building:
                 Exclusive(number=number, nodes=frozenset(part.nodes), keep=part.keep)
                 for number, part in enumerate(spec.exclusive)
             ],
+            cancellable=frozenset(name for edge in spec.edges for name in edge.cancel if name != "*"),
         )
 
     def _fail_if_wrong(self) -> None:

@@ -18,18 +18,8 @@ from perdure.models.graphs.plan import Edge, Join, Node, Plan, Tiers
 from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.slots import Slots
 from perdure.models.graphs.spec import END, TERMINATE
-from perdure.models.graphs.tokens import (
-    NO_LAPS,
-    Fork,
-    Meeting,
-    Token,
-    failed_branches,
-    failures,
-    items_of,
-    shown,
-    standing,
-    told,
-)
+from perdure.models.graphs.standing import Standing
+from perdure.models.graphs.tokens import NO_LAPS, Fork, Meeting, Token, failed_branches, failures, items_of, shown, told
 from perdure.models.graphs.turns import Turns
 
 X = TypeVar("X", bound=BaseException)
@@ -58,6 +48,7 @@ class Machine:
         self._run: dict[int, Token] = {}
         self._unborn: deque[Unborn] = deque()
         self._turns = Turns(plan) if plan.exclusive else None
+        self._standing = Standing(plan.cancellable) if plan.cancellable else None
         self._decisions = Decisions([], [], [], [])
 
     @property
@@ -312,6 +303,8 @@ class Machine:
 
     def _enter(self, token: Token, node: str) -> None:
         token.node = node
+        if self._standing is not None:
+            self._standing.move(token, node)
         token.in_a_row += 1
         self.work += 1
         if token.in_a_row > self.in_a_row_max:
@@ -392,6 +385,8 @@ class Machine:
                 self._move(new, edge)
             else:
                 new.node = edge.target
+                if self._standing is not None:
+                    self._standing.move(new, edge.target)
         if not unborn:
             self._look(fork)
 
@@ -409,6 +404,8 @@ class Machine:
         del self._tokens[token.id]
         del token.fork.tokens[token.id]
         self._run.pop(token.id, None)
+        if self._standing is not None:
+            self._standing.leave(token)
         if self._turns is not None:
             self._let_run(self._turns.leave(token))
         self._count(token.fork, token.laps)
@@ -651,8 +648,7 @@ class Machine:
         fork = token.fork
         if "*" in names:
             self._cancel_rest(token)
-        inside = standing(fork) if fork.outer is None else standing(fork.outer, fork.index)
-        for other in inside:
+        for other in self._standing.within(fork, names) if self._standing is not None else ():
             if other is not token and other.node in names and other.id in self._tokens:
                 if other.id not in self._run:
                     self._decisions.cancel.append(other.id)
@@ -681,6 +677,8 @@ class Machine:
         del self._tokens[token.id]
         if self._run.pop(token.id, None) is None:
             self._decisions.cancel.append(token.id)
+        if self._standing is not None:
+            self._standing.leave(token)
         if self._turns is not None:
             self._let_run(self._turns.leave(token))
 

@@ -97,7 +97,8 @@ class Exclusive(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Plan(Struct, frozen=True, kw_only=True, eq=False):
-    """A whole graph. `joins` are those of each node at which branches come apart, in the order of the definition."""
+    """A whole graph. `joins` are those of each node at which branches come apart, in the order of the definition;
+    `cancellable` are the nodes that edges name in their `cancel`."""
 
     name: str
     place: str
@@ -108,3 +109,4 @@ class Plan(Struct, frozen=True, kw_only=True, eq=False):
     timeout_s: float | None
     limits: Limits
     exclusive: Sequence[Exclusive]
+    cancellable: frozenset[str] = frozenset()

@@ -214,12 +214,3 @@ def failures(fork: Fork) -> str:
     texts = [f"{told([one])}, at node {one['node']!r}: {one['type']}: {one['message']:.200}" for one in first]
     more = len(fork.failed) - len(first)
     return "; ".join(texts) + (f"; and {more:,} more" if more else "")
-
-
-def standing(fork: Fork, index: int | None = None) -> list[Token]:
-    """The tokens in a fork, or in one branch of it, however deep."""
-    found = [token for token in fork.tokens.values() if index is None or token.index == index]
-    for inner in fork.inner.values():
-        if index is None or inner.index == index:
-            found += standing(inner)
-    return found
