@@ -15,6 +15,7 @@ import pytest
 from perdure import Client, Engine, Event, Workflow, receive, resource, sleep, step, workflow
 from perdure.errors import StoreBusy
 from perdure.kernel.batch import Batch, Committed
+from perdure.models.functions.runner import LiveRun
 from perdure.ports import Journal, LoadedRun, Store
 from perdure.testing import CRASH_POINTS, Environment, Fault
 from perdure.testing.faults import Point
@@ -195,6 +196,26 @@ async def test_what_a_run_does_after_its_sleep_begins_once_it_is_claimed(make_st
             await engine.send(Ring(), to="r-2")
             assert await engine.handle("r-2").result() == "heard"
             await world.env.check()
+
+
+async def test_code_that_runs_ahead_runs_in_no_task_of_the_process(
+    make_store: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[asyncio.Task[Any] | None] = []
+    replay = LiveRun.replay
+
+    def watched(live: LiveRun, *args: Any, **options: Any) -> Any:
+        tasks.append(asyncio.current_task())
+        return replay(live, *args, **options)
+
+    monkeypatch.setattr(LiveRun, "replay", watched)
+    world = World(make_store)
+    async with world.env:
+        await world.leave(sleeper(), listener())
+        async with world.woken() as engine:
+            assert await engine.handle("r-0").result() == "slept"
+            assert tasks
+            assert not any(tasks)
 
 
 async def test_timers_of_one_run_fire_one_after_the_other(make_store: Callable[[], Store]) -> None:

@@ -90,13 +90,27 @@ class Waker:
             return {}
 
     async def _wake_all(self, group: list[tuple[str, Answered]], found: dict[str, tuple[LoadedRun, Journal]]) -> None:
+        loop = asyncio.get_running_loop()
         for start in range(0, len(group), _WOKEN_PER_TURN):
-            if start:
-                await asyncio.sleep(0)  # What is asked for meanwhile has its turn.
+            woken: asyncio.Future[None] = loop.create_future()
+            # A plain callback, never this task: workflow code runs on loops of its own, which must not nest in a task.
+            loop.call_soon(self._wake_some, group[start : start + _WOKEN_PER_TURN], found, woken)
+            await woken
+
+    def _wake_some(
+        self,
+        some: list[tuple[str, Answered]],
+        found: dict[str, tuple[LoadedRun, Journal]],
+        woken: asyncio.Future[None],
+    ) -> None:
+        try:
             with self._coordinator.firing():
-                for run_id, answered in group[start : start + _WOKEN_PER_TURN]:
+                for run_id, answered in some:
                     self._unserved -= 1
                     self._wake_one(run_id, answered, found.get(run_id))
+        finally:
+            if not woken.done():
+                woken.set_result(None)
 
     def _wake_one(self, run_id: str, answered: Answered, found: tuple[LoadedRun, Journal] | None) -> None:
         at = self._clock.now()

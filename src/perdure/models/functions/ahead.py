@@ -43,14 +43,19 @@ class Ahead:
             return None
         if len(journal.entries) > PIECE_ITEMS_MAX:  # A long journal is replayed in turns, once the run is claimed.
             return None
-        if min(wait.due_at or 0 for wait in journal.waits) > now or (live := self._make(run)) is None:
+        if min(wait.due_at or 0 for wait in journal.waits) > now:
             return None
+        live: LiveRun | None = None
+        prepared: _Prepared | None = None
+        advance: Advance | None = None
         try:
-            prepared, advance = _gone_on(live, run, journal, now)
+            if (live := self._make(run)) is not None:
+                prepared, advance = _gone_on(live, run, journal, now)
         except Exception:  # noqa: BLE001 - it will be found again once the run is claimed, and the run is held then
-            prepared, advance = None, None
+            prepared = None
         if prepared is None or advance is None:
-            _close(live)
+            if live is not None:
+                _close(live)
             return None
         self.forgo(run.id)
         self._runs[run.id] = prepared
