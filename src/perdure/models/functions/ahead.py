@@ -33,7 +33,7 @@ class Ahead:
     def __init__(self, clock: Clock, make: Callable[[Run], LiveRun | None]) -> None:
         self._clock = clock
         self._make = make
-        self._runs: dict[str, _Prepared] = {}
+        self.runs: dict[str, _Prepared] = {}
 
     def prepare(self, run: Run, journal: Journal) -> Advance | None:
         """What a run does next, which waits for nothing but timers and has one that is due; None if it must be claimed
@@ -58,13 +58,13 @@ class Ahead:
                 _close(live)
             return None
         self.forgo(run.id)
-        self._runs[run.id] = prepared
+        self.runs[run.id] = prepared
         return advance
 
     def adopt(self, run: Run) -> tuple[LiveRun, Sequence[TimerRequest]] | None:
         """A run that is claimed now, with what it did before, and the timers that it still waits for. None if it is
         not here, or was prepared for another claim."""
-        prepared = self._runs.pop(run.id, None)
+        prepared = self.runs.pop(run.id, None)
         if prepared is not None and prepared.live.claim == run.claim:
             return prepared.live, prepared.timers
         if prepared is not None:
@@ -73,11 +73,11 @@ class Ahead:
 
     def forgo(self, run_id: str) -> None:
         """Somebody else has the run, or it is not to go on, or not from here."""
-        if (prepared := self._runs.pop(run_id, None)) is not None:
+        if (prepared := self.runs.pop(run_id, None)) is not None:
             _close(prepared.live)
 
     def close(self) -> None:
-        for run_id in list(self._runs):
+        for run_id in list(self.runs):
             self.forgo(run_id)
 
 

@@ -221,7 +221,8 @@ class FunctionHost(Answering):
             if len(self._live) > self._live_runs_max:
                 self._evict()
             return
-        self._ahead.forgo(run.id)
+        if self._ahead.runs:
+            self._ahead.forgo(run.id)
         if input is None:
             self._wake(run)
             return
