@@ -95,11 +95,13 @@ def _gone_on(live: LiveRun, run: Run, journal: Journal, now: int) -> tuple[_Prep
 
 
 def _is_alone(advance: Advance) -> bool:
-    """Whether an advance is the same whatever the run has been sent since it was read. One that waits for an event is
-    not, nor one that takes the run to another life."""
+    """Whether an advance is the same whatever the run has been sent since it was read, and can be decided without
+    reading more. One that waits for an event is not, nor one that takes the run to another life; one that cancels
+    children needs to know these."""
     return (
         all(wait.kind == "timer" for wait in advance.waits)
         and advance.onward is None
+        and not advance.cancels
         and not (advance.events_read or advance.read_ahead or advance.rejected or advance.consumed)
     )
 
