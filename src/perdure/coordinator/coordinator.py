@@ -19,6 +19,7 @@ from perdure.coordinator.assembly import Assembly
 from perdure.coordinator.callers import Callers
 from perdure.coordinator.damage import damage_to, set_aside
 from perdure.coordinator.deciding import Deaf, Decided, Deliberation, Hearing, Knowledge, Posted, in_pieces
+from perdure.coordinator.effects import Effects
 from perdure.coordinator.inbox import Callback, Inbox, Item
 from perdure.coordinator.lookup import Found, look_up
 from perdure.coordinator.memory import Memory
@@ -108,7 +109,7 @@ class Coordinator:
         self._store = store
         self.limits = limits
         self._enroll = enroll
-        self._perform = perform
+        self._effects = Effects(perform)
         self._lost_track = lost_track
         self._broken = broken
         self._now = now
@@ -179,6 +180,7 @@ class Coordinator:
             item.refuse(EngineStopped("the engine was stopped before this was committed; nothing was written"))
         self.callers.rest()
         self._inbox.leave()
+        self._effects.stop()
         self._rest()
 
     def loaded(self, run_id: str) -> Run | None:
@@ -329,7 +331,7 @@ class Coordinator:
                 if self.taken is not None:
                     self.taken()
                 await self._settle(items)
-                await asyncio.sleep(0)  # What was committed is done before more is decided.
+                await self._effects.performed()  # What was committed is done before more is decided.
                 if self._probe is not None:
                     await self._come_by(self._probe, "done", items)
                 if not len(self._inbox):
@@ -398,7 +400,7 @@ class Coordinator:
                     await asyncio.sleep(self.limits.resend_first_s)
                 claims = {id: run.claim for id in conflict.run_ids if (run := self._memory.runs.get(id)) is not None}
                 self._forget(conflict.run_ids)
-                await asyncio.sleep(0)  # Then they are dropped, and what they still did is in the inbox.
+                await self._effects.performed()  # Then they are dropped, and what they still did is in the inbox.
                 items = self._without_answered(self._without_progress(items, conflict.run_ids), conflict)
                 self._inbox.put_back(self._without_progress(self._inbox.empty(), conflict.run_ids))
                 await self._reload(conflict.run_ids, claims)
@@ -522,7 +524,7 @@ class Coordinator:
     def _forget(self, run_ids: Iterable[str]) -> None:
         """What is in memory of these runs is not what is stored: drop it, and all that ran ahead with it."""
         if known := self._memory.forget(run_ids):
-            self._effects([Drop(run_id, "the store has another state") for run_id in known])
+            self._effects.add([Drop(run_id, "the store has another state") for run_id in known])
 
     def _without_progress(self, items: list[Item], run_ids: frozenset[str]) -> list[Item]:
         """Leave out what these runs did: they begin again from the store, where none of it has happened."""
@@ -561,7 +563,7 @@ class Coordinator:
         mine = await self._read(partial(set_aside, self._store, self._engine.id, self._now(), mine))
         memory.adopt(mine)
         if mine:
-            self._effects([Begin(one.run) for one in mine])
+            self._effects.add([Begin(one.run) for one in mine])
 
     @staticmethod
     def _from_outside(items: list[Item], fenced: Fenced) -> list[Item]:
@@ -582,7 +584,7 @@ class Coordinator:
         self._forget(list(self._memory.runs))
         self._memory.untaken.clear()
         self._seen.clear()
-        await asyncio.sleep(0)  # Then they are dropped.
+        await self._effects.performed()  # Then they are dropped.
         self._store.withdraw(self._engine.id)
         self._inbox.put_back(self._from_outside(self._inbox.empty(), fenced))
         while True:
@@ -640,7 +642,7 @@ class Coordinator:
                     ends = [wait for wait in one.waits if wait.target is not None and wait.due_at == 0]
                     effects += [Deliver(one.run.id, w.position, w.option, target=w.target) for w in ends]
                     if effects:
-                        self._effects(effects)
+                        self._effects.add(effects)
         return committed
 
     def _conclude(self, assembly: Assembly, decided: list[Decided], committed: Committed) -> None:
@@ -672,7 +674,7 @@ class Coordinator:
         if committed.won or committed.spreading:
             effects += self._winners(assembly.batch, committed)
         if effects:
-            self._effects(effects)
+            self._effects.add(effects)
 
     def _winners(self, batch: Batch, committed: Committed) -> list[Deliver]:
         """What the transaction found out: deliver to our own runs, wake those that nobody has."""
@@ -683,10 +685,6 @@ class Coordinator:
         for event_id in committed.spreading:
             self.owe(Spread(run_id="", at=now, event_id=event_id))
         return delivered
-
-    def _effects(self, effects: list[Effect]) -> None:
-        # A plain callback, never this task: workflow code runs on loops of its own, which must not nest in a task.
-        asyncio.get_running_loop().call_soon(self._perform, effects)
 
 
 def _verb(op: Op) -> str:
