@@ -84,6 +84,7 @@ ON_POSTGRES = {
     "test_causes",
     "test_cost",
     "test_meeting",
+    "test_misused_scopes",
     "test_misfits",
     "test_neighbours",
     "test_pieces",

@@ -13,7 +13,7 @@ from perdure.client import Client
 from perdure.cooperation import CancellationToken, Operation, Scope
 from perdure.errors import ScopeFailed
 from perdure.ports import Store
-from perdure.testing import Environment, Fault, YieldPoints
+from perdure.testing import CRASH_POINTS, Environment, Fault, YieldPoints
 from perdure.testing.environment import StoreSource
 from tests.cooperation.test_cancelling import CHILD, ROOT, Gated, Message, passing
 from tests.cooperation.test_cooperation_engine import agree
@@ -24,7 +24,8 @@ TOKEN = CancellationToken("deploy-17")
 POINTS = ["before_commit", "committed"]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+# On Postgres each trial takes a while, so those of one point are a test.
+@pytest.fixture(params=["memory", "sqlite", *(f"postgres {point}" for point in CRASH_POINTS)])
 def on(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
