@@ -34,7 +34,7 @@ MISUSES: dict[str, tuple[Callable[[Scope], Any], str]] = {
         lambda scope: scope.emit(CHILD, {}, context={"a": 1}) and None,  # type: ignore[arg-type]
         "context takes a Context",
     ),
-    "a step that is True": (lambda scope: go_to(True), "has no step True to go to"),
+    "a step that is False": (lambda scope: go_to(False), "has no step False to go to"),
 }
 
 

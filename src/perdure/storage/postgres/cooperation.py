@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from perdure.kernel.cooperation import (
     asked_from_above,
     read_origin,
 )
+from perdure.kernel.pieces import parts
 from perdure.storage.damage import record_of, shown
 from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.queries import load_queries
@@ -125,18 +127,29 @@ async def _rows(
 ) -> ScopeRows:
     return ScopeRows(
         runs=tuple(runs[one] for one in sorted(runs)),
-        messages=tuple(_record(MessageRow, row) for row in await fetch(connection, "messages", ids=[*messages])),
+        messages=tuple(await _records(MessageRow, await fetch(connection, "messages", ids=[*messages]))),
         events=tuple(events[place] for place in sorted(events)),
-        values=tuple(_record(ReturnValueRow, row) for row in await fetch(connection, "values", ids=[*runs])),
+        values=tuple(await _records(ReturnValueRow, await fetch(connection, "values", ids=[*runs]))),
     )
 
 
 async def _runs(connection: Connection, query: str, ids: Iterable[str]) -> dict[str, OperationRow]:
-    return {row[0]: _record(OperationRow, row) for row in await fetch(connection, query, ids=[*ids])}
+    return {run.id: run for run in await _records(OperationRow, await fetch(connection, query, ids=[*ids]))}
 
 
 async def _events(connection: Connection, query: str, ids: Iterable[str]) -> dict[tuple[str, int], MessageEventRow]:
-    return {(row[0], row[1]): event_of(row) for row in await fetch(connection, query, ids=[*ids])}
+    found = await _records(MessageEventRow, await fetch(connection, query, ids=[*ids]))
+    return {(event.scope, event.seq): event for event in found}
+
+
+async def _records(kind: type[Any], rows: Sequence[Any]) -> list[Any]:
+    """Rows as records. A run with many children has many: others have their turn meanwhile."""
+    found: list[Any] = []
+    for start, part in parts(rows):
+        if start:
+            await asyncio.sleep(0)
+        found += [_record(kind, row) for row in part]
+    return found
 
 
 def _handler(row: Sequence[Any]) -> HandlerRow:
