@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +22,6 @@ from perdure.kernel.cooperation import (
     asked_from_above,
     read_origin,
 )
-from perdure.kernel.pieces import parts
 from perdure.storage.damage import record_of, shown
 from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.queries import load_queries
@@ -127,29 +125,18 @@ async def _rows(
 ) -> ScopeRows:
     return ScopeRows(
         runs=tuple(runs[one] for one in sorted(runs)),
-        messages=tuple(await _records(MessageRow, await fetch(connection, "messages", ids=[*messages]))),
+        messages=tuple(_record(MessageRow, row) for row in await fetch(connection, "messages", ids=[*messages])),
         events=tuple(events[place] for place in sorted(events)),
-        values=tuple(await _records(ReturnValueRow, await fetch(connection, "values", ids=[*runs]))),
+        values=tuple(_record(ReturnValueRow, row) for row in await fetch(connection, "values", ids=[*runs])),
     )
 
 
 async def _runs(connection: Connection, query: str, ids: Iterable[str]) -> dict[str, OperationRow]:
-    return {run.id: run for run in await _records(OperationRow, await fetch(connection, query, ids=[*ids]))}
+    return {row[0]: _record(OperationRow, row) for row in await fetch(connection, query, ids=[*ids])}
 
 
 async def _events(connection: Connection, query: str, ids: Iterable[str]) -> dict[tuple[str, int], MessageEventRow]:
-    found = await _records(MessageEventRow, await fetch(connection, query, ids=[*ids]))
-    return {(event.scope, event.seq): event for event in found}
-
-
-async def _records(kind: type[Any], rows: Sequence[Any]) -> list[Any]:
-    """Rows as records. A run with many children has many: others have their turn meanwhile."""
-    found: list[Any] = []
-    for start, part in parts(rows):
-        if start:
-            await asyncio.sleep(0)
-        found += [_record(kind, row) for row in part]
-    return found
+    return {(row[0], row[1]): event_of(row) for row in await fetch(connection, query, ids=[*ids])}
 
 
 def _handler(row: Sequence[Any]) -> HandlerRow:
