@@ -32,6 +32,7 @@ from tests.http.site import APPROVALS, ORDERS, WORKFLOWS, Paid
 
 EXAMPLES = int(os.environ.get("PERDURE_FUZZ_EXAMPLES", "10"))
 MANY = 80  # of each operation, in a soak
+SOAK = [pytest.mark.soak, pytest.mark.timeout(3600)]
 POSITIVE = GenerationMode.POSITIVE
 
 
@@ -173,11 +174,7 @@ def has_parts(operation: Any) -> bool:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "examples",
-    [EXAMPLES, pytest.param(MANY, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])],
-    ids=["some", "many"],
-)
+@pytest.mark.parametrize("examples", [EXAMPLES, pytest.param(MANY, marks=SOAK)], ids=["some", "many"])
 def test_nothing_that_is_asked_gets_an_answer_that_is_not_in_the_document(tmp_path: Path, examples: int) -> None:
     statuses: Counter[int] = Counter()
     with target(f"sqlite:///{tmp_path / 'fuzz.db'}") as there, requests.Session() as session:

@@ -29,6 +29,19 @@ M = TypeVar("M")
 
 Policy = Literal["halt", "continue"]
 
+# These are refused here, with the place of the definition.
+_OWN: Final = (
+    "topic",
+    "policy",
+    "strategy",
+    "duration",
+    "time",
+    "retry",
+    "timeout",
+    "heartbeat_timeout",
+    "at",
+    "transactional",
+)
 _NAME_MAX_CHARS = 500
 
 _VERSION_MAX_CHARS = 100
@@ -107,7 +120,7 @@ class Topic(Generic[M]):
         return f"<topic {self.name!r}>"
 
 
-@checked(error=InvalidDefinition, constructor=False)
+@checked(error=InvalidDefinition, constructor=False, own=_OWN)
 class OperationStep(Generic[M]):
     """A step of an operation. What undoes it, what answers to failures of its children, and what is done in any case
     afterwards is added with decorators."""
@@ -308,7 +321,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         raise InvalidArguments(f"operation {self.handler!r} has no step {said.target!r} to go to; it has {names}")
 
 
-@checked(error=InvalidDefinition, own=("topic", "policy", "strategy", "duration", "time"))
+@checked(error=InvalidDefinition, own=_OWN)
 class Operation(Generic[M]):
     """Handles the messages of a topic in steps. A step begins when all handlers of what the one before it emitted are
     done; when one fails, all that was done is undone in reverse, through the whole hierarchy.
