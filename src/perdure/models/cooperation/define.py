@@ -30,7 +30,7 @@ M = TypeVar("M")
 Policy = Literal["halt", "continue"]
 
 # These are refused here, with the place of the definition.
-_OWN: Final = (
+_OWN = (
     "topic",
     "policy",
     "strategy",
