@@ -115,6 +115,8 @@ class Recovery:
         the next recovery finds them in `_claimed`."""
         if self._claiming is None:
             self._claiming = asyncio.get_running_loop().create_task(self._claim_more())
+            # If nobody waits any more, nobody is told how it failed: the next recovery claims again.
+            self._claiming.add_done_callback(lambda claiming: claiming.cancelled() or claiming.exception())
         claiming = self._claiming
         try:
             await asyncio.wait([claiming])
