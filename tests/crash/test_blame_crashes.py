@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from perdure import Retry, resource, step, workflow
-from perdure.errors import EngineStopped
+from perdure.errors import EngineStopped, StoreBroken
 from perdure.testing import CRASH_POINTS, Environment, Fault, Point
 from perdure.testing.environment import StoreSource
 
-COMMITS = 10  # more than a life with a pause in it has
+COMMITS = 6  # the start, and those of two lives after it
 RECOVERIES_MAX = 3
 SOON = Retry(attempts=1000, initial=timedelta(milliseconds=500), multiplier=1, jitter=0)
 EVERY_STORE = pytest.mark.parametrize("fresh", ["memory", "sqlite", "postgres"], indirect=True)
@@ -92,7 +92,7 @@ async def test_a_run_in_a_short_pause_is_not_blamed_wherever_its_process_dies(
             assert await counted(env, "r") == (0, None)
             await env.check()
         struck += fault.struck
-    assert struck > 4  # It came to each kind of commit.
+    assert struck >= COMMITS - 1  # It came to each kind of commit.
 
 
 async def rests(env: Environment) -> int:
@@ -126,7 +126,7 @@ async def test_a_run_that_kills_its_process_is_held_in_time_wherever_else_it_die
                     attempts.made += attempts.made % 2  # Each life fails once, then kills.
                     await env.restart()
                     continue
-                with suppress(EngineStopped):
+                with suppress(EngineStopped, StoreBroken):  # It may die at any moment.
                     await env.engine.start(kills(), id="r")
                     _, hold = await counted(env, "r")
                 await asyncio.sleep(0.001)
