@@ -6,6 +6,7 @@ use the client and the views only. Needs the extra `http`.
 
 from __future__ import annotations
 
+from perdure.dashboard.oidc import Oidc
 from perdure.dashboard.site import Dashboard, dashboard
 
-__all__ = ["Dashboard", "dashboard"]
+__all__ = ["Dashboard", "Oidc", "dashboard"]

@@ -29,8 +29,9 @@ _COOKIE_CHARS_MAX: Final = 8_000
 class Gate:
     """Tells who looks at a page."""
 
-    def __init__(self, renderer: Renderer) -> None:
+    def __init__(self, renderer: Renderer, issuer: str | None = None) -> None:
         self._renderer = renderer
+        self._issuer = issuer  # of the provider that people sign in through, if there is one
 
     def covers(self, path: str) -> bool:
         return path in ("/", PATH) or path.startswith(f"{PATH}/")
@@ -40,19 +41,27 @@ class Gate:
     ) -> Caller | None:
         """Who asks. Raises Refused: `unauthenticated` is answered with the page to sign in."""
         needs_token = await access.needs_token()
-        if not needs_token:
+        session = session_of(headers)
+        if not needs_token and (self._issuer is None or access.is_startup_session(session)):
             check_local(dict(headers), peer)
         if scope["method"] not in _SAFE:
             check_origin(headers)
         if scope["path"].startswith(_OPEN):
             return None
-        caller = await _visitor(access, needs_token, session_of(headers))
+        caller = await self._visitor(access, needs_token, session)
         if caller is None:
             if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") == "navigate":
                 # A link from elsewhere: the cookie comes along when the page asks for itself.
                 raise Refused("unauthenticated", "", {"refresh": "0"})
             raise Refused("unauthenticated", "sign in with a token")
         return caller
+
+    async def _visitor(self, access: Access, needs_token: bool, session: str) -> Caller | None:
+        if needs_token or (self._issuer is not None and not access.is_startup_session(session)):
+            return await find_session(access.client, session, self._issuer)
+        if access.needs_startup_token and not access.is_startup_session(session):
+            return None
+        return Caller(ACTOR, EVERYTHING, False)
 
     def refused(self, refused: Refused, scope: MutableMapping[str, Any]) -> Answer:
         if refused.code == "unauthenticated":
@@ -66,14 +75,6 @@ class Gate:
         status = OWN[refused.code][0]
         caller = scope.get("state", {}).get("caller")
         return self._renderer.told(status, refused.code.replace("_", " "), str(refused), refused.headers, caller)
-
-
-async def _visitor(access: Access, needs_token: bool, session: str) -> Caller | None:
-    if needs_token:
-        return await find_session(access.client, session)
-    if access.needs_startup_token and not access.is_startup_session(session):
-        return None
-    return Caller(ACTOR, EVERYTHING, False)
 
 
 _HTML: Final = {"content-type": "text/html; charset=utf-8"}
@@ -91,11 +92,16 @@ def check_origin(headers: Mapping[str, str]) -> None:
 
 def session_of(headers: Mapping[str, str]) -> str:
     """The session's id in a request's cookies, or nothing."""
+    return cookie_of(headers, COOKIE)
+
+
+def cookie_of(headers: Mapping[str, str], name: str) -> str:
+    """A cookie of a request, or nothing."""
     text = headers.get("cookie", "")
     if len(text) > _COOKIE_CHARS_MAX:
         return ""
     try:
-        found = SimpleCookie(text).get(COOKIE)
+        found = SimpleCookie(text).get(name)
     except CookieError:
         return ""
     return found.value if found is not None else ""
@@ -103,10 +109,15 @@ def session_of(headers: Mapping[str, str]) -> str:
 
 def session_cookie(session_id: str, headers: Mapping[str, str], scheme: str) -> str:
     """The header that has a browser keep a session, or (an empty id) forget it."""
-    is_secure = scheme == "https" or headers.get("x-forwarded-proto", "").lower() == "https"
     lasts = int(LASTS.total_seconds()) if session_id else 0
-    secure = "; Secure" if is_secure else ""
+    secure = secure_mark(headers, scheme)
     return f"{COOKIE}={session_id}; Path={PATH}; Max-Age={lasts}; HttpOnly; SameSite=Strict{secure}"
+
+
+def secure_mark(headers: Mapping[str, str], scheme: str) -> str:
+    """What a cookie has at its end where the pages came over TLS."""
+    is_secure = scheme == "https" or headers.get("x-forwarded-proto", "").lower() == "https"
+    return "; Secure" if is_secure else ""
 
 
 def _wanted(scope: MutableMapping[str, Any]) -> str:
@@ -126,4 +137,4 @@ def safe_target(wanted: str) -> str:
     return wanted if is_ours and "\\" not in wanted and not wanted.startswith(_OPEN) else PATH
 
 
-__all__ = ["ACTOR", "SIGN_IN", "Gate", "safe_target", "session_cookie", "session_of"]
+__all__ = ["ACTOR", "SIGN_IN", "Gate", "cookie_of", "safe_target", "secure_mark", "session_cookie", "session_of"]

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from perdure.client import Client
 from perdure.http.access import Caller
-from perdure.http.scopes import Grants
+from perdure.http.scopes import Grants, parse_scopes
 from perdure.http.tokens import find_token, token_at
 
 LASTS: Final = timedelta(hours=12)
@@ -43,7 +43,7 @@ async def open_session(client: Client, token: str) -> str:
     if found.wrong:
         raise NoSession(f"{found.wrong[:1].upper()}{found.wrong[1:]}.")
     check_pages(found.grants)
-    return await _opened(client, found.name, {"token": found.name, "sha256": found.sha256})
+    return await _opened(client, found.name, {"token": found.name, "sha256": found.sha256}, LASTS // _MICROSECOND)
 
 
 def check_pages(grants: Grants) -> None:
@@ -52,20 +52,28 @@ def check_pages(grants: Grants) -> None:
         raise NoSession(RESTRICTED)
 
 
-async def _opened(client: Client, actor: str, body: dict[str, Any]) -> str:
+async def open_foreign_session(client: Client, name: str, issuer: str, scopes: list[str], lasts_us: int) -> str:
+    """The id of a new session for somebody whom a provider knows."""
+    return await _opened(client, name, {"issuer": issuer, "name": name, "scopes": scopes}, lasts_us)
+
+
+async def _opened(client: Client, actor: str, body: dict[str, Any], lasts_us: int) -> str:
     await client.credentials.tidy_sessions()
     session_id = secrets.token_urlsafe(_ID_BYTES)
-    await client.credentials.put_session(_digest(session_id), body, lasts_us=LASTS // _MICROSECOND, actor=actor)
+    await client.credentials.put_session(_digest(session_id), body, lasts_us=lasts_us, actor=actor)
     return session_id
 
 
-async def find_session(client: Client, session_id: str) -> Caller | None:
-    """Who has this session, if it has not ended, and its token is as it was."""
+async def find_session(client: Client, session_id: str, issuer: str | None = None) -> Caller | None:
+    """Who has this session, if it has not ended, and its token is as it was, or the `issuer` is who let them in."""
     if not session_id or len(session_id) > _ID_CHARS_MAX:
         return None
     session = await client.credentials.session(_digest(session_id))
     if session is None:
         return None
+    if "issuer" in session.body:
+        is_ours = session.body["issuer"] == issuer
+        return Caller(session.body["name"], parse_scopes(session.body["scopes"]), True) if is_ours else None
     token = await client.credentials.token(session.body["token"])
     if token is None:
         return None
@@ -88,4 +96,13 @@ def _digest(session_id: str) -> str:
     return hashlib.sha256(session_id.encode(errors="surrogateescape")).hexdigest()
 
 
-__all__ = ["COOKIE", "LASTS", "NoSession", "check_pages", "close_session", "find_session", "open_session"]
+__all__ = [
+    "COOKIE",
+    "LASTS",
+    "NoSession",
+    "check_pages",
+    "close_session",
+    "find_session",
+    "open_foreign_session",
+    "open_session",
+]

@@ -14,6 +14,7 @@ from litestar.types import ControllerRouterHandler
 
 from perdure.dashboard.gate import Gate, safe_target
 from perdure.dashboard.graphs import Graphs
+from perdure.dashboard.oidc import Oidc, OidcProvider
 from perdure.dashboard.page import handlers_of
 from perdure.dashboard.pages import PAGES, sign_in
 from perdure.dashboard.rendering import PATH, MenuItem, Renderer
@@ -29,12 +30,12 @@ _FOREVER: Final = "public, max-age=31536000, immutable"
 class Dashboard:
     """Pages for `create_app(pages=…)`. `graphs` are those to draw that the client itself does not have the code of."""
 
-    def __init__(self, graphs: Iterable[Any] = ()) -> None:
+    def __init__(self, graphs: Iterable[Any] = (), oidc: Oidc | None = None) -> None:
         self._renderer = Renderer(MenuItem(page.name, page.title, page.path) for page in PAGES if page.title)
-        self._gate = Gate(self._renderer)
+        self._gate = Gate(self._renderer, None if oidc is None else oidc.issuer)
         known = Graphs(graphs)
         handlers = [handler for page in PAGES for handler in handlers_of(page, self._renderer, known)]
-        handlers += sign_in.handlers_of(self._renderer)
+        handlers += sign_in.handlers_of(self._renderer, None if oidc is None else OidcProvider(oidc))
         told = _telling(self._renderer, self._gate)
         self._handlers: Sequence[ControllerRouterHandler] = [
             Router(
@@ -121,10 +122,11 @@ def _nothing() -> ControllerRouterHandler:
     return nothing
 
 
-def dashboard(graphs: Iterable[Any] = ()) -> Dashboard:
+def dashboard(graphs: Iterable[Any] = (), *, oidc: Oidc | None = None) -> Dashboard:
     """The dashboard, for `serving(…, pages=dashboard())` and `create_app(…, pages=dashboard())`. `graphs` are drawn on
-    the pages of their runs; an engine that serves draws its own anyway."""
-    return Dashboard(graphs)
+    the pages of their runs; an engine that serves draws its own anyway. With `oidc` people can sign in through a
+    provider, and everybody has to sign in, also where there are no tokens."""
+    return Dashboard(graphs, oidc)
 
 
 __all__ = ["Dashboard", "dashboard"]

@@ -6,7 +6,8 @@ from litestar import Response, get, post
 from litestar.types import ControllerRouterHandler
 
 from perdure.client import Client
-from perdure.dashboard.gate import SIGN_IN, safe_target, session_cookie, session_of
+from perdure.dashboard.gate import SIGN_IN, cookie_of, safe_target, secure_mark, session_cookie, session_of
+from perdure.dashboard.oidc import COOKIE, PENDING, OidcProvider
 from perdure.dashboard.page import form_of
 from perdure.dashboard.rendering import HEADERS, PATH, Renderer
 from perdure.dashboard.sessions import NoSession, close_session, open_session
@@ -18,11 +19,20 @@ from perdure.http.problems import Refused
 _TRIES_PER_S, _TRIES_BURST = 1, 20
 
 
-def handlers_of(renderer: Renderer) -> list[ControllerRouterHandler]:
+def handlers_of(renderer: Renderer, provider: OidcProvider | None = None) -> list[ControllerRouterHandler]:
     tries = Pace(_TRIES_PER_S, _TRIES_BURST)
 
+    through = provider.config.title if provider is not None else ""
+
+    def check_pace(request: Asked) -> None:
+        peer = request.client.host if request.client is not None else None
+        if wait_s := tries.wait_s(f"address {peer}"):
+            raise Refused("too_many_requests", f"too many tries; try again in {wait_s} s")
+
     def answer(status: int, to: str, wrong: str = "") -> Response[str]:
-        text = renderer.page("sign_in", {"title": "Sign in", "caller": None, "to": to, "wrong": wrong})
+        text = renderer.page(
+            "sign_in", {"title": "Sign in", "caller": None, "to": to, "wrong": wrong, "through": through}
+        )
         return Response(text, status_code=status, media_type="text/html", headers=dict(HEADERS))
 
     def signed_in(request: Asked, session: str, to: str) -> Response[None]:
@@ -50,9 +60,7 @@ def handlers_of(renderer: Renderer) -> list[ControllerRouterHandler]:
         try:
             session = await session_for(access, client, form.text("token").strip())
         except NoSession as wrong:
-            peer = request.client.host if request.client is not None else None
-            if wait_s := tries.wait_s(f"address {peer}"):
-                raise Refused("too_many_requests", f"too many tries; try again in {wait_s} s") from None
+            check_pace(request)
             return answer(401, to, str(wrong))
         return signed_in(request, session, to)
 
@@ -62,4 +70,33 @@ def handlers_of(renderer: Renderer) -> list[ControllerRouterHandler]:
         cookie = session_cookie("", request.headers, request.url.scheme)
         return Response(None, status_code=303, headers={"location": SIGN_IN, "set-cookie": cookie})
 
-    return [ask, sign_in, sign_out]
+    if provider is None:
+        return [ask, sign_in, sign_out]
+
+    @get(f"{SIGN_IN}/oidc", status_code=303)
+    async def begin(request: Asked, client: TheClient) -> Response[str] | Response[None]:
+        """On to the provider, whose page asks who it is."""
+        check_pace(request)
+        to = safe_target(request.query_params.get("to", ""))
+        try:
+            url, state = await provider.begin(client, to)
+        except NoSession as wrong:
+            return answer(502, to, str(wrong))
+        secure = secure_mark(request.headers, request.url.scheme)
+        lasts = int(PENDING.total_seconds())
+        # Lax: the browser comes back from a page of the provider's.
+        cookie = f"{COOKIE}={state}; Path={SIGN_IN}; Max-Age={lasts}; HttpOnly; SameSite=Lax{secure}"
+        return Response(None, status_code=303, headers={"location": url, "set-cookie": cookie})
+
+    @get(f"{SIGN_IN}/oidc/callback", status_code=303)
+    async def finish(request: Asked, client: TheClient) -> Response[str] | Response[None]:
+        """Back from the provider."""
+        try:
+            kept = cookie_of(request.headers, COOKIE)
+            session, to = await provider.finish(client, kept, dict(request.query_params.items()))
+        except NoSession as wrong:
+            check_pace(request)
+            return answer(401, PATH, str(wrong))
+        return signed_in(request, session, safe_target(to))
+
+    return [ask, sign_in, sign_out, begin, finish]
