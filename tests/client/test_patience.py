@@ -59,6 +59,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "emit": lambda c: c.emit(TOPIC, "o-1"),
     "engines": lambda c: c.engines(),
     "events": lambda c: c.events(),
+    "export_audit": lambda c: c.export_audit(),
     "fail_handler": lambda c: c.fail_handler("s", "no"),
     "fail_task": lambda c: c.fail_task("t", "w", "no", retry=True),
     "get": lambda c: c.get("r"),

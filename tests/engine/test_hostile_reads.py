@@ -37,6 +37,7 @@ READS: dict[str, dict[str, Any]] = {
     "events": {"name": "n", "to": "r", "limit": 1},
     "get": {"id": "r"},
     "get_many": {"ids": ["r"]},
+    "export_audit": {"since": None, "until": None},
     "hierarchy": {"id": "r", "runs_max": 1},
     "history": {"id": "r"},
     "message": {"id": "r"},
@@ -69,6 +70,7 @@ WRITES = {
 }  # fmt: skip
 # Those that ask for nothing, need no store, or are for handles and models inside.
 PLAIN = {
+    "credentials",
     "engines", "graph_events", "handle", "handlers", "is_between_steps", "outcome", "quiet", "read_result",
     "root_scopes", "scopes", "stats", "steps_running", "until_stopped", "with_causes",
 }  # fmt: skip
