@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from operator import itemgetter
 from typing import Any, Final
 
 from msgspec.json import encode as to_json
@@ -25,16 +24,16 @@ from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Begin, Deliver, Drop, Finish
 from perdure.kernel.ops import Advance, Op, Release, SetHold
 from perdure.kernel.pieces import Pieces
-from perdure.kernel.records import DEFINITION, Engine, Entry, Failure, Hold, Run, Staged, Wait
+from perdure.kernel.records import Engine, Failure, Hold, Run, Staged, Wait
 from perdure.kernel.status import Status
 from perdure.models.blame import Blame, Request
 from perdure.models.functions.ahead import Ahead
 from perdure.models.functions.answering import Answering
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.failures import to_failure
-from perdure.models.functions.loading import Loader
+from perdure.models.functions.loading import Loader, missing_entry
 from perdure.models.functions.loop import Commands, Livelock, StepRequest, TimerRequest
-from perdure.models.functions.resumption import resume, steps_anew
+from perdure.models.functions.resumption import resume, steps_anew, undelivered
 from perdure.models.functions.runner import LiveRun, Mismatch
 from perdure.models.functions.speaking import Speaking
 from perdure.models.functions.staging import Staging
@@ -206,7 +205,7 @@ class FunctionHost(Answering):
 
     def prepare(self, run: Run, journal: Journal) -> Advance | None:
         """Let a run go on that nobody has; what it does, to be committed with the claim. See ahead.py."""
-        if self._draining or run.model == "operation" or _missing(journal.entries) is not None:
+        if self._draining or run.model == "operation" or missing_entry(journal.entries) is not None:
             return None
         return self._ahead.prepare(run, journal)
 
@@ -284,7 +283,7 @@ class FunctionHost(Answering):
         error = reading.exception()
         if self._waking.get(run.id) is not reading:  # It was dropped, and perhaps claimed again, in the meantime.
             return
-        if error is None and (missing := _missing(reading.result().entries)) is None:
+        if error is None and (missing := missing_entry(reading.result().entries)) is None:
             self._outage.worked()
             self._replay(run, reading.result())
             return
@@ -341,11 +340,7 @@ class FunctionHost(Answering):
         arrived = self._arrived.pop(run.id, [])
         self._enter(live)
         activate()
-        won = [event for _, event in sorted(self._box(run.id).given.values(), key=itemgetter(0))]
-        arrived += [Deliver(run.id, event.position or "", event.option, event) for event in won]
-        ends = [wait for wait in stored.waits if wait.target is not None and wait.due_at == 0]
-        arrived += [Deliver(run.id, wait.position, wait.option, target=wait.target) for wait in ends]
-        for effect in arrived:
+        for effect in (*arrived, *undelivered(run.id, stored.waits, self._box(run.id))):
             self._deliver(effect)
 
     def _replayed(self, live: LiveRun, run: Run, journal: Journal, commands: Commands) -> None:
@@ -701,9 +696,3 @@ class FunctionHost(Answering):
             live.close()
         except PerdureError:
             log.exception("run %s did not close cleanly", run_id)
-
-
-def _missing(entries: Sequence[Entry]) -> int | None:
-    """The completion number of an entry that is gone though later ones are there."""
-    numbers = [entry.seq for entry in entries if entry.kind != DEFINITION]
-    return next((wanted for wanted, seq in enumerate(numbers, start=1) if seq != wanted), None)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from perdure.errors import RunNotFound, StoreError
+from perdure.kernel.records import DEFINITION, Entry
 from perdure.ports import Journal, Store
 
 _AT_ONCE = 64
@@ -73,3 +74,9 @@ class Loader:
 
 
 __all__ = ["Loader"]
+
+
+def missing_entry(entries: Sequence[Entry]) -> int | None:
+    """Return the completion number of an entry that is gone though later ones are there; None if all are there."""
+    numbers = [entry.seq for entry in entries if entry.kind != DEFINITION]
+    return next((wanted for wanted, seq in enumerate(numbers, start=1) if seq != wanted), None)

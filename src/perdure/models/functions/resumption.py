@@ -7,11 +7,14 @@ also where the code would come to another one. In a run that was retried, a time
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from perdure.kernel.boxes import Box
+from perdure.kernel.effects import Deliver
 from perdure.kernel.records import Wait
 from perdure.kernel.stock import TASK_EVENT
 from perdure.models.functions.commands import Ask, Commands, StepRequest, TimerRequest
@@ -33,6 +36,16 @@ class Resumed(Struct):
     def is_all_of(commands: Commands) -> bool:
         """Whether nothing is new."""
         return commands.end is None and not (commands.timers or commands.asks or commands.posts)
+
+
+def undelivered(run_id: str, waits: Sequence[Wait], box: Box) -> list[Deliver]:
+    """Return what a run was given before it was replayed: events that its waits have won, then ends of runs."""
+    won = [event for _, event in sorted(box.given.values(), key=itemgetter(0))]
+    ends = [wait for wait in waits if wait.target is not None and wait.due_at == 0]
+    return [
+        *[Deliver(run_id, event.position or "", event.option, event) for event in won],
+        *[Deliver(run_id, wait.position, wait.option, target=wait.target) for wait in ends],
+    ]
 
 
 def resume(live: LiveRun, commands: Commands, waits: Sequence[Wait], now: int) -> Resumed:
