@@ -30,18 +30,7 @@ M = TypeVar("M")
 Policy = Literal["halt", "continue"]
 
 # These are refused here, with the place of the definition.
-_OWN = (
-    "topic",
-    "policy",
-    "strategy",
-    "duration",
-    "time",
-    "retry",
-    "timeout",
-    "heartbeat_timeout",
-    "at",
-    "transactional",
-)
+_OWN = ("topic", "policy", "strategy", "duration", "time")
 _NAME_MAX_CHARS = 500
 
 _VERSION_MAX_CHARS = 100
