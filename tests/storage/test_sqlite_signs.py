@@ -151,6 +151,26 @@ async def test_an_engine_whose_undertaker_died_is_forgotten_and_nothing_looks_lo
         await store.close()
 
 
+async def test_an_engine_that_dies_after_it_has_signed_off_leaves_nothing_that_looks_lost(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its row is gone by then, and its lock file is not."""
+    first, second = SqliteStore(path), SqliteStore(path)
+    await first.open()
+    author = await Author.enroll(first, "e-0")
+    await author.commit(insert(a_run("r-1")))
+    await Author.enroll(first, "e-1")
+    await first.retire("e-0")
+    first.abandon()
+    assert path.with_name("runs.db-engine-e-0.lock").exists()
+    await second.open()
+    await Author.enroll(second, "e-2")
+    assert "e-0" not in [engine.id for engine in await second.engines()]
+    assert "lost" not in caplog.text
+    assert known_losses(path) == []
+    await second.close()
+
+
 async def test_what_is_lost_is_noted_before_its_engine_is_forgotten(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
