@@ -12,6 +12,7 @@ import pytest
 from perdure.cooperation import Operation, Scope, TimeWindow
 from perdure.errors import RunFinished, ScopeFailed
 from perdure.testing import CRASH_POINTS, Environment, run_with_crashes
+from perdure.testing.faults import Point
 from tests.cooperation import engines
 from tests.cooperation.test_cooperation_engine import agree, run_of
 from tests.cooperation.test_cost import DEEP, deep
@@ -28,7 +29,7 @@ async def survives(
     """All runs (handler, status, whether held) are as expected at the end, whenever the process died. `on` is a store,
     or a store and the only point at which the process dies: "postgres before"."""
     store, _, point = on.partition(" ")
-    points = [one for one in CRASH_POINTS if point in ("", one)]
+    points: list[Point] = [one for one in CRASH_POINTS if point in ("", one)]
 
     async def to_its_end(env: Environment) -> Result:
         await scenario(env)

@@ -63,8 +63,16 @@ class Provider:
         assert httpx.put(f"{self.url}/users/{sub}", json=claims, trust_env=False).status_code == 204
 
     def config(self, **other: Any) -> Oidc:
-        given: dict[str, Any] = {"issuer": self.url, "client_id": "perdure", "client_secret": "s3cret"}
-        return Oidc(**(given | {"redirect_uri": CALLBACK, "scopes": SCOPES, "title": "Example"} | other))
+        given: dict[str, Any] = {
+            "issuer": self.url,
+            "client_id": "perdure",
+            "client_secret": "s3cret",
+            "redirect_uri": CALLBACK,
+            "scopes": SCOPES,
+            "title": "Example",
+            **other,
+        }
+        return Oidc(**given)
 
 
 @pytest.fixture(scope="module")

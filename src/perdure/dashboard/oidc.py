@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib.util import find_spec
 from time import monotonic
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -90,11 +91,8 @@ class OidcProvider:
     """Asks the provider. What it says of itself and its keys are read when they are needed, and kept."""
 
     def __init__(self, config: Oidc) -> None:
-        try:
-            import authlib  # noqa: F401 - said now, not when somebody signs in
-            import joserfc  # noqa: F401
-        except ImportError as error:
-            raise Misuse("signing in through a provider needs more: pip install 'perdure[oidc]'") from error
+        if not (find_spec("authlib") and find_spec("joserfc")):  # Said now, not when somebody signs in.
+            raise Misuse("signing in through a provider needs more: pip install 'perdure[oidc]'")
         self.config = config
         self._metadata: dict[str, Any] | None = None
         self._keys: Any = None

@@ -283,7 +283,8 @@ class FunctionHost(Answering):
         error = reading.exception()
         if self._waking.get(run.id) is not reading:  # It was dropped, and perhaps claimed again, in the meantime.
             return
-        if error is None and (missing := missing_entry(reading.result().entries)) is None:
+        missing = None if error is not None else missing_entry(reading.result().entries)
+        if error is None and missing is None:
             self._outage.worked()
             self._replay(run, reading.result())
             return
