@@ -113,7 +113,6 @@ class StoredRun(Struct, frozen=True, kw_only=True):
 class ChangedRun(Struct, frozen=True):
     """A run that something has happened to."""
 
-    created_at: int
     id: str
     workflow: str
 
@@ -410,10 +409,8 @@ class Store(Protocol):
     async def audits(self, ids: Sequence[str]) -> builtins.list[Audit]:
         """The audit rows of several runs, in one query: by run, oldest first. No ids ask nothing."""
 
-    async def changed_runs(
-        self, *, since: int, after: tuple[int, str] | None = None, limit: int = 100
-    ) -> builtins.list[ChangedRun]:
-        """Runs that may have audit rows from a time on, by (created_at, id), strictly after one."""
+    async def changed_runs(self, *, since: int, after: str = "", limit: int = 100) -> builtins.list[ChangedRun]:
+        """Runs that may have audit rows from a time on, by id, strictly after one."""
 
     async def published(self, run_id: str, key: str | None = None) -> builtins.list[PublishedValue]:
         """What a run has published, by key: under one, or (None) under all. Raises RunNotFound."""

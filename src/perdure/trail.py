@@ -1,7 +1,7 @@
 """The audit of everything, for those who keep it elsewhere: every change of a run, of a record, of a token, with who
 asked for it.
 
-Lines come in a stable order: runs by when they were created, each with its changes in order; then records by kind and
+Lines come in a stable order: runs by id, each with its changes in order; then records by kind and
 name, each with its versions; then tokens. What is there already never moves, so two exports of the same time have the
 same lines, but for what was added meanwhile.
 """
@@ -84,9 +84,9 @@ async def audit_lines(
 
 
 async def _runs(store: Store, since: int) -> AsyncIterator[tuple[int, AuditLine]]:
-    after: tuple[int, str] | None = None
+    after = ""
     while page := await store.changed_runs(since=since, after=after, limit=_RUNS):
-        after = (page[-1].created_at, page[-1].id)
+        after = page[-1].id
         rows: dict[str, list[tuple[int, AuditLine]]] = {run.id: [] for run in page}
         workflows = {run.id: run.workflow for run in page}
         for row in await store.audits([*rows]):

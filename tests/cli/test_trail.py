@@ -147,7 +147,8 @@ TRIED: dict[Callable[[Ann], None], set[str]] = {
     graphs: {"graph run"},
 }
 LOOK = {
-    "artifacts list", "artifacts save", "artifacts show", "dead-letters list", "doctor", "engines", "events",
+    "artifacts list", "artifacts save", "artifacts show", "audit export", "dead-letters list", "doctor", "engines",
+    "events",
     "graph definition", "graph draw", "graph events", "graph tokens", "graph validate", "runs history", "runs list",
     "runs show", "runs tree", "runs watch", "tasks list", "tasks show", "tokens list", "topics list", "topics message",
 }  # fmt: skip

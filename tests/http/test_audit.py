@@ -42,7 +42,7 @@ async def test_everything_that_was_changed_is_there_with_who_asked(make_any_stor
         lines = lines_of(answer.text)
         assert lines[-1] == {"type": "end", "lines": len(lines) - 1}
         runs = [(one["run_id"], one["seq"], one["actor"]) for one in lines if one["type"] == "run"]
-        assert [one[0] for one in runs] == sorted((one[0] for one in runs), reverse=True)  # s-1 was created first.
+        assert [one[0] for one in runs] == sorted(one[0] for one in runs)
         assert [one[1] for one in runs if one[0] == "s-1"] == list(range(1, len(await here.client.audit("s-1")) + 1))
         assert ("s-1", 1, "root") in runs
         cancelled = [one for one in lines if one.get("became") in ("cancelling", "cancelled")]

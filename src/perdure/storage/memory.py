@@ -409,17 +409,15 @@ class MemoryStore:
     async def audits(self, ids: Sequence[str]) -> builtins.list[Audit]:
         return [row for run_id in sorted({*ids}) for row in await self.audit(run_id)]
 
-    async def changed_runs(
-        self, *, since: int, after: tuple[int, str] | None = None, limit: int = 100
-    ) -> builtins.list[ChangedRun]:
+    async def changed_runs(self, *, since: int, after: str = "", limit: int = 100) -> builtins.list[ChangedRun]:
         database = self._database()
         with database.lock:
             found = sorted(
-                (stored.run.created_at, stored.run.id, stored.run.workflow)
+                (stored.run.id, stored.run.workflow)
                 for stored in database.runs.values()
                 if stored.run.updated_at >= since or stored.run.hold is not None
             )
-        return [ChangedRun(*one) for one in found if after is None or one[:2] > after][: max(0, limit)]
+        return [ChangedRun(*one) for one in found if one[0] > after][: max(0, limit)]
 
     async def record_versions(
         self, *, since: int, after: tuple[str, str, int] | None = None, limit: int = 100

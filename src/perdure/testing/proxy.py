@@ -223,9 +223,7 @@ class StoreProxy:
     async def audits(self, ids: Sequence[str]) -> builtins.list[Audit]:
         return await self._through(self.inner.audits(ids))
 
-    async def changed_runs(
-        self, *, since: int, after: tuple[int, str] | None = None, limit: int = 100
-    ) -> builtins.list[ChangedRun]:
+    async def changed_runs(self, *, since: int, after: str = "", limit: int = 100) -> builtins.list[ChangedRun]:
         return await self._through(self.inner.changed_runs(since=since, after=after, limit=limit))
 
     async def record_versions(

@@ -462,11 +462,8 @@ class PostgresStore:
     async def audits(self, ids: Sequence[str]) -> builtins.list[Audit]:
         return [audit_of(row) for row in await self._read("audits", ids=[*ids])] if ids else []
 
-    async def changed_runs(
-        self, *, since: int, after: tuple[int, str] | None = None, limit: int = 100
-    ) -> builtins.list[ChangedRun]:
-        at, run_id = after or (-(2**63), "")
-        rows = await self._read("changed_runs", since=since, after_at=at, after_id=run_id, limit=max(0, limit))
+    async def changed_runs(self, *, since: int, after: str = "", limit: int = 100) -> builtins.list[ChangedRun]:
+        rows = await self._read("changed_runs", since=since, after=after, limit=max(0, limit))
         return [ChangedRun(*row) for row in rows]
 
     async def record_versions(

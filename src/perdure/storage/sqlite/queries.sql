@@ -735,10 +735,10 @@ select run_id, seq, version, was, became, cause, actor, details, at from audit
 where run_id in {given_ids} order by run_id, seq
 
 -- name: changed_runs
--- Runs that may have audit rows from a time on, the oldest first. Setting a run aside is audited, and leaves its time as it was.
-select created_at, id, workflow from runs
-where (created_at, id) > (:after_at, :after_id) and (updated_at >= :since or hold_kind is not null)
-order by created_at, id limit :limit
+-- Runs that may have audit rows from a time on, by id. Setting a run aside is audited, and leaves its time as it was.
+select id, workflow from runs
+where id > :after and (updated_at >= :since or hold_kind is not null)
+order by id limit :limit
 
 -- name: status
 select status from runs where id = :run_id

@@ -340,11 +340,8 @@ class SqliteStore:
     async def audits(self, ids: Sequence[str]) -> builtins.list[Audit]:
         return [audit_of(row) for row in await self._fetch("audits", {"ids": json_text([*ids])})] if ids else []
 
-    async def changed_runs(
-        self, *, since: int, after: tuple[int, str] | None = None, limit: int = 100
-    ) -> builtins.list[ChangedRun]:
-        at, run_id = after or (-(2**63), "")
-        wanted = {"since": since, "after_at": at, "after_id": run_id, "limit": max(0, limit)}
+    async def changed_runs(self, *, since: int, after: str = "", limit: int = 100) -> builtins.list[ChangedRun]:
+        wanted = {"since": since, "after": after, "limit": max(0, limit)}
         return [ChangedRun(*row) for row in await self._fetch("changed_runs", wanted)]
 
     async def record_versions(
