@@ -223,24 +223,23 @@ async def test_a_deadline_that_is_none_is_refused(source: StoreSource, deadline:
 @pytest.mark.parametrize("input", [[1], 5, "text", {"a"}])
 async def test_an_input_that_is_no_mapping_is_refused(input: Any) -> None:
     async with Environment([naps]) as env:
-        with pytest.raises(InvalidArguments, match="is a mapping of its parameters"):
+        with pytest.raises(InvalidArguments, match="input is a mapping"):
             await env.engine.start("bad_input.naps", input)
 
 
 @workflow(name="bad_input.naps")
 async def naps() -> str:
     wrong: Any
-    for wrong in ("1", None, float("nan"), float("inf"), 1e300, 10**400, timedelta.max):
-        with pytest.raises(Misuse, match=r"a duration is a timedelta or a number|longer than any run lives"):
+    for wrong in ("1", None, float("nan"), float("inf"), float("-inf"), 1e300, 10**400, timedelta.max):
+        with pytest.raises(Misuse, match=r"is a timedelta|longer than any run lives"):
             await sleep(wrong)
     for wrong in ("1", float("nan"), float("inf"), 1e300, 10**400, timedelta.max):
-        with pytest.raises(Misuse, match=r"a duration is a timedelta or a number|longer than any run lives"):
+        with pytest.raises(Misuse, match=r"is a timedelta|longer than any run lives"):
             await receive("bad_input.never", timeout=wrong)
     for wrong in ("2030", 5, None):
         with pytest.raises(Misuse, match="is a datetime with a time zone"):
             await sleep_until(wrong)
     await sleep(-1e308)
-    await sleep(float("-inf"))
     return "awake"
 
 

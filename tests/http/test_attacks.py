@@ -43,7 +43,7 @@ async def callers(here: Site) -> dict[str, dict[str, str]]:
 
 def needed(method: str, path: str) -> str:
     """The least scope for a route, by its path and method alone."""
-    if path.startswith("/api/v1/tokens"):
+    if path.startswith(("/api/v1/tokens", "/api/v1/audit")):
         return "admin"
     return "read" if method == "GET" else "operate"
 
