@@ -21,20 +21,20 @@ Message = dict[str, Any]
 
 MISUSES: dict[str, tuple[Callable[[Scope], Any], str]] = {
     "a sleep without end": (lambda scope: scope.sleep(timedelta.max), "beyond the year 9999"),
-    "a sleep of a number": (lambda scope: scope.sleep(5.0), "takes a timedelta, not 5.0"),  # type: ignore[arg-type]
+    "a sleep of a number": (lambda scope: scope.sleep(5.0), "duration is a timedelta, not 5.0"),  # type: ignore[arg-type]
     "a name with NUL": (lambda scope: scope.return_value("a\0", 1), "name of a return value is a text"),
     "half a character": (lambda scope: scope.return_value("\ud800", 1), "name of a return value is a text"),
-    "a name that is none": (lambda scope: scope.return_value(5, 1), "name of a return value"),  # type: ignore[arg-type]
+    "a name that is none": (lambda scope: scope.return_value(5, 1), "name is a text, not 5"),  # type: ignore[arg-type]
     "a long name": (lambda scope: scope.return_value("a" * 501, 1), "name of a return value is a text of 1 to 500"),
     "a large value": (lambda scope: scope.return_value("a", "x" * 2000), "the return value 'a' has 2,002 bytes"),
     "a large context": (lambda scope: scope.put(NOTE, "x" * 2000), "the context has 2,0"),
     "a large message": (lambda scope: scope.emit(CHILD, {"a": "x" * 2000}) and None, "a message on topic 'child' has"),
-    "no topic": (lambda scope: scope.emit("child", {}) and None, "emit\\(\\) takes a Topic"),  # type: ignore[arg-type]
+    "no topic": (lambda scope: scope.emit("child", {}) and None, "topic is a Topic, not"),  # type: ignore[arg-type]
     "no context": (
         lambda scope: scope.emit(CHILD, {}, context={"a": 1}) and None,  # type: ignore[arg-type]
-        "context takes a Context",
+        "context is a Context",
     ),
-    "a step that is False": (lambda scope: go_to(False), "has no step False to go to"),
+    "a step that is False": (lambda scope: go_to(False), "go_to.*: step is a whole number .*, not False"),
 }
 
 
@@ -85,8 +85,8 @@ async def test_what_is_no_topic_and_no_context_cannot_be_emitted_from_outside() 
     async with Environment([]) as env:
         no_topic: Any = "root"
         no_context: Any = {"a": 1}
-        with pytest.raises(InvalidArguments, match=r"emit\(\) takes a Topic, .*, not 'root'"):
+        with pytest.raises(InvalidArguments, match=r"topic is a Topic, not 'root'"):
             await env.engine.emit(no_topic, {})
-        with pytest.raises(InvalidArguments, match="context takes a Context"):
+        with pytest.raises(InvalidArguments, match="context is a Context"):
             await env.engine.emit(ROOT, {}, context=no_context)
         await asyncio.sleep(0)

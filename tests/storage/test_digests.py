@@ -73,12 +73,16 @@ async def test_in_a_file(tmp_path: Path) -> None:
         for index in ("engines_living", "engines_ended", "engines_code"):
             connection.execute(f"drop index {index}")
         connection.execute("alter table engines drop column ended_at")
+        for table in ("perdure_tokens", "perdure_sessions"):
+            connection.execute(f"drop table {table}")
         connection.execute("update perdure_schema set version = ?", (before(SQLITE_MIGRATIONS),))
         connection.commit()
     await check(f"sqlite:///{path}")
 
 
 DROP = """
+drop function are_tags_v1, obstacle_v1, insert_created_v1, start_v2, emit_v2, put_token_v1;
+drop table perdure_tokens, perdure_sessions;
 drop function enter_step_v2, stage_v2, end_step_v1, end_dead_steps_v1, is_step_open_v1, step_key_v1, step_family_v1;
 drop index engines_ended, engines_code;
 alter table engines drop column ended_at;
