@@ -337,6 +337,7 @@ class Engine(Client):
 
     def _let_go(self, error: BaseException) -> None:
         self._timers.close()
+        self._recovery.close()
         self._functions.close()
         self.operations.close()
         if self._block_watch is not None:

@@ -125,6 +125,12 @@ class Recovery:
                 self._claiming = None
         claiming.result()
 
+    def close(self) -> None:
+        """Claim nothing more: the engine ends. What the store has given it meanwhile is released when it signs off, or
+        recovered by others."""
+        if self._claiming is not None:
+            self._claiming.cancel()
+
     async def _claim_more(self) -> None:
         engine = self._coordinator.engine
         claim = partial(self._store.claim, engine_id=engine.id, epoch=engine.epoch, limit=_CLAIMED_AT_ONCE)
