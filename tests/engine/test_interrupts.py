@@ -158,6 +158,7 @@ async def test_an_operation_rolls_back_after_a_step_that_raises_an_exit(
 @pytest.fixture
 def restored() -> Iterator[None]:
     before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Another test may have left its own.
     yield
     signal.signal(signal.SIGINT, before)
 

@@ -464,7 +464,11 @@ async def children_waits() -> None:
 
 @pytest.mark.parametrize(
     ("days", "said"),
-    [(0, "start(): deadline is a timedelta or None, not 5"), (timedelta.max.days, "beyond the year 9999"), (-9e8, "started")],
+    [
+        (0, "start(): deadline is a timedelta or None, not 5"),
+        (timedelta.max.days, "beyond the year 9999"),
+        (-9e8, "started"),
+    ],
 )
 async def test_a_deadline_of_a_child_that_is_none_is_refused_where_it_is_given(
     source: StoreSource, days: float, said: str

@@ -138,7 +138,7 @@ class OperationHost:
         self._fetching: set[asyncio.Task[None]] = set()
         self._joining: set[str] = set()  # runs of which somebody may handle what they wait for
         self._eviction = Eviction(live_runs_max)
-        self._turns = Turns(self._go_on)
+        self._turns = Turns()
         self._drafts = Drafts(self._hear)
         self._landed: list[tuple[LiveOperation, Draft]] = []  # just written
 
@@ -244,7 +244,7 @@ class OperationHost:
             self._go_on(live)
         elif tell.kind == ASK and tell.about and not live.is_stale:
             live.ask(self._drafting.read_ask(tell.about))
-            self._turns.soon(live)
+            self._turns.soon(live, partial(self._go_on, live))
         else:
             self._read_anew(live)
 
@@ -267,7 +267,7 @@ class OperationHost:
         if parent is not None:
             expected.asks = parent.asks
         self._live[run.id] = expected
-        self._turns.soon(expected)
+        self._turns.soon(expected, partial(self._go_on, expected))
         self._evict()
 
     def _load(self, run: Run) -> None:
@@ -494,13 +494,17 @@ class OperationHost:
                 await asyncio.sleep(0.1)
             else:
                 break
+        # Many runs may have met the change, and all of them have read the handlers at once.
+        self._turns.soon(live, partial(self._once_more, live, again or partial(self._go_on, live)))
+
+    def _once_more(self, live: LiveOperation, go_on: Callable[[], None]) -> None:
         live.in_commit = False
         if live.is_closed:
             return
         if live.is_stale:
-            self._slots.land_later(live, again or partial(self._go_on, live))
+            self._slots.land_later(live, go_on)
         else:
-            (again or partial(self._go_on, live))()
+            go_on()
 
     def _committed(self, live: LiveOperation, draft: Draft) -> None:
         """What it does now that it may."""

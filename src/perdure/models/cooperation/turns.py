@@ -16,11 +16,10 @@ BEGUN_AT_ONCE_MAX: Final = 128  # runs in one turn, of those that one commit has
 
 
 class Turns:
-    """Calls `go_on` for runs, at once while there are few of them. A run that cannot go on is left as it is."""
+    """Calls what lets runs go on, at once while there are few of them. A run that cannot go on is left as it is."""
 
-    def __init__(self, go_on: Callable[[LiveOperation], None]) -> None:
-        self._go_on = go_on
-        self._backlog: deque[LiveOperation] = deque()
+    def __init__(self) -> None:
+        self._backlog: deque[tuple[LiveOperation, Callable[[], None]]] = deque()
         self._room = BEGUN_AT_ONCE_MAX  # for those that go on in this turn
 
     @property
@@ -28,21 +27,21 @@ class Turns:
         """Whether runs are left for the next turns."""
         return bool(self._backlog)
 
-    def soon(self, live: LiveOperation) -> None:
+    def soon(self, live: LiveOperation, go_on: Callable[[], None]) -> None:
         """Have a run go on: now, or in one of the loop's next turns."""
         if self._room == 0:
-            self._backlog.append(live)
+            self._backlog.append((live, go_on))
             return
         if self._room == BEGUN_AT_ONCE_MAX:
             asyncio.get_running_loop().call_soon(self._next)
         self._room -= 1
-        self._go_on(live)
+        go_on()
 
     def _next(self) -> None:
         for _ in range(min(len(self._backlog), BEGUN_AT_ONCE_MAX)):
-            live = self._backlog.popleft()
+            live, go_on = self._backlog.popleft()
             try:
-                self._go_on(live)
+                go_on()
             except Exception:
                 log.exception("run %s could not go on", live.id)
         if self._backlog:
