@@ -465,7 +465,7 @@ async def children_waits() -> None:
 @pytest.mark.parametrize(
     ("days", "said"),
     [
-        (0, "start(): deadline is a timedelta or None, not 5"),
+        (0, "deadline is a timedelta or None, not 5"),
         (timedelta.max.days, "beyond the year 9999"),
         (-9e8, "started"),
     ],

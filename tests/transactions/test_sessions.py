@@ -31,7 +31,7 @@ def world(postgres_world: PostgresWorld) -> PostgresWorld:
 async def test_no_body_begins_after_its_run_has_ended_elsewhere(world: PostgresWorld) -> None:
     """The first engine is cut off while the answer to its proof is on its way, for longer than its lease. Another one
     takes the run over and ends it; then the answer arrives."""
-    url = f"{await world.fresh()}&lease=0.5"
+    url = f"{await world.fresh()}&lease=2"
     async with (
         proxy_to(url, urlsplit(url).port or 0) as (proxy, detour),
         Engine(detour, workflows=world.program.workflows, **world.options, **DEAF) as first,
@@ -83,7 +83,7 @@ async def test_a_takeover_does_not_wait_for_the_transactions_of_a_dead_engine(wo
 
 async def test_an_engine_that_stands_still_before_its_commit_is_marked_dead_in_time(world: PostgresWorld) -> None:
     """The row of the engine is locked by then, and the server itself must give the transaction up."""
-    url = f"{await world.fresh()}&lease=1"
+    url = f"{await world.fresh()}&lease=3"
     async with (
         proxy_to(url, urlsplit(url).port or 0) as (proxy, detour),
         Engine(detour, workflows=world.program.workflows, **world.options, **DEAF) as first,
@@ -106,7 +106,7 @@ async def test_a_way_that_falls_silent_without_a_word_is_given_up(
 ) -> None:
     """Neither end hears that the other is out of reach, as behind a firewall that forgets."""
     monkeypatch.setattr(steps, "_ANSWER_MIN_S", 0.5)
-    url = f"{await world.fresh()}&lease=1"
+    url = f"{await world.fresh()}&lease=3"
     async with (
         proxy_to(url, urlsplit(url).port or 0) as (proxy, detour),
         Engine(detour, workflows=world.program.workflows, **world.options, **KEEN) as engine,
@@ -126,7 +126,7 @@ async def test_a_body_whose_answer_never_comes_runs_again_once_its_transaction_i
 ) -> None:
     for module in (connections, steps):
         monkeypatch.setattr(module, "step_rest_s", lambda _address: 0.2)
-    url = f"{await world.fresh()}&lease=1"
+    url = f"{await world.fresh()}&lease=3"
     async with (
         proxy_to(url, urlsplit(url).port or 0) as (proxy, detour),
         Engine(detour, workflows=world.program.workflows, **world.options, **KEEN) as engine,
