@@ -27,7 +27,7 @@ from werkzeug.serving import make_server
 from perdure import Client
 from perdure.dashboard import Oidc, dashboard
 from perdure.dashboard.oidc import OidcProvider
-from perdure.dashboard.sessions import NoSession
+from perdure.dashboard.sessions import NoSession, close_session, is_session_over
 from perdure.errors import InvalidArguments
 from perdure.http import create_app, make_token
 from perdure.ports import Store
@@ -155,6 +155,29 @@ async def test_somebody_whom_the_provider_knows_gets_in_and_is_named_in_the_audi
         assert stolen.status_code == 303
 
 
+async def test_an_address_counts_only_if_the_provider_has_verified_it(
+    make_store: MakeStore, provider: Provider
+) -> None:
+    for verified in ({}, {"email_verified": False}, {"email_verified": "true"}):
+        provider.knows("mallory", email="root@example.com", **verified)
+        async with site(make_store, provider.config()) as (_, browser):
+            assert (await signed_in(browser, "mallory")).status_code == 401
+        async with site(make_store, provider.config(trust_unverified_email=True)) as (_, browser):
+            assert (await signed_in(browser, "mallory")).status_code == 303
+
+
+async def test_a_session_of_a_provider_lasts_while_somebody_looks_at_a_page(
+    make_store: MakeStore, provider: Provider
+) -> None:
+    provider.knows("ann", **ANN)
+    async with site(make_store, provider.config()) as (client, browser):
+        await signed_in(browser, "ann")
+        session = browser.cookies["perdure_session"]
+        assert not await is_session_over(client, session)
+        await close_session(client, session)
+        assert await is_session_over(client, session)
+
+
 async def test_claims_say_what_somebody_may_do(make_store: MakeStore, provider: Provider) -> None:
     provider.knows("eve", email="eve@example.com", groups=["staff"])
     provider.knows("root", email="root@example.com", email_verified=True)
@@ -163,7 +186,7 @@ async def test_claims_say_what_somebody_may_do(make_store: MakeStore, provider: 
         await client.start("unknown", {}, version="", id="r")
         assert (await signed_in(browser, "eve")).status_code == 303
         page = await browser.get("/ui/runs/r")
-        assert "oidc:eve" in page.text
+        assert "oidc-id:eve" in page.text
         assert "eve@example.com" not in page.text  # Nobody has checked that it is hers.
         refused = await browser.post("/ui/runs/r/cancel", data={"version": "1"}, headers=FORM)
         assert refused.status_code == 403

@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from perdure.dashboard import dashboard
+from perdure.dashboard.gate import safe_target
 from perdure.http import make_token, revoke_token
 from perdure.http.tokens import Scope
 from perdure.ports import Store
@@ -218,3 +219,26 @@ def test_signing_in_with_a_browser(house: House, browser: Browser) -> None:
     expect(page.locator("h1")).to_have_text("Sign in")
     context.close()
     assert not eyes.complaints
+
+
+@pytest.mark.parametrize(
+    ("wanted", "target"),
+    [
+        ("/ui/runs?status=failed&tag=a%3Db", "/ui/runs?status=failed&tag=a%3Db"),
+        ("/ui/runs/ä€", "/ui/runs/%C3%A4%E2%82%AC"),
+        ("/ui/runs\r\nset-cookie: a=b", "/ui/runs%0D%0Aset-cookie:%20a=b"),
+        ("/ui/a\0b", "/ui/a%00b"),
+        ("/ui/\ud800", "/ui/?"),
+        ("//elsewhere.example/ui/x", "/ui"),
+        ("///ui/x", "/ui"),
+        ("////ui/x", "/ui"),
+        ("/\\elsewhere.example", "/ui"),
+        ("https://elsewhere.example/ui/x", "/ui"),
+        ("javascript:alert(1)", "/ui"),
+    ],
+)
+def test_after_signing_in_everybody_is_at_a_page_of_ours(wanted: str, target: str) -> None:
+    found = safe_target(wanted)
+    assert found.isascii()
+    assert found.isprintable()
+    assert found == target

@@ -128,13 +128,18 @@ def _wanted(scope: MutableMapping[str, Any]) -> str:
 
 
 def safe_target(wanted: str) -> str:
-    """Where to go after signing in: a page of ours, whatever a link said."""
+    """Return where to go after signing in: a page of ours, whatever a link said, in characters that a header can
+    have."""
+    if wanted.startswith("//"):  # Browsers take what follows for a host, also after more than two.
+        return PATH
     try:
         parts = urlsplit(wanted)
     except ValueError:  # It looks like an address, and is none.
         return PATH
     is_ours = not parts.scheme and not parts.netloc and (parts.path == PATH or parts.path.startswith(f"{PATH}/"))
-    return wanted if is_ours and "\\" not in wanted and not wanted.startswith(_OPEN) else PATH
+    if not is_ours or "\\" in wanted or wanted.startswith(_OPEN):
+        return PATH
+    return quote(wanted, safe="/?#&=%:;,+@!$'()*~[]|", errors="replace")
 
 
 __all__ = ["ACTOR", "SIGN_IN", "Gate", "cookie_of", "safe_target", "secure_mark", "session_cookie", "session_of"]

@@ -47,7 +47,8 @@ class Oidc:
 
     `scopes` says what people may do by their claims: {"groups": {"ops": "operate", "admins": "admin"}, "email":
     {"ann@example.com": "admin"}}. A claim may be a text or a list. All that match count, and whoever has none that
-    matches does not get in. Raises InvalidArguments.
+    matches does not get in. An email address counts only if the provider says that it is verified, unless
+    `trust_unverified_email` is set for a provider that never says so. Raises InvalidArguments.
     """
 
     issuer: str
@@ -58,6 +59,7 @@ class Oidc:
     title: str = "single sign-on"
     request: Sequence[str] = ("openid", "email", "profile")
     lasts: timedelta = LASTS
+    trust_unverified_email: bool = False
 
     def __post_init__(self) -> None:
         for what, url in (("issuer", self.issuer), ("redirect_uri", self.redirect_uri)):
@@ -79,6 +81,8 @@ class Oidc:
         """What somebody with these claims may do; None: nothing."""
         found: list[str] = []
         for claim, values in self.scopes.items():
+            if claim == "email" and not (self.trust_unverified_email or claims.get("email_verified") is True):
+                continue  # Anybody may have given this address to the provider.
             has = claims.get(claim)
             for one in has if isinstance(has, list) else [has]:
                 if isinstance(one, str) and one in values:
@@ -137,10 +141,11 @@ class OidcProvider:
             raise NoSession(f"The provider does not let you in: {said[:_TEXT_MAX]}")
         claims = await self._claims(asked["code"], pending.body["verifier"], pending.body["nonce"])
         grants = self.config.grants(claims)
-        who = claims["email"] if claims.get("email_verified") is True and claims.get("email") else claims["sub"]
+        is_verified = claims.get("email_verified") is True and bool(claims.get("email"))
+        who = claims["email"] if is_verified else claims["sub"]
         if grants is None:
             raise NoSession(f"The provider knows you as {str(who)[:_TEXT_MAX]}, but nothing of that lets you in here.")
-        name = f"oidc:{who}"[:_TEXT_MAX]
+        name = f"{'oidc' if is_verified else 'oidc-id'}:{who}"[:_TEXT_MAX]
         lasts_us = self.config.lasts // _MICROSECOND
         scopes = [str(one) for one in grants.granted]
         session = await open_foreign_session(client, name, self.config.issuer, scopes, lasts_us)

@@ -24,7 +24,7 @@ from perdure.client import Client
 from perdure.dashboard.gate import session_of
 from perdure.dashboard.graphs import Graphs
 from perdure.dashboard.rendering import HEADERS, PATH, Renderer
-from perdure.dashboard.sessions import find_session
+from perdure.dashboard.sessions import is_session_over
 from perdure.errors import PerdureError
 from perdure.http.access import Caller, caller_of, operates, reads
 from perdure.http.given import Asked, TheClient, TheStreams
@@ -88,7 +88,7 @@ class Visit:
         """Whether whoever looks has no right to any more: they have signed out, or their token is gone."""
         if not self.caller.by_token:
             return False
-        return await find_session(self.client, session_of(self._request.headers)) is None
+        return await is_session_over(self.client, session_of(self._request.headers))
 
     def part(self, name: str) -> str:
         """A part of the path."""
