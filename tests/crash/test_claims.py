@@ -149,6 +149,8 @@ async def test_a_claim_and_a_commit_of_what_was_read_before_it_do_not_undo_each_
             other.commit(update(was, tags={"a": "b"})), claims(one, GRAPH), return_exceptions=True
         )
         assert isinstance(claimed, list)
+        if not claimed:  # Postgres passes over a row that somebody else is just writing.
+            claimed = await claims(one, GRAPH)
         found = (await one.store.get(["r"]))["r"].run
         assert (found.model, found.owner, found.claim) == ("graph", "e-1", 1)
         assert claimed == [found]
