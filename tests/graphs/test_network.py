@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from perdure import Engine, Retry
-from perdure.errors import HostDenied, HttpFailed, Misuse, RunFailed, SecretNotFound
+from perdure.errors import HostDenied, HttpFailed, LlmFailed, McpFailed, Misuse, RunFailed, SecretNotFound
 from perdure.graph import Graph, Network, Secrets, http, llm, mcp
 from perdure.storage.memory import MemoryStore
 
@@ -144,6 +144,39 @@ async def test_the_address_that_was_checked_is_the_one_that_is_connected_to(monk
         assert asked[0]["host"].startswith("rebinding.test:")
         assert looked_up == ["rebinding.test"]
         assert isinstance(await failure(asking(there), Network(allow=["127.0.0.1"])), HostDenied)
+
+
+@pytest.mark.parametrize("kind", ["http", "llm", "mcp"])
+async def test_a_name_that_cannot_be_looked_up_is_not_looked_up_again(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library's own look-up would be a second one, and nothing checks what that finds."""
+    looked_up: list[str] = []
+    real = socket.getaddrinfo
+
+    def failing_once(host: Any, *args: Any, **options: Any) -> Any:
+        if host in ("failing-once.test", b"failing-once.test"):
+            looked_up.append(host)
+            if len(looked_up) == 1:
+                raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+            return real("127.0.0.1", *args, **options)
+        return real(host, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", failing_once)
+    with answering(hello) as (url, asked):
+        there = url.replace("127.0.0.1", "failing-once.test")
+        kinds: dict[str, Any] = {
+            "http": http(f"'{there}'"),
+            "llm": llm("m", "hello", base_url=there),
+            "mcp": mcp("tool", url=f"'{there}'"),
+        }
+        graph: Graph[Any, Any] = Graph("asking")
+        graph.node("ask", kinds[kind], retry=Retry.never())
+        error = await failure(graph, Network())
+    assert asked == []
+    assert looked_up == ["failing-once.test"]
+    assert isinstance(error, HttpFailed | LlmFailed | McpFailed), error
+    assert "Temporary failure in name resolution" in str(error)
 
 
 # How much is taken.

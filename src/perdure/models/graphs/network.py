@@ -7,6 +7,7 @@ address.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import ipaddress
 import os
 import socket
@@ -142,8 +143,9 @@ class _Guarded:
     async def connect_tcp(self, host: str, port: int, *args: Any, **options: Any) -> Any:
         try:
             addresses = await self._allowed.addresses(host, port)
-        except OSError:
-            addresses = [host]  # It cannot be looked up: let that be told as always.
+        except (OSError, UnicodeError) as error:
+            # The library must not look the name up itself: nothing would check the address that it finds.
+            raise _library(self._inner).ConnectError(str(error)) from error
         failed: Exception | None = None
         for address in addresses:
             try:
@@ -158,6 +160,11 @@ class _Guarded:
 
     async def sleep(self, seconds: float) -> None:
         await self._inner.sleep(seconds)
+
+
+def _library(of: Any) -> Any:
+    """The package that an object comes from: there are two each of httpx and of httpcore."""
+    return importlib.import_module(type(of).__module__.partition(".")[0])
 
 
 class AnswerTooLarge(Exception):
