@@ -126,6 +126,54 @@ def test_names_addresses_and_ranges() -> None:
             Network(allow=[wrong])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "64:ff9b::10.0.0.1",
+        "64:ff9b::127.0.0.1",
+        "64:ff9b:1::1",
+        "::127.0.0.1",
+        "::ffff:127.0.0.1",
+        "::ffff:0:127.0.0.1",
+        "2002:7f00:1::",
+        "2001::1",
+        "::",
+        "::1",
+        "::2",
+        "fe80::1",
+        "fec0::1",
+        "fd00::1",
+        "ff02::1",
+        "4000::1",
+        "0.0.0.0",
+        "100.64.0.1",
+        "192.0.0.8",
+        "224.0.0.1",
+        "239.1.2.3",
+        "240.0.0.1",
+        "255.255.255.255",
+    ],
+)
+def test_an_address_that_is_not_public_is_denied_in_every_form(text: str) -> None:
+    address = ipaddress.ip_address(text)
+    with pytest.raises(HostDenied, match="allow it"):
+        Network().check("somewhere.test", address)
+    Network(allow=["somewhere.test"]).check("somewhere.test", address)
+
+
+def test_an_ipv4_address_inside_an_ipv6_address_counts_as_what_it_is() -> None:
+    for text in ("93.184.216.34", "2606:2800:220:1::1", "64:ff9b::93.184.216.34", "::ffff:93.184.216.34"):
+        Network().check("public.test", ipaddress.ip_address(text))
+    wrapped = ["64:ff9b::10.0.0.1", "::ffff:10.0.0.1", "::10.0.0.1", "::ffff:0:10.0.0.1", "2002:a00:1::"]
+    for address in map(ipaddress.ip_address, wrapped):
+        for allowed in ("10.0.0.0/8", str(address)):
+            Network(allow=[allowed]).check("inner.test", address)
+        for allow, deny in (["10.0.0.1"], ["10.0.0.0/8"]), (["10.0.0.1"], [str(address)]), (["::/0"], []):
+            with pytest.raises(HostDenied):
+                Network(allow=allow, deny=deny).check("inner.test", address)
+    Network(allow=["::1"]).check("this.test", ipaddress.ip_address("::1"))
+
+
 async def test_the_address_that_was_checked_is_the_one_that_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name whose second look-up would lead elsewhere is looked up once."""
     looked_up: list[str] = []

@@ -27,6 +27,13 @@ ENCODINGS: Final = "gzip, deflate"  # what `read_bounded` can undo
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Range = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+_AROUND_IPV4: Final = (
+    ipaddress.IPv6Network("::/96"),  # compatible
+    ipaddress.IPv6Network("::ffff:0:0/96"),  # mapped
+    ipaddress.IPv6Network("::ffff:0:0:0/96"),  # translated
+    ipaddress.IPv6Network("64:ff9b::/96"),  # NAT64
+)
+
 
 @checked
 class Network:
@@ -34,8 +41,9 @@ class Network:
     `Engine(resources={Network: lambda: Network(allow=["10.0.0.0/8"])})`.
 
     `allow` and `deny` are lists of host names (`*.example.org` for all below), addresses and ranges (`10.0.0.0/8`).
-    What is denied is never connected to. Loopback, link-local, private and reserved addresses are connected to only if
-    they, or the name that led to them, are allowed. `only_allowed` denies all that is not allowed.
+    What is denied is never connected to. Loopback, link-local, private, multicast and reserved addresses are connected
+    to only if they, or the name that led to them, are allowed. An IPv6 address that stands for an IPv4 address (mapped,
+    NAT64, 6to4) counts as the latter. `only_allowed` denies all that is not allowed.
 
     Without such a resource an engine allows and denies what PERDURE_NETWORK_ALLOW and PERDURE_NETWORK_DENY name, with
     commas in between.
@@ -48,16 +56,18 @@ class Network:
 
     def check(self, host: str, found: _Address | None) -> None:
         """Raise HostDenied unless this address of the host may be connected to; None: an address that a proxy finds."""
-        if self._deny.has(host, found):
+        inner = None if found is None else _unwrapped(found)
+        if self._deny.has(host, found) or self._deny.has(host, inner):
             raise HostDenied(f"this engine does not connect to {host!r}: it is denied", host=host)
-        if self._allow.has(host, found):
+        if self._allow.has(host, inner):
             return
         if self._only_allowed:
             raise HostDenied(f"this engine does not connect to {host!r}: it is not among those allowed", host=host)
-        if found is not None and not found.is_global:
+        if inner is not None and not _is_public(inner):
             raise HostDenied(
-                f"this engine does not connect to {host!r}: its address {found} is on this machine or in a private "
-                f"network. If that is meant, allow it: Network(allow=[{host!r}]), or {ALLOW_VARIABLE}={host}",
+                f"this engine does not connect to {host!r}: its address {found} is on this machine, in a private "
+                f"network, or reserved. If that is meant, allow it: Network(allow=[{host!r}]), or "
+                f"{ALLOW_VARIABLE}={host}",
                 host=host,
             )
 
@@ -82,7 +92,9 @@ class _Hosts:
             if not text or "://" in text or any(character.isspace() for character in text):
                 raise Misuse(f"{entry!r} is no host: write a name, *.a-name, an address or a range such as 10.0.0.0/8")
             try:
-                self._ranges.append(ipaddress.ip_network(text, strict=False))
+                one = ipaddress.ip_network(text, strict=False)
+                is_single = one.num_addresses == 1
+                self._ranges.append(ipaddress.ip_network(_unwrapped(one.network_address)) if is_single else one)
             except ValueError:
                 if text.startswith("*."):
                     self._above.append(text[1:])
@@ -99,11 +111,24 @@ class _Hosts:
 
 
 def _address(text: str) -> _Address:
-    """An address, as what it is: 127.0.0.1 may come dressed up as IPv6."""
-    found = ipaddress.ip_address(text.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        return found.ipv4_mapped or found.sixtofour or found
+    return ipaddress.ip_address(text.partition("%")[0])
+
+
+def _unwrapped(found: _Address) -> _Address:
+    """The IPv4 address that an IPv6 address stands for, or else the address itself."""
+    if isinstance(found, ipaddress.IPv4Address):
+        return found
+    if found.sixtofour is not None:
+        return found.sixtofour
+    # :: and ::1 have the form of a compatible IPv4 address, and are none.
+    if int(found) > 1 and any(found in one for one in _AROUND_IPV4):
+        return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
     return found
+
+
+def _is_public(found: _Address) -> bool:
+    is_site_local = isinstance(found, ipaddress.IPv6Address) and found.is_site_local
+    return found.is_global and not (found.is_multicast or found.is_reserved or is_site_local)
 
 
 def network() -> Network:
