@@ -194,6 +194,60 @@ async def test_the_address_that_was_checked_is_the_one_that_is_connected_to(monk
         assert isinstance(await failure(asking(there), Network(allow=["127.0.0.1"])), HostDenied)
 
 
+OTHER_FORMS = [
+    "evil\u3002example",
+    "EVIL.example.",
+    "evil%2eexample",
+    "b\u00fccher.example",
+    "xn--bcher-kva.example",
+    "a.m\u00fcller.example",
+    "2130706433",
+    "0xA9FEA9FE",
+    "0251.0376.0124776",
+    "127.1",
+    "127.0.0.1.",
+    "[::ffff:10.0.0.1]",
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "host"),
+    [("http", host) for host in OTHER_FORMS]
+    + [(kind, host) for kind in ("llm", "mcp") for host in ("evil\u3002example", "2130706433")],
+)
+async def test_a_proxy_is_not_asked_for_what_is_denied(kind: str, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+    denying = Network(deny=["evil.example", "b\u00fccher.example", "*.m\u00fcller.example"])
+    with answering(hello) as (proxy, asked):
+        for variable in ("HTTP_PROXY", "http_proxy"):
+            monkeypatch.setenv(variable, proxy)
+        assert await run(asking("http://good.example/"), denying) == "hello"
+        assert len(asked) == 1
+        url = f"http://{host}/"
+        kinds: dict[str, Any] = {
+            "http": http(f"'{url}'"),
+            "llm": llm("m", "hello", base_url=url),
+            "mcp": mcp("tool", url=f"'{url}'"),
+        }
+        graph: Graph[Any, Any] = Graph("asking")
+        graph.node("ask", kinds[kind], retry=Retry.never())
+        error = await failure(graph, denying)
+    assert isinstance(error, HostDenied), error
+    assert len(asked) == 1
+
+
+def test_names_are_compared_in_the_form_in_which_they_are_looked_up() -> None:
+    for entry in ("b\u00fccher.example", "B\u00dcCHER.example", "xn--bcher-kva.example"):
+        network = Network(allow=[entry], only_allowed=True)
+        network.check("xn--bcher-kva.example", None)
+        network.check("b\u00fccher\u3002example", None)
+        with pytest.raises(HostDenied):
+            network.check("bucher.example", None)
+    with pytest.raises(Misuse, match="is no host"):
+        Network(deny=["\u2603\u200d.example"])
+
+
 @pytest.mark.parametrize("kind", ["http", "llm", "mcp"])
 async def test_a_name_that_cannot_be_looked_up_is_not_looked_up_again(
     kind: str, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,7 @@ import socket
 import zlib
 from collections.abc import Iterable
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote
 
 from perdure.arguments import checked
 from perdure.errors import HostDenied, Misuse
@@ -96,15 +96,26 @@ class _Hosts:
                 is_single = one.num_addresses == 1
                 self._ranges.append(ipaddress.ip_network(_unwrapped(one.network_address)) if is_single else one)
             except ValueError:
-                if text.startswith("*."):
-                    self._above.append(text[1:])
-                elif "*" in text or "/" in text:
-                    raise Misuse(f"{entry!r} is no host: a * stands only at the beginning, as in *.a-name") from None
-                else:
-                    self._names.add(text)
+                self._add_name(text, entry)
+
+    def _add_name(self, text: str, entry: str) -> None:
+        above, name = text.startswith("*."), text.removeprefix("*.")
+        if "*" in name or "/" in name:
+            raise Misuse(f"{entry!r} is no host: a * stands only at the beginning, as in *.a-name")
+        try:
+            name = _plain(name)
+        except UnicodeError as error:
+            raise Misuse(f"{entry!r} is no host: {error}") from None
+        if above:
+            self._above.append(f".{name}")
+        else:
+            self._names.add(name)
 
     def has(self, host: str, found: _Address | None) -> bool:
-        name = host.lower().rstrip(".")
+        try:
+            name = _plain(host)
+        except UnicodeError:
+            name = host
         if name in self._names or any(name.endswith(above) for above in self._above):
             return True
         return found is not None and any(found in one for one in self._ranges if one.version == found.version)
@@ -112,6 +123,31 @@ class _Hosts:
 
 def _address(text: str) -> _Address:
     return ipaddress.ip_address(text.partition("%")[0])
+
+
+def _literal(host: str) -> _Address | None:
+    """The address that a host is, in any form that a look-up takes (2130706433, 0x7f.1); None if it is a name."""
+    text = host.rstrip(".")
+    try:
+        return _address(text)
+    except ValueError:
+        pass
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(text))
+    except (OSError, ValueError):
+        return None
+
+
+def _plain(name: str) -> str:
+    """A name in the one form in which it is looked up. Raises UnicodeError if it has none."""
+    text = name.lower().rstrip(".")
+    if text.isascii():
+        return text
+    try:
+        idna: Any = importlib.import_module("idna")
+    except ImportError:  # It comes with httpx; without that no node connects anywhere.
+        return text
+    return str(idna.encode(text).decode("ascii")).rstrip(".")
 
 
 def _unwrapped(found: _Address) -> _Address:
@@ -146,13 +182,12 @@ def _listed(variable: str) -> list[str]:
 def guard(client: Any, url: str) -> Any:
     """Have a client of httpx (or httpx2) connect only to where the engine of this step allows. Raises HostDenied.
 
-    What goes through a proxy of the environment is checked by name alone: the proxy looks it up."""
+    What goes through a proxy of the environment is checked as it is written, a name or an address: the proxy looks the
+    name up. Raises the library's InvalidURL."""
     allowed = network()
-    host = urlsplit(url).hostname or ""
-    try:
-        allowed.check(host, _address(host))
-    except ValueError:  # It is a name.
-        allowed.check(host, None)
+    # As the library reads it and hands it to a proxy, which may undo escapes.
+    host = unquote(_library(client).URL(url).raw_host.decode("ascii"))
+    allowed.check(host, _literal(host))
     pool = client._transport._pool
     pool._network_backend = _Guarded(pool._network_backend, allowed)
     return client
