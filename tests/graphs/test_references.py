@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from perdure import step, workflow
-from perdure.errors import InvalidDefinition
-from perdure.graph import Graph, all_of, assign, reduce_with
+from perdure.errors import InvalidDefinition, RunFailed
+from perdure.graph import Graph, action, all_of, assign, reduce_with
+from perdure.models.graphs.kinds.mcp import _call as mcp_step
 from perdure.models.graphs.stored import StoredDefinition
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -43,6 +44,9 @@ def plain(sku: str) -> str:
 def longest(values: list[str]) -> str:
     return max(values, key=len)
 
+
+named_graph: Graph[Any, Any] = Graph("graph-named-in-a-definition")
+named_graph.node("only", assign({"output.is_done": "true"}))
 
 HERE = __name__
 
@@ -90,6 +94,58 @@ edges:
 """
     with pytest.raises(InvalidDefinition, match=r"merge\.reducer: .* or hand it in"):
         Graph.parse(merging)
+
+
+def started(*parts: str) -> dict[str, Any]:
+    """The arguments with which the step of mcp nodes starts a program."""
+    quoted = [f"'{part}'" for part in parts]
+    nothing: dict[str, Any] = {"arguments": {}, "url": None, "bearer": None, "secret_env": {}}
+    return {"tool": "'x'", "command": quoted, "timeout_s": "3.0", **nothing}
+
+
+OWN_STEPS = [
+    "perdure.models.graphs.kinds.mcp:_call",
+    "perdure.models.graphs.kinds.http:_request",
+    "perdure.models.graphs.stored:_anything",
+    f"{HERE}:borrowed",
+]
+borrowed = mcp_step
+
+
+@pytest.mark.parametrize("reference", OWN_STEPS)
+def test_a_definition_names_no_step_of_perdures_own(reference: str) -> None:
+    with pytest.raises(InvalidDefinition, match=r"node 'a', function: .* Perdure's own, .* or hand it in"):
+        Graph.parse(text_of(function=reference, input=started("true")))
+
+
+def test_a_step_of_perdures_own_can_be_handed_in() -> None:
+    graph = Graph.parse(text_of(function="call", input=started("true")), objects={"call": mcp_step})
+    assert graph.name == "g"
+
+
+@pytest.mark.parametrize("reference", OWN_STEPS)
+async def test_a_record_starts_no_program_through_a_step_of_perdures_own(
+    reference: str, source: StoreSource, tmp_path: Path
+) -> None:
+    mark = tmp_path / "started"
+    graph: Graph[Any, Any] = Graph("acting-on-records")
+    graph.node("go", action("reaching"))
+    body = {"kind": "function", "function": reference, "input": started("sh", "-c", f"touch {mark}")}
+    async with Environment([graph], source) as env:
+        await env.engine.put_record("action", "reaching", {**body, "retry": {"attempts": 1}})
+        with pytest.raises(RunFailed) as failed:
+            await env.engine.run(graph())
+    assert not mark.exists()
+    assert isinstance(failed.value.__cause__, InvalidDefinition)
+    assert "Perdure's own" in str(failed.value.__cause__)
+
+
+async def test_a_graph_in_a_module_is_named_like_any_other_workflow(source: StoreSource) -> None:
+    outer = Graph.parse(
+        f'{{"graph": "outer", "nodes": {{"a": {{"kind": "workflow", "workflow": "{HERE}:named_graph"}}}}}}'
+    )
+    async with Environment([outer, named_graph], source) as env:
+        await env.engine.run(outer())
 
 
 def test_nothing_is_imported_for_a_definition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

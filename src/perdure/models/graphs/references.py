@@ -2,7 +2,8 @@
 
 A definition may come from anybody who can write a file or a record. So no module is imported for one, and no function
 is called that nobody meant to be called: a name stands for a step or a workflow, for a class of exceptions, or for a
-type of data. Anything else has to be handed in: `Graph.load(path, objects=[…])`.
+type of data. Steps and workflows of Perdure's own are not among them: they trust the kinds of node that call them.
+Anything else has to be handed in: `Graph.load(path, objects=[…])`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ def resolve(reference: str, place: str, objects: Mapping[str, Any]) -> Any:
     if reference in objects:
         return objects[reference]
     found = imported(reference)
+    if _is_own(found):
+        raise InvalidDefinition(
+            f"{place}: {reference!r} is a part of Perdure's own, which a definition does not name: it would go past "
+            "what the kinds of node check; use the kind of node that does it, or hand it in: Graph.load(…, objects={…})"
+        )
     if isinstance(found, Step | Workflow) or _is_exception(found) or _is_data(found):
         return found
     module, colon, name = reference.partition(":")
@@ -97,6 +103,15 @@ def remember_reducer(reference: str, reducer: Any) -> None:
 
 def remembered_reducer(reference: str) -> Callable[[list[Any]], Any] | None:
     return _reducers.get(reference)
+
+
+def _is_own(found: Any) -> bool:
+    """Whether this is a step or a workflow of Perdure's, made for its own calls. The function of a graph says nothing:
+    it is Perdure's for all graphs."""
+    if not isinstance(found, Step) and not (isinstance(found, Workflow) and found.model != "graph"):
+        return False
+    module = getattr(found.function, "__module__", None) or ""
+    return module == "perdure" or module.startswith("perdure.")
 
 
 def _is_exception(found: Any) -> bool:
