@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import uvicorn
@@ -142,9 +142,47 @@ async def test_an_action_starts_no_program(source: StoreSource) -> None:
         assert "an action starts no program" in str(failed.value.__cause__)
 
 
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_a_definition_in_a_text_starts_no_program(form: Literal["yaml", "json"], tmp_path: Path) -> None:
+    command = ["sh", "-c", f"touch {tmp_path / 'started'}"]
+    text = graph_of(mcp("x", command=command), {}).dump(form)
+    other = {"sh": ["sh"], "longer": [*command, "more"], "text": " ".join(command), "function": serving}
+    for objects in (None, [serving], {"sh": "sh"}, other):
+        with pytest.raises(InvalidDefinition) as wrong:
+            Graph.parse(text, objects=objects)
+        assert "graph 'calling', node 'call', command: a definition in a text starts no program" in str(wrong.value)
+        assert "objects={'sh': ['sh', '-c', 'touch " in str(wrong.value)
+    file = tmp_path / "graph"
+    file.write_text(text)
+    with pytest.raises(InvalidDefinition, match="a definition in a text starts no program"):
+        Graph.load(file)
+
+
+@pytest.mark.parametrize("whole", [list, tuple])
+async def test_a_definition_in_a_text_starts_a_program_that_was_handed_in(source: StoreSource, whole: Any) -> None:
+    text = graph_of(mcp("add", command=PROGRAM), {"a": 3, "b": 4}).dump()
+    graph = Graph.parse(text, objects={"tools": whole(PROGRAM)})
+    assert (await result(graph, source))["got"]["text"] == "7"
+
+
+async def test_a_program_that_was_handed_in_is_not_for_actions(source: StoreSource) -> None:
+    text = "graph: acting-with-a-program\nnodes:\n  go: {kind: action, action: handed}\n"
+    graph = Graph.parse(text, objects={"tools": PROGRAM})
+    async with Environment([graph], source) as env:
+        await env.engine.put_record("action", "handed", {"kind": "mcp", "tool": "add", "command": PROGRAM})
+        with pytest.raises(RunFailed, match="an action starts no program"):
+            await env.engine.run(graph())
+
+
+def test_a_kept_definition_with_a_program_is_read_back() -> None:
+    graph = graph_of(mcp("add", command=PROGRAM), {"a": 3, "b": 4})
+    assert "mcp add" in Graph.read_back(graph.kept()).to_mermaid()
+
+
 def test_texts_and_pictures_have_it() -> None:
-    graph = graph_of(mcp("it's", command=["python", "-c", "print('\\n')"], secret_env={"K": "KEY"}), {"a": "input"})
-    assert Graph.parse(graph.dump()).fingerprint == graph.fingerprint
+    command = ["python", "-c", "print('\\n')"]
+    graph = graph_of(mcp("it's", command=command, secret_env={"K": "KEY"}), {"a": "input"})
+    assert Graph.parse(graph.dump(), objects={"python": command}).fingerprint == graph.fingerprint
     assert "mcp it" in graph.to_mermaid()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -19,20 +19,30 @@ from perdure.models.graphs.validate import Forks, Shortcut, Way, check_shape, sh
 
 
 def build(
-    spec: GraphSpec, kinds: Mapping[str, Kind], objects: Mapping[str, Any], input_fields: frozenset[str] | None
+    spec: GraphSpec,
+    kinds: Mapping[str, Kind],
+    objects: Mapping[str, Any],
+    input_fields: frozenset[str] | None,
+    may_start: Callable[[Sequence[str]], bool],
 ) -> Plan:
     """Raises InvalidDefinition, whose `problems` are all that is wrong, each with its place."""
-    return _Building(spec, kinds, objects, input_fields).plan()
+    return _Building(spec, kinds, objects, input_fields, may_start).plan()
 
 
 class _Building:
     def __init__(
-        self, spec: GraphSpec, kinds: Mapping[str, Kind], objects: Mapping[str, Any], fields: frozenset[str] | None
+        self,
+        spec: GraphSpec,
+        kinds: Mapping[str, Kind],
+        objects: Mapping[str, Any],
+        fields: frozenset[str] | None,
+        may_start: Callable[[Sequence[str]], bool],
     ) -> None:
         self._spec = spec
         self._kinds = kinds
         self._objects = objects
         self._fields = fields
+        self._may_start = may_start
         self._place = f"graph {spec.graph!r}"
         self._problems: list[str] = []
         self._expressions: list[Expression] = []
@@ -106,6 +116,7 @@ class _Building:
             resolve=lambda reference, place: resolve(reference, place, self._objects),
             knows=lambda reference: reference in self._objects,
             input_fields=self._fields,
+            may_start=self._may_start,
         )
         work: Work | None = self._tried(kind.prepare, about)
         self._expressions += about.expressions

@@ -258,7 +258,8 @@ class Graph(Workflow[..., O], Generic[I, O]):
 
         It refers to steps, workflows, exceptions and types of data that are imported already as `package.module:name`;
         nothing is imported for it. `objects` are functions, reducers and whatever else it may refer to: a list, by
-        their own names, or a dict. Raises InvalidDefinition.
+        their own names, or a dict. An mcp node starts only a program that a dict has, as a list of the program and all
+        its arguments. Raises InvalidDefinition.
         """
         return cls._parsed(text, "this graph", objects)
 
@@ -276,7 +277,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
         graph: Graph[Any, Any] = cls.__new__(cls)
         spec, nodes, lines = texts.parse(text, place)
         draft = Draft.of(spec, nodes, by_name(objects, place))
-        draft.lines = lines
+        draft.lines, draft.is_text = lines, True
         graph._define(draft, 3)
         return graph.build()
 
@@ -380,6 +381,7 @@ class Draft:
         self.exclusive: list[ExclusiveSpec] = []
         self.output: Any = None
         self.objects: dict[str, Any] = {}
+        self.is_text = False  # whether somebody may have written it who is not trusted with this process
         self.lines: Lines | None = None  # of its text, if it is in YAML
         self.checked: GraphSpec | None = None
         self.plan: Plan | None = None
@@ -414,12 +416,19 @@ class Draft:
         if self.plan is None:
             try:
                 self.checked, kinds = texts.checked(self._parts(), self.place)
-                self.plan = build(self.checked, kinds, self.objects, _field_names(self.type_of("input")))
+                fields = _field_names(self.type_of("input"))
+                self.plan = build(self.checked, kinds, self.objects, fields, self.may_start)
             except InvalidDefinition as error:
                 if self.lines is None:
                     raise
                 raise invalid(getattr(error, "problems", [str(error)]), self.lines) from error
         return self.plan
+
+    def may_start(self, command: Sequence[str]) -> bool:
+        """Whether a node may start this program: code may start any, a text only what was handed in with it, with just
+        these arguments."""
+        handed_in = (one for one in self.objects.values() if isinstance(one, list | tuple))
+        return not self.is_text or any(list(one) == list(command) for one in handed_in)
 
     def _parts(self) -> Any:
         try:

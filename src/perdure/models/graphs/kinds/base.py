@@ -77,6 +77,7 @@ class Preparing:
         input_fields: frozenset[str] | None,
         place: str | None = None,
         roots: Collection[str] = ROOTS,
+        may_start: Callable[[Sequence[str]], bool] = lambda _: False,
     ) -> None:
         self.graph = graph
         self.node = node
@@ -86,6 +87,7 @@ class Preparing:
         self.expressions: list[Expression] = []
         self.knows = knows  # whether something was handed in under this name
         self.look_up = resolve  # what a reference stands for, at a place
+        self.may_start = may_start  # whether the graph may start a program: it and its arguments
 
     def resolve(self, reference: str, field: str) -> Any:
         """What a reference (`package.module:name`, or a name that was handed in) stands for. Raises
@@ -125,6 +127,7 @@ class Preparing:
             input_fields=self.input_fields,
             place=place or self.place,
             roots=self.roots,
+            may_start=self.may_start,
         )
 
     def wrong(self, field: str, message: str) -> InvalidDefinition:

@@ -33,7 +33,7 @@ class Mcp(Kind, frozen=True, kw_only=True, tag="mcp"):
     The server is at `url` (an expression), over streamable HTTP; or it is a program that is started for each call and
     spoken to over its standard input and output: `command` is the program and its arguments, as they are. `secret` is
     the name of a key that is sent as `Authorization: Bearer …`; `secret_env` has, by environment variable of the
-    program, names of secrets.
+    program, names of secrets. A graph in YAML or JSON starts only a program that was handed in with it.
 
     No answer, and an answer that says that the tool failed, fail the attempt with McpFailed, to be tried again by the
     retry policy. The same idempotency key goes with all attempts, in the request's `_meta`.
@@ -54,6 +54,13 @@ class Mcp(Kind, frozen=True, kw_only=True, tag="mcp"):
             raise about.wrong("secret", "it is sent to a url; a command gets secrets in secret_env")
         if self.secret_env and not self.command:
             raise about.wrong("secret_env", "it is for a command; a url gets a secret")
+        if self.command and not about.may_start(self.command):
+            handed_in = f"{{{self.command[0]!r:.80}: {self.command!r:.200}}}"
+            raise about.wrong(
+                "command",
+                "a definition in a text starts no program that was not handed in with all its arguments: "
+                f"Graph.load(…, objects={handed_in}), or build the graph in Python",
+            )
         parts = {
             "tool": _quoted(self.tool),
             "arguments": {} if self.input is None else self.input,
