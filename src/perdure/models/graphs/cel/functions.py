@@ -29,6 +29,7 @@ from perdure.models.graphs.cel.values import (
     no_overload,
     shown,
 )
+from perdure.models.graphs.text_search import last_index, search_chars
 
 NAMESPACES: Final = frozenset({"math", "sets", "lists", "strings", "base64"})
 _BITS: Final = 2**64 - 1
@@ -87,7 +88,7 @@ def _contains(frame: Frame, value: Any, wanted: Any) -> bool:
     if isinstance(value, list | dict):
         return contains(frame, wanted, value)
     _texts("contains", value, wanted)
-    frame.spend_text(4 * len(value))
+    frame.spend_text(search_chars(value, wanted))
     return wanted in value
 
 
@@ -114,7 +115,7 @@ def _char_at(frame: Frame, value: Any, index: Any) -> str:  # noqa: ARG001 - as 
 def _index_of(frame: Frame, value: Any, wanted: Any, start: Any = 0) -> int:
     _texts("indexOf", value, wanted)
     _between("indexOf", start, len(value))
-    frame.spend_text(4 * len(value))
+    frame.spend_text(search_chars(value, wanted))
     return int(value.find(wanted, start))
 
 
@@ -122,8 +123,8 @@ def _last_index_of(frame: Frame, value: Any, wanted: Any, start: Any = None) -> 
     _texts("lastIndexOf", value, wanted)
     start = len(value) if start is None else start
     _between("lastIndexOf", start, len(value))
-    frame.spend_text(8 * len(value))
-    return int(value.rfind(wanted, 0, start + len(wanted)))
+    frame.spend_text(search_chars(value, wanted) + 4 * len(value))
+    return last_index(value, wanted, start + len(wanted))
 
 
 def _between(function: str, index: Any, length: int) -> None:
@@ -144,7 +145,7 @@ def _substring(frame: Frame, value: Any, start: Any, end: Any = None) -> str:
 def _replace(frame: Frame, value: Any, old: Any, new: Any, limit: Any = -1) -> str:
     _texts("replace", value, old, new)
     _numbers("replace", limit)
-    frame.spend_text(8 * len(value))
+    frame.spend_text(2 * search_chars(value, old))
     count = value.count(old)
     count = count if limit < 0 else min(count, limit)
     frame.spend_text(len(value) + 8 * count + count * len(new))
@@ -154,7 +155,7 @@ def _replace(frame: Frame, value: Any, old: Any, new: Any, limit: Any = -1) -> s
 def _split(frame: Frame, value: Any, separator: Any, limit: Any = -1) -> MadeList:
     _texts("split", value, separator)
     _numbers("split", limit)
-    frame.spend_text(8 * len(value))
+    frame.spend_text(2 * search_chars(value, separator))
     if limit == 0:
         return MadeList()
     count = len(value) if separator == "" else value.count(separator)
