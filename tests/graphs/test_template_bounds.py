@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 from typing import Any
 
@@ -157,3 +158,82 @@ async def test_a_run_fails_at_the_node_whose_template_writes_too_much() -> None:
     async with Engine("memory://", workflows=[graph]) as engine:
         with pytest.raises(RunFailed, match=r"'write', template, line 1: it writes more than 4,000,000"):
             await engine.run(graph({"items": MANY}))
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("{{ t|trim('b' * 20000 ~ w) }}", TAKES),
+        ("{{ t.lstrip(w) }}", TAKES),
+        ("{{ t.rstrip(w) }}", TAKES),
+        ("{% set p = 'a.' * 1000 %}{{ x|map(attribute=p, default=0)|length }}", "at most 1,000 characters, not 2,000"),
+        ("{% set p = 'a.' * 1000 %}{{ x|selectattr(p, 'undefined')|length }}", "at most 1,000 characters, not 2,000"),
+        ("{% set p = 'a.' * 1000 %}{{ x|sum(attribute=p) }}", "at most 1,000 characters, not 2,000"),
+        ("{% set p = 'a.' * 1000 %}{{ {}|attr(p) }}", "at most 1,000 characters, not 2,000"),
+        ("{% set p = 'a.' * 400 %}{{ x|map(attribute=p, default=0)|length }}", TAKES),
+        ("{{ ('a' * 3000000)|title|length }}", TAKES),
+        ("{{ ('ü' * 3000000)|urlencode|length }}", TAKES),
+        ("{{ {'a': 'ü' * 3000000}|urlencode|length }}", TAKES),
+        ("{{ ('\"' * 3000000)|escape|length }}", TAKES),
+        ("{{ ('\\r' * 1000000).splitlines()|length }}", TAKES),
+        ("{{ ('\\u2028' * 1000000)|lines|length }}", TAKES),
+        ("{{ ('a\\t' * 1000000)|split|length }}", TAKES),
+        ("{{ ('a\\t' * 1000000)|wordcount }}", TAKES),
+        ("{{ ('a,' * 1000000).split(',')|length }}", TAKES),
+        ("{{ ('\\n' * 1000000)|indent(0)|length }}", TAKES),
+        ("{{ ('%%' * 1000000)|format|length }}", TAKES),
+        ("{% set n = '1' * 1000000 %}{% for i in x %}{% set z = n|float %}{% endfor %}", TAKES),
+        ("{% set d = dict(a) %}{% for i in x %}{% set z = d|first %}{% endfor %}", TAKES),
+    ],
+)
+def test_a_filter_pays_before_it_does_its_work(source: str, why: str) -> None:
+    """So it takes neither the time nor the memory."""
+    wide = "".join(map(chr, range(0x4E00, 0x9000)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(TemplateFailed, match=why):
+            rendered(source, x=MANY, t="y" * 10_000, w=wide, a={str(number): 1 for number in MANY})
+        assert tracemalloc.get_traced_memory()[1] < MEMORY_MAX_BYTES // 3
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (
+            "{{ 'xxabcxx'|trim('xy') }} {{ 'xxaxx'.lstrip('xxx') }} {{ 'xxaxx'.rstrip('x') }} {{ ' a '|trim }}",
+            "abc axx xxa a",
+        ),
+        ("{{ 'a b\tc\\nd'|split }} {{ 'a b c'.split(' ', 1) }}", "['a', 'b', 'c', 'd'] ['a', 'b c']"),
+        ("{{ 'a,b,c'|split(',') }} {{ 'abc'|split('') }}", "['a', 'b', 'c'] ['a', 'b', 'c']"),
+        ("{{ 'a\\r\\nb\\u2028c'|lines }}", "['a', 'b', 'c']"),
+        ("{{ 'abcab'.rfind('ab') }} {{ 'abc'.rfind('x') }} {{ 'abc'.rfind('') }} {{ 'abcab'.find('b') }}", "3 -1 3 1"),
+        ("{{ 'aXb-cD'|title }} {{ 'a b/ü'|urlencode }} {{ {'a': 'b&c'}|urlencode }}", "Axb-Cd a%20b/%C3%BC a=b%26c"),
+        ("{{ '<a href=\"b\">'|e }} {{ '%.2f %s%%'|format(1.234, 'a') }}", "&lt;a href=&quot;b&quot;&gt; 1.23 a%"),
+        ("{{ [{'a': {'b': 1}}, {}]|map(attribute='a.b', default=0)|list }}", "[1, 0]"),
+        ("{{ {'a': 1, 'b': 2}|first }} {{ {'a': 1, 'b': 2}|last }} {{ '1.5'|float }}", "a b 1.5"),
+    ],
+)
+def test_filters_of_texts_do_what_they_did(source: str, text: str) -> None:
+    assert rendered(source) == text
+
+
+# A search that compares the part at each place takes half a minute for these, and a linear one some milliseconds.
+def test_a_search_from_the_end_takes_linear_time() -> None:
+    begun = time.process_time()
+    assert rendered("{{ t.rfind('ab' ~ 'a' * 300000) }}", t="a" * 600_000) == "-1"
+    assert time.process_time() - begun < 10
+
+
+@pytest.mark.parametrize(
+    "source", ["t.find(p)", "t.rfind(p)", "t.count(p)", "p in t", "t|replace(p, '')", "t.split(p)"]
+)
+def test_a_search_in_a_short_text_pays_for_the_product_of_both_lengths(source: str) -> None:
+    """CPython compares the part at each place of a short text."""
+    with pytest.raises(TemplateFailed, match=TAKES):
+        rendered(
+            "{% for i in range(1000) %}{% set z = " + source + " %}{% endfor %}",
+            t="a" * 2_400,
+            p="a" * 600 + "b" + "a" * 600,
+        )

@@ -1,7 +1,7 @@
 """Searching in texts, in a time that can be paid for beforehand.
 
-CPython's `find`, `count`, `split`, `replace` and `in` take linear time in long texts. In short ones they compare the part
-at each place, and `rfind` does so in all of them: there is no bound but the product of both lengths.
+CPython's `find`, `count`, `split`, `replace` and `in` take linear time in long texts. In short texts they compare the
+part at each place, so the only bound is the product of both lengths. `rfind` does so in all texts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ def search_chars(text: str, part: str) -> int:
 
 
 def last_index(text: str, part: str, end: int | None = None) -> int:
-    """Where the last such part begins that ends at `end` or before; -1. It is `text.rfind(part, 0, end)` for an `end` that
-    is not negative, in the time of a search forward."""
+    """Where the last such part begins that ends at `end` or before; -1 if there is none.
+
+    It is `text.rfind(part, 0, end)` in the time of a search forward. `end` is not negative.
+    """
     backwards = text[:end][::-1]
     found = backwards.find(part[::-1])
     return -1 if found < 0 else len(backwards) - found - len(part)

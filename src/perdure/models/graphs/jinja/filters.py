@@ -28,10 +28,18 @@ from perdure.models.graphs.jinja.values import (
     text_of,
     truth,
 )
+from perdure.models.graphs.text_search import last_index, search_chars
 
 Filter = Callable[..., Any]
 _INDENT_MAX: Final = 100
 _RANGE_MAX: Final = 100_000
+_PATH_CHARS_MAX: Final = 1_000
+_FORMAT_OPTIONS: Final = frozenset(".0123456789")
+_FORMAT_OPTIONS_MAX: Final = 3
+_FORMAT_SHOWN_CHARS: Final = 20
+_ESCAPED_CHARS_MAX: Final = 6  # `"` is `&quot;`
+_BYTES_PER_STEP: Final = 4  # Bytes of URLs are looked at one by one.
+_LINE_ENDS: Final = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 FILTERS: Final[dict[str, Filter]] = {}
 TESTS: Final[dict[str, Filter]] = {}
 
@@ -66,37 +74,81 @@ for _names, _change in (
     (("upper",), str.upper),
     (("lower",), str.lower),
     (("capitalize",), lambda text: text[:1].upper() + text[1:].lower()),
-    (("escape", "e"), html.escape),
     (("safe", "string"), str),
 ):
     _filter(*_names)(_plain(_change))
 
 
+@_filter("escape", "e")
+def _escape(frame: Frame, value: Any) -> str:
+    text = _text(frame, value)
+    frame.spend_text(_ESCAPED_CHARS_MAX * len(text))
+    return html.escape(text)
+
+
 @_filter("title")
 def _title(frame: Frame, value: Any) -> str:
+    text = _text(frame, value)
+    frame.spend(len(text))
     found, is_inside = [], False
-    for char in _text(frame, value):
+    for char in text:
         found.append(char.lower() if is_inside else char.upper())
         is_inside = not (char.isspace() or char in "-([{<")
-    frame.spend(len(found))
     return "".join(found)
 
 
-@_filter("trim")
-def _trim(frame: Frame, value: Any, chars: Any = None) -> str:
-    return _text(frame, value).strip(None if chars is None else _text(frame, chars))
+def _stripped(strip: Callable[[str, str | None], str]) -> Filter:
+    def changed(frame: Frame, value: Any, chars: Any = None) -> str:
+        text = _text(frame, value)
+        if chars is None:
+            return strip(text, None)
+        given = _text(frame, chars)
+        frame.spend(len(given) // 4)
+        # Python looks through all of them for each character of the text.
+        wanted = "".join(dict.fromkeys(given))
+        frame.spend_text(len(text) * len(wanted))
+        return strip(text, wanted)
+
+    return changed
+
+
+_filter("trim")(_stripped(str.strip))
+
+
+def _searched(frame: Frame, value: Any, wanted: Any) -> tuple[str, str]:
+    """A text and what is looked for in it, once a search through all of it is paid for."""
+    text, part = _text(frame, value), _text(frame, wanted)
+    frame.spend_text(search_chars(text, part))
+    return text, part
+
+
+def _count(frame: Frame, value: Any, wanted: Any) -> int:
+    text, part = _searched(frame, value, wanted)
+    return text.count(part)
+
+
+def _find(frame: Frame, value: Any, wanted: Any) -> int:
+    text, part = _searched(frame, value, wanted)
+    return text.find(part)
+
+
+def _find_last(frame: Frame, value: Any, wanted: Any) -> int:
+    text, part = _searched(frame, value, wanted)
+    return last_index(text, part)
 
 
 @_filter("replace")
 def _replace(frame: Frame, value: Any, old: Any, new: Any) -> str:
-    text, before, after = _text(frame, value), _text(frame, old), _text(frame, new)
-    frame.spend_text(len(text) + text.count(before) * len(after))
+    after = _text(frame, new)
+    text, before = _searched(frame, value, old)
+    frame.spend_text(search_chars(text, before) + text.count(before) * len(after))
     return text.replace(before, after)
 
 
 @_filter("indent")
 def _indent(frame: Frame, value: Any, width: Any = 4, first: Any = False, blank: Any = False) -> str:
     text = _text(frame, value)
+    frame.spend(text.count("\n"))
     lines = text.removesuffix("\n").split("\n")
     width = max(0, _whole(width, "the width of indent"))
     frame.spend_text(len(text) + len(lines) * width)
@@ -116,17 +168,22 @@ def _truncate(frame: Frame, value: Any, length: Any = 255, killwords: Any = Fals
 
 @_filter("split")
 def _split(frame: Frame, value: Any, by: Any = None, most: Any = None) -> list[str]:
-    text = _text(frame, value)
-    frame.spend(len(text) if by == "" else text.count(" " if by is None else _text(frame, by)) + 1)
-    if by == "":
+    most = -1 if most is None else _whole(most, "how often to split")
+    text, separator = (_text(frame, value), None) if by is None else _searched(frame, value, by)
+    if separator == "":
+        frame.spend(len(text))
         return list(text)
-    return text.split(None if by is None else str(by), -1 if most is None else _whole(most, "how often to split"))
+    # There are never more parts than are left of the budget and one: that one is too many.
+    found = text.split(separator, min(most, frame.left) if most >= 0 else frame.left)
+    frame.spend(len(found))
+    return found
 
 
 @_filter("lines")
 def _lines(frame: Frame, value: Any) -> list[str]:
     text = _text(frame, value)
-    frame.spend(text.count("\n") + 1)
+    frame.spend_text(4 * len(text))
+    frame.spend(1 + sum(map(text.count, _LINE_ENDS)))
     return text.splitlines()
 
 
@@ -138,22 +195,29 @@ def _word_count(frame: Frame, value: Any) -> int:
 @_filter("urlencode")
 def _url_encode(frame: Frame, value: Any) -> str:
     if isinstance(value, Mapping):
-        pairs = [(_text(frame, key), _text(frame, one)) for key, one in value.items()]
-        return "&".join(f"{quote(key, safe='/')}={quote(one, safe='/')}" for key, one in pairs)
-    return quote(_text(frame, value), safe="/")
+        return "&".join(f"{_quoted(frame, key)}={_quoted(frame, one)}" for key, one in value.items())
+    return _quoted(frame, value)
+
+
+def _quoted(frame: Frame, value: Any) -> str:
+    text = _text(frame, value)
+    bytes_max = len(text) if text.isascii() else 4 * len(text)
+    frame.spend(bytes_max // _BYTES_PER_STEP)
+    return quote(text, safe="/")
 
 
 @_filter("format")
 def _format(frame: Frame, value: Any, *given: Any) -> str:
     """As Python's %, without widths: `%s`, `%d`, `%f`, `%.2f`, `%x`, `%%`."""
     text, out, at, rest = _text(frame, value), [], 0, list(given)
+    frame.spend(2 * text.count("%"))
     while (found := text.find("%", at)) >= 0:
         out.append(text[at:found])
         end = found + 1
-        while end < len(text) and text[end] in ".0123456789":
+        while text[end : end + 1] in _FORMAT_OPTIONS and end <= found + _FORMAT_SHOWN_CHARS:
             end += 1
         code, options = text[end : end + 1], text[found + 1 : end]
-        if len(options) > 3 or not code or code not in "sdfxXeg%":
+        if len(options) > _FORMAT_OPTIONS_MAX or not code or code not in "sdfxXeg%":
             raise RenderingFailed(f"format does not know {text[found : end + 1]!r:.20}")
         if code == "%":
             out.append("%")
@@ -222,8 +286,9 @@ def _int(frame: Frame, value: Any, default: Any = MISSING) -> int:
 
 
 @_filter("float")
-def _float(_: Frame, value: Any, default: Any = MISSING) -> float:
+def _float(frame: Frame, value: Any, default: Any = MISSING) -> float:
     try:
+        frame.spend_text(8 * len(value) if isinstance(value, str) else 0)
         return float(need(value))
     except (ValueError, TypeError, OverflowError):
         return float(_else(default, f"{value!r:.40} is no number"))
@@ -261,17 +326,18 @@ def _list(frame: Frame, value: Any) -> list[Any]:
 
 
 @_filter("first")
-def _first(_: Frame, value: Any) -> Any:
-    return _end(value, 0)
+def _first(frame: Frame, value: Any) -> Any:
+    return _end(frame, value, 0)
 
 
 @_filter("last")
-def _last(_: Frame, value: Any) -> Any:
-    return _end(value, -1)
+def _last(frame: Frame, value: Any) -> Any:
+    return _end(frame, value, -1)
 
 
-def _end(value: Any, at: int) -> Any:
+def _end(frame: Frame, value: Any, at: int) -> Any:
     if isinstance(need(value), Mapping):
+        frame.spend(len(value) // 8)
         value = list(value)
     if not isinstance(value, list | tuple | str):
         raise RenderingFailed(f"a {kind_of(value)} has no first and no last")
@@ -300,9 +366,12 @@ def _get(frame: Frame, value: Any, path: Any, default: Any = MISSING) -> Any:
     if isinstance(path, int):
         found = item(need(value), path)
     else:
+        path = text_of(frame, path)
+        if len(path) > _PATH_CHARS_MAX:
+            raise RenderingFailed(f"the path to a field has at most {_PATH_CHARS_MAX:,} characters, not {len(path):,}")
+        frame.spend(1 + path.count("."))
         found = value
-        for part in str(path).split("."):
-            frame.spend(1)
+        for part in path.split("."):
             found = item(found, int(part)) if part.isdigit() else attribute(found, part)
             if found is MISSING:
                 break
@@ -568,13 +637,13 @@ METHODS: Final[Mapping[type, Mapping[str, Filter]]] = {
         "split": _method("split"),
         "splitlines": _method("lines"),
         "strip": _method("trim"),
-        "lstrip": lambda frame, text, chars=None: _text(frame, text).lstrip(chars),
-        "rstrip": lambda frame, text, chars=None: _text(frame, text).rstrip(chars),
+        "lstrip": _stripped(str.lstrip),
+        "rstrip": _stripped(str.rstrip),
         "startswith": TESTS["startingwith"],
         "endswith": TESTS["endingwith"],
-        "count": lambda frame, text, part: _text(frame, text).count(_text(frame, part)),
-        "find": lambda frame, text, part: _text(frame, text).find(_text(frame, part)),
-        "rfind": lambda frame, text, part: _text(frame, text).rfind(_text(frame, part)),
+        "count": _count,
+        "find": _find,
+        "rfind": _find_last,
         "isdigit": lambda frame, text: _text(frame, text).isdigit(),
         "isalpha": lambda frame, text: _text(frame, text).isalpha(),
         "isalnum": lambda frame, text: _text(frame, text).isalnum(),

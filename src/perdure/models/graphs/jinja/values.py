@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from perdure.models.graphs.jinja.budget import Frame, RenderingFailed, Undefined
+from perdure.models.graphs.text_search import search_chars
 
 _INTEGER_MAX: Final = 2**127
 _ITEMS_MAX: Final = 10**15
@@ -158,8 +159,9 @@ def is_in(frame: Frame, left: Any, right: Any) -> bool:
     need(left)
     need(right)
     if isinstance(right, str):
-        frame.spend_text(len(right) + len(text_of(frame, left)))
-        return text_of(frame, left) in right
+        part = text_of(frame, left)
+        frame.spend_text(search_chars(right, part))
+        return part in right
     if isinstance(right, Mapping):
         return item(right, left) is not MISSING
     if isinstance(right, list | tuple):
