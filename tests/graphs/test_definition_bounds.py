@@ -37,6 +37,25 @@ def test_a_text_that_is_too_much_is_refused_with_its_place(text: str, why: str) 
     assert str(refused.value).startswith("this graph: ")
 
 
+@pytest.mark.parametrize("written", ["1:30", "-1:30", "1:30.5", "1:" * 100_000 + "1"])
+def test_what_looks_like_a_number_in_base_60_is_a_text(written: str) -> None:
+    """Such a number takes time that grows with the square of its digits, and nobody means one."""
+    text = "graph: g\nnodes:\n  a: {kind: set, description: " + written + ", values: {state.x: '1'}}"
+    assert Graph.parse(text).definition.nodes["a"].description == written
+
+
+@pytest.mark.parametrize("tag", ["int", "float"])
+def test_a_number_in_base_60_is_refused_also_if_it_says_that_it_is_one(tag: str) -> None:
+    with pytest.raises(InvalidDefinition, match=r"this graph: '1:30' is no number \(line 2\)"):
+        Graph.parse(f"graph: g\nversion: !!{tag} 1:30\n")
+
+
+@pytest.mark.parametrize(("written", "value"), [("90", 90), ("-7", -7), ("1_000", 1000), ("0x10", 16), ("1.5", 1.5)])
+def test_other_numbers_are_numbers(written: str, value: float) -> None:
+    text = "graph: g\nnodes:\n  a: {kind: set, values: {state.x: " + written + "}}"
+    assert Graph.parse(text).definition.nodes["a"].values == {"state.x": value}
+
+
 def test_aliases_may_be_used() -> None:
     text = """
 graph: g

@@ -23,6 +23,8 @@ CHARS_MAX: Final = 1_000_000
 PARTS_MAX: Final = 100_000
 DEPTH_MAX: Final = 100
 _DATE_TAG: Final = "tag:yaml.org,2002:timestamp"
+_TEXT_TAG: Final = "tag:yaml.org,2002:str"
+_NUMBER_TAGS: Final = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 
 
 def schema_type() -> Any:
@@ -167,12 +169,17 @@ def _from_yaml(text: str, place: str) -> tuple[Any, dict[Path, int], list[tuple[
 def _loader(yaml: Any, place: str) -> Any:
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         """Refuses what is there twice, where YAML's usual readers keep the last; and what is too deep, or would be too
-        large once its aliases are written out."""
+        large once its aliases are written out. `1:30` is a text, as in YAML 1.2, and no number in base 60: to read such a
+        number takes time that grows with the square of its digits."""
 
         def __init__(self, text: str) -> None:
             super().__init__(text)
             self._depth = 0
             self._sizes: dict[Any, int] = {}  # of each node, with all that is in it, as often as it is
+
+        def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+            tag = super().resolve(kind, value, implicit)
+            return _TEXT_TAG if tag in _NUMBER_TAGS and ":" in value else tag
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             line = self.peek_event().start_mark.line + 1
@@ -182,6 +189,8 @@ def _loader(yaml: Any, place: str) -> Any:
             is_alias = self.check_event(yaml.AliasEvent)
             node = super().compose_node(parent, index)
             self._depth -= 1
+            if node.tag in _NUMBER_TAGS and ":" in node.value:
+                raise InvalidDefinition(f"{place}: {node.value!r:.80} is no number (line {line})")
             if not is_alias:
                 self._sizes[node] = 1 + sum(map(self._size, _parts_of(node)))
             elif node not in self._sizes:
