@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import fractions
+import math
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -236,8 +238,14 @@ def _misfits_of_array(
     rest = schema.get("items", True)
     for index, one in enumerate(value):
         yield from _misfits(one, first[index] if index < len(first) else rest, root, f"{at}[{index}]", depth)
-    if schema.get("uniqueItems") and any(_is_same(a, b) for n, a in enumerate(value) for b in value[:n]):
-        yield at, "an item is there twice"
+    if schema.get("uniqueItems"):
+        try:
+            is_unique = len(set(map(_identity, value))) == len(value)
+        except RecursionError:
+            yield at, "it is nested too deep"
+        else:
+            if not is_unique:
+                yield at, "an item is there twice"
 
 
 def _is_number(value: Any) -> bool:
@@ -247,7 +255,18 @@ def _is_number(value: Any) -> bool:
 def _is_multiple(value: Any, limit: Any) -> bool:
     if isinstance(value, int) and isinstance(limit, int):
         return value % limit == 0
-    return (decimal.Decimal(str(value)) % decimal.Decimal(str(limit))) == 0
+    if not (_is_finite(value) and _is_finite(limit)):
+        return False
+    return _fraction(value) % _fraction(limit) == 0
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int) or math.isfinite(value)
+
+
+def _fraction(value: Any) -> fractions.Fraction:
+    """A number as it is written, so that 0.3 is three times 0.1. A decimal would need as many digits as a quotient has."""
+    return fractions.Fraction(value if isinstance(value, int) else repr(value))
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -257,6 +276,18 @@ def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_is_same(one[name], other[name]) for name in one)
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def _identity(value: Any) -> str:
+    """A text that two values share exactly if they are equal as JSON. Hashes of numbers can be made to collide by
+    whoever sends them; those of texts cannot."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_identity, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{name!r}:{_identity(value[name])}' for name in sorted(value))}}}"
+    if _is_number(value) and (isinstance(value, int) or value.is_integer()):
+        return hex(int(value))
+    return repr(value)
 
 
 def _is_text(value: Any) -> bool:

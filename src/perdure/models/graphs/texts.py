@@ -169,8 +169,8 @@ def _from_yaml(text: str, place: str) -> tuple[Any, dict[Path, int], list[tuple[
 def _loader(yaml: Any, place: str) -> Any:
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         """Refuses what is there twice, where YAML's usual readers keep the last; and what is too deep, or would be too
-        large once its aliases are written out. `1:30` is a text, as in YAML 1.2, and no number in base 60: to read such a
-        number takes time that grows with the square of its digits."""
+        large once its aliases are written out. `1:30` is a text, as in YAML 1.2, and no number in base 60: the time
+        to read such a number grows with the square of its digits."""
 
         def __init__(self, text: str) -> None:
             super().__init__(text)
