@@ -6,6 +6,7 @@ import datetime
 import decimal
 import enum
 import math
+import random
 import uuid
 from typing import Annotated, Any, Literal
 
@@ -209,3 +210,48 @@ def test_any_value_fits_no_schema_at_all_and_is_never_an_accident(value: Any) ->
     assert misfit(value, schema_of(None)) is None
     found = misfit(value, schema_of(Form))
     assert found is None or found[0].startswith("$")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("^(a+)+$", "a" * 5_000 + "!"),
+        (r"^([a-zA-Z0-9_.\-])+@(([a-zA-Z0-9\-])+\.)+([a-zA-Z0-9]{2,4})+$", "a@a." + "aa" * 5_000 + "!"),
+        ("(a|a)*b", "a" * 5_000),
+        (r"\s+$", " " * 100_000 + "!"),
+    ],
+)
+def test_no_pattern_goes_back(pattern: str, text: str) -> None:
+    """A search that tries one way after the other would not end before the sun does, or take minutes."""
+    found = misfit(text, schema_of({"pattern": pattern}))
+    assert found is not None
+    assert "does not match" in found[1]
+    names = schema_of({"patternProperties": {pattern: False}})
+    assert misfit({text: 1}, names) is None
+
+
+TOO_MUCH = ("$", "to check it takes more than 2,000,000 steps; make it smaller, or its schema simpler")
+
+
+def test_a_check_takes_a_bounded_number_of_steps() -> None:
+    many_states = {"pattern": "^(a|b)*a(a|b){150}$"}
+    text = "".join(random.Random(7).choices("ab", k=50_000))
+    assert misfit(text, schema_of(many_states)) == TOO_MUCH
+    assert misfit(text, schema_of({"not": many_states})) == TOO_MUCH
+    assert misfit([text[:1_000]] * 5_000, schema_of({"items": {"pattern": "^[ab]*$"}})) == TOO_MUCH
+
+
+def test_choices_that_refer_to_themselves_end() -> None:
+    both = [{"$ref": "#"}, {"$ref": "#"}]
+    assert misfit(1, schema_of({"oneOf": both})) == TOO_MUCH
+
+
+def test_a_large_value_is_checked() -> None:
+    schema = schema_of({"items": {"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^[a-z]+$"}]}})
+    assert misfit(["abcdefgh"] * 30_000, schema) is None
+
+
+@pytest.mark.parametrize("pattern", ["(?=a)b", r"(a)\1", "(?<!a)b", "a" * 1_001])
+def test_a_pattern_that_needs_to_go_back_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidArguments, match="is no pattern in RE2's syntax"):
+        schema_of({"properties": {"a": {"pattern": pattern}}})

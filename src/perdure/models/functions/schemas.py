@@ -10,7 +10,6 @@ import datetime
 import decimal
 import fractions
 import math
-import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -19,10 +18,13 @@ import msgspec
 
 from perdure.arguments import shown
 from perdure.errors import InvalidArguments
+from perdure.models.patterns import PatternFailed, Search, automaton
 
 Found = tuple[str, str]  # where, and what is wrong there
 
 _DEPTH_MAX: Final = 100
+_STEPS_MAX: Final = 2_000_000
+_STEPS_PER_CHOICE: Final = 10
 _ANNOTATIONS: Final = frozenset(
     {
         "$comment", "$defs", "$id", "$schema", "contentMediaType", "default", "definitions", "deprecated",
@@ -64,8 +66,16 @@ def _told(error: Exception) -> str:
 
 
 def misfit(value: Any, schema: Mapping[str, Any]) -> Found | None:
-    """Where a value, of JSON's types, does not fit a schema, and why; None if it does."""
-    return next(_misfits(value, schema, schema, "$", 0), None)
+    """Where a value, of JSON's types, does not fit a schema, and why; None if it does.
+
+    It takes a bounded number of steps, whatever the schema and the value are. A value that takes more does not fit.
+    """
+    try:
+        return next(_misfits(value, schema, _Check(schema), "$", 0), None)
+    except _TooMuch:
+        return "$", f"to check it takes more than {_STEPS_MAX:,} steps; make it smaller, or its schema simpler"
+    except PatternFailed as error:  # The schema was stored by a version that took other patterns.
+        return "$", f"its schema has a pattern that cannot be used: {error}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -123,10 +133,13 @@ def _is_known(word: str, given: Any) -> bool:
 
 
 def _bad_pattern(pattern: Any, where: str) -> Iterator[Found]:
+    if not isinstance(pattern, str):
+        yield where, f"a pattern is a text, not {shown(pattern)}"
+        return
     try:
-        re.compile(pattern)
-    except (re.error, TypeError) as error:
-        yield where, f"{pattern!r:.80} is no pattern: {error}"
+        automaton(pattern)
+    except PatternFailed as error:
+        yield where, f"{pattern!r:.80} is no pattern in RE2's syntax: {error}"
 
 
 def _target(reference: str, root: Any) -> Any:
@@ -146,7 +159,39 @@ def _target(reference: str, root: Any) -> Any:
 # Values
 
 
-def _misfits(value: Any, schema: Any, root: Mapping[str, Any], at: str, depth: int) -> Iterator[Found]:
+class _Check:
+    """One check of a value: what is left of its budget, and the patterns that it has used so far."""
+
+    __slots__ = ("left", "root", "searches")
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self.left = _STEPS_MAX
+        self.root = root
+        self.searches: dict[str, Search] = {}
+
+    def spend(self, steps: int) -> None:
+        """Take steps off the budget, before they are done. Raises _TooMuch."""
+        self.left -= steps
+        if self.left < 0:
+            raise _TooMuch
+
+    def spend_choice(self, depth: int, choices: int = 1) -> None:
+        """Pay for going through the same value again: choices of choices grow without end, where values do not."""
+        self.spend(choices * (_STEPS_PER_CHOICE + depth))
+
+    def matches(self, pattern: str, text: str) -> bool:
+        """Whether a part of a text matches. Raises PatternFailed, _TooMuch."""
+        search = self.searches.get(pattern)
+        if search is None:
+            search = self.searches[pattern] = Search(automaton(pattern))
+        return search.is_in(text, self)
+
+
+class _TooMuch(Exception):
+    """The check takes more steps than one may. No `not` and no choice swallows it."""
+
+
+def _misfits(value: Any, schema: Any, check: _Check, at: str, depth: int) -> Iterator[Found]:
     if schema is True:
         return
     if schema is False:
@@ -156,24 +201,26 @@ def _misfits(value: Any, schema: Any, root: Mapping[str, Any], at: str, depth: i
         yield at, "it is nested too deep"
         return
     depth += 1
+    check.spend(1)
     if "$ref" in schema:
-        yield from _misfits(value, _target(schema["$ref"], root), root, at, depth)
-    yield from _misfits_of_value(value, schema, at)
+        check.spend_choice(depth)
+        yield from _misfits(value, _target(schema["$ref"], check.root), check, at, depth)
+    yield from _misfits_of_value(value, schema, check, at)
     if isinstance(value, dict):
-        yield from _misfits_of_object(value, schema, root, at, depth)
+        yield from _misfits_of_object(value, schema, check, at, depth)
     elif isinstance(value, list):
-        yield from _misfits_of_array(value, schema, root, at, depth)
+        yield from _misfits_of_array(value, schema, check, at, depth)
     for part in schema.get("allOf", ()):
-        yield from _misfits(value, part, root, at, depth)
-    yield from _misfits_of_choice(value, schema, root, at, depth)
+        check.spend_choice(depth)
+        yield from _misfits(value, part, check, at, depth)
+    yield from _misfits_of_choice(value, schema, check, at, depth)
 
 
-def _misfits_of_choice(
-    value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], at: str, depth: int
-) -> Iterator[Found]:
+def _misfits_of_choice(value: Any, schema: Mapping[str, Any], check: _Check, at: str, depth: int) -> Iterator[Found]:
     for word in ("anyOf", "oneOf"):
         if word in schema:
-            found = [next(_misfits(value, part, root, at, depth), None) for part in schema[word]]
+            check.spend_choice(depth, len(schema[word]))
+            found = [next(_misfits(value, part, check, at, depth), None) for part in schema[word]]
             fitting = found.count(None)
             if not fitting:
                 # The one that got furthest says most.
@@ -181,11 +228,13 @@ def _misfits_of_choice(
                 yield (where, what) if where != at else (at, f"none of {len(found)} choices fits; the last: {what}")
             elif word == "oneOf" and fitting > 1:
                 yield at, f"{fitting} of the choices fit, and only one may"
-    if "not" in schema and next(_misfits(value, schema["not"], root, at, depth), None) is None:
+    if "not" in schema:
+        check.spend_choice(depth)
+    if "not" in schema and next(_misfits(value, schema["not"], check, at, depth), None) is None:
         yield at, f"{value!r:.80} is what it must not be"
 
 
-def _misfits_of_value(value: Any, schema: Mapping[str, Any], at: str) -> Iterator[Found]:
+def _misfits_of_value(value: Any, schema: Mapping[str, Any], check: _Check, at: str) -> Iterator[Found]:
     if "type" in schema:
         names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         if not any(_TYPES[name](value) for name in names):
@@ -199,7 +248,7 @@ def _misfits_of_value(value: Any, schema: Mapping[str, Any], at: str) -> Iterato
         if word in schema and is_meant(value) and not fits(value, schema[word]):
             yield at, f"{value!r:.80} does not keep to {word} {schema[word]}"
     if isinstance(value, str):
-        if "pattern" in schema and re.search(schema["pattern"], value) is None:
+        if "pattern" in schema and not check.matches(schema["pattern"], value):
             yield at, f"{value!r:.80} does not match {schema['pattern']!r:.80}"
         wanted = _FORMATS.get(schema.get("format", ""))
         if schema.get("contentEncoding") == "base64":
@@ -212,7 +261,7 @@ def _misfits_of_value(value: Any, schema: Mapping[str, Any], at: str) -> Iterato
 
 
 def _misfits_of_object(
-    value: dict[str, Any], schema: Mapping[str, Any], root: Mapping[str, Any], at: str, depth: int
+    value: dict[str, Any], schema: Mapping[str, Any], check: _Check, at: str, depth: int
 ) -> Iterator[Found]:
     for name in schema.get("required", ()):
         if name not in value:
@@ -222,22 +271,22 @@ def _misfits_of_object(
     for name, one in value.items():
         where = f"{at}.{name}"
         if "propertyNames" in schema:
-            yield from ((where, what) for _, what in _misfits(name, schema["propertyNames"], root, where, depth))
+            yield from ((where, what) for _, what in _misfits(name, schema["propertyNames"], check, where, depth))
         parts = [properties[name]] if name in properties else []
-        parts += [part for pattern, part in patterns.items() if re.search(pattern, name)]
+        parts += [part for pattern, part in patterns.items() if check.matches(pattern, name)]
         if not parts and schema.get("additionalProperties") is False:
             yield where, "there is no such field"
         for part in parts or [schema.get("additionalProperties", True)]:
-            yield from _misfits(one, part, root, where, depth)
+            yield from _misfits(one, part, check, where, depth)
 
 
 def _misfits_of_array(
-    value: list[Any], schema: Mapping[str, Any], root: Mapping[str, Any], at: str, depth: int
+    value: list[Any], schema: Mapping[str, Any], check: _Check, at: str, depth: int
 ) -> Iterator[Found]:
     first: list[Any] = schema.get("prefixItems", [])
     rest = schema.get("items", True)
     for index, one in enumerate(value):
-        yield from _misfits(one, first[index] if index < len(first) else rest, root, f"{at}[{index}]", depth)
+        yield from _misfits(one, first[index] if index < len(first) else rest, check, f"{at}[{index}]", depth)
     if schema.get("uniqueItems"):
         try:
             is_unique = len(set(map(_identity, value))) == len(value)
@@ -265,7 +314,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _fraction(value: Any) -> fractions.Fraction:
-    """A number as it is written, so that 0.3 is three times 0.1. A decimal would need as many digits as a quotient has."""
+    """A number as it is written, so that 0.3 is three times 0.1. Decimals would need as many digits as a quotient."""
     return fractions.Fraction(value if isinstance(value, int) else repr(value))
 
 
