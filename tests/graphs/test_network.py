@@ -181,7 +181,7 @@ async def test_the_address_that_was_checked_is_the_one_that_is_connected_to(monk
 
     def rebinding(host: Any, *args: Any, **options: Any) -> Any:
         if host == "rebinding.test":
-            looked_up.append(host)
+            looked_up.append(str(host))
             return real("127.0.0.1" if len(looked_up) == 1 else "127.0.0.2", *args, **options)
         return real(host, *args, **options)
 
@@ -258,7 +258,7 @@ async def test_a_name_that_cannot_be_looked_up_is_not_looked_up_again(
 
     def failing_once(host: Any, *args: Any, **options: Any) -> Any:
         if host in ("failing-once.test", b"failing-once.test"):
-            looked_up.append(host)
+            looked_up.append(str(host))
             if len(looked_up) == 1:
                 raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
             return real("127.0.0.1", *args, **options)
