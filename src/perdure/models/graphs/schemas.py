@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import reduce
 from operator import or_
@@ -11,6 +12,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from perdure.errors import InvalidDefinition
+from perdure.models.graphs.cel.budget import STEPS_MAX, BudgetExceeded, Frame
+from perdure.models.patterns import PatternFailed, Search, automaton
 
 _BOUNDS: Final = {
     "minimum": "ge",
@@ -58,6 +61,34 @@ def schema_of(wanted: Any, place: str) -> dict[str, Any]:
     return {**definitions[name], **({"$defs": others} if others else {})}
 
 
+class _Patterned(type):
+    """The type of types for texts that match a pattern. Their values are plain texts."""
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, str)
+
+
+def _text_type(pattern: str, chars_min: float, chars_max: float) -> Any:
+    """A type for texts that match a pattern. msgspec's own patterns are those of `re`, which can take for ever."""
+    automaton(pattern)
+
+    def model_validate(value: Any) -> str:
+        """The text. Raises ValueError; readers ask a type that is not msgspec's own in this way."""
+        if not isinstance(value, str):
+            raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
+        if not chars_min <= len(value) <= chars_max:
+            raise ValueError(f"Expected `str` of length between {chars_min} and {chars_max}")
+        try:
+            is_match = Search(automaton(pattern)).is_in(value, Frame(None, 0, STEPS_MAX + len(value)))
+        except BudgetExceeded:
+            raise ValueError(f"to match it with {pattern!r:.80} takes too many steps") from None
+        if not is_match:
+            raise ValueError(f"Expected `str` matching regex {pattern!r:.80}")
+        return value
+
+    return _Patterned("Text", (), {"model_validate": staticmethod(model_validate)})
+
+
 class _Reading:
     def __init__(self, definitions: Mapping[str, Any], place: str) -> None:
         self._definitions = definitions
@@ -96,7 +127,15 @@ class _Reading:
             raise self._wrong(path, f"the type {kind!r} is not known")
         if unknown := sorted(keys - known):
             raise self._wrong(path, f"{unknown[0]!r} is not supported here")
+        if found is str and "pattern" in bounds:
+            return self._patterned(bounds, path)
         return Annotated[found, Meta(**bounds)] if bounds else found
+
+    def _patterned(self, bounds: Mapping[str, Any], path: str) -> Any:
+        try:
+            return _text_type(bounds["pattern"], bounds.get("min_length", 0), bounds.get("max_length", math.inf))
+        except (PatternFailed, TypeError) as error:
+            raise self._wrong(path, f"{bounds['pattern']!r:.80} is no pattern in RE2's syntax: {error}") from None
 
     def _object(self, schema: Mapping[str, Any], path: str) -> Any:
         properties, required = schema.get("properties", {}), set(schema.get("required", []))
