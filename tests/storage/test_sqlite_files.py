@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import sqlite3
@@ -15,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from perdure import Engine, step, workflow
-from perdure.errors import EngineStopped
+from perdure.errors import EngineStopped, StoreBroken
 from perdure.storage.sqlite.losses import has_reset_bug, known_losses
+from perdure.upgrading import look
 
 KILLED = """
     import asyncio, os, signal, sys
@@ -113,7 +115,7 @@ async def test_nothing_is_missed_after_a_kill_or_a_graceful_end(path: Path, capl
     assert known_losses(path) == []
 
 
-@pytest.mark.parametrize("which", ["runs.db", "runs.db-wal"])
+@pytest.mark.parametrize("which", ["runs.db", "runs.db-wal", "runs.db-shm"])
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
 async def test_an_engine_whose_file_is_gone_acknowledges_nothing_and_stops(path: Path, which: str, how: str) -> None:
     await make(path)
@@ -131,6 +133,56 @@ async def test_an_engine_whose_file_is_gone_acknowledges_nothing_and_stops(path:
             await engine.run(touching(), id="void")
     finally:
         await engine.shutdown(grace=0)
+
+
+async def test_an_engine_whose_file_is_emptied_stops_though_all_is_in_the_log(path: Path) -> None:
+    engine = opened(path)
+    await engine.open()
+    try:
+        await engine.run(touching(), id="in the log")
+        os.truncate(path, 0)
+        with pytest.raises(EngineStopped, match=r"runs\.db was emptied"):
+            await engine.run(touching(), id="void")
+    finally:
+        await engine.shutdown(grace=0)
+
+
+async def test_an_engine_whose_log_is_truncated_stops_and_what_is_lost_is_missed(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await make(path)
+    engine = opened(path)
+    await engine.open()
+    try:
+        await engine.run(touching(), id="in the log")
+        os.truncate(path.with_name("runs.db-wal"), 0)
+        with pytest.raises(EngineStopped, match=r"runs\.db-wal was truncated"):
+            await engine.run(touching(), id="void")
+    finally:
+        await engine.shutdown(grace=0)
+    async with opened(path):
+        assert "commits were lost" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["deleted", "emptied"])
+async def test_a_log_without_its_file_is_left_alone_until_the_file_is_back(path: Path, how: str) -> None:
+    await make(path)
+    killed(path)
+    aside = path.with_name("aside.db")
+    shutil.copyfile(path, aside)
+    if how == "deleted":
+        path.unlink()
+    else:
+        os.truncate(path, 0)
+    with pytest.raises(StoreBroken, match=r"runs\.db-wal is: the file was deleted"):
+        await look(f"sqlite:///{path}")
+    with pytest.raises(StoreBroken, match="Put the file back beside its log"):
+        await opened(path).open()
+    aside.replace(path)
+    async with opened(path) as engine:
+        assert await engine.get("before") is not None
+        assert await engine.get("r-2") is not None
+    assert known_losses(path) == []
 
 
 async def test_an_idle_engine_notices_that_its_file_is_gone(path: Path) -> None:

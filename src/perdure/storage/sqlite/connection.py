@@ -59,6 +59,7 @@ def schema_version(path: Path) -> int | None:
     """The version of the schema in a file, 0 if it has none, None if there is no file. Changes nothing in it. Raises
     StoreBroken, SchemaTooNew, StoreBusy."""
     if not path.exists():
+        _check_log(path)
         return None
     _check_place(path)
     try:
@@ -120,6 +121,31 @@ def _check_place(path: Path) -> None:
         )
     if path.exists() and not os.access(path, os.R_OK | os.W_OK):
         raise StoreBroken(f"{path} is read-only; make it readable and writable for this user", path=path)
+    _check_log(path)
+
+
+def _check_log(path: Path) -> None:
+    """Raise StoreBroken if there is a log, and no database that it belongs to: SQLite deletes the log of an empty file
+    as soon as anybody opens that file, and the newest commits are only in the log.
+
+    The log is looked at first. SQLite makes it after it has written to the file, so a file that is being made at this
+    moment is not taken for an emptied one."""
+    log = path.with_name(f"{path.name}-wal")
+    if _size(log) > 0 and _size(path) == 0:
+        raise StoreBroken(
+            f"{path} is {'empty' if path.exists() else 'not there'}, but its log {log.name} is: the file was deleted,"
+            " moved without its log, or emptied. Opening it would delete the log too, which has the newest commits, so"
+            " it was left alone. Put the file back beside its log; if you want a new store, move the log away",
+            path=path,
+        )
+
+
+def _size(path: Path) -> int:
+    """0 if there is no such file."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:

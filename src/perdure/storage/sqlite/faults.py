@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 from typing import TypeGuard
 
-from perdure.errors import CommitRefused, StoreBroken, StoreBusy, StoreError, StoreMisconfigured
+from perdure.errors import CommitRefused, StoreBroken, StoreBusy, StoreError, StoreMisconfigured, StoreReplaced
 
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 _PASSING = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT}
@@ -43,8 +43,15 @@ def store_fault(error: Exception, path: Path) -> StoreError:
     """The error to raise instead. Every write is a transaction that was rolled back, so nothing was written."""
     if isinstance(error, BINDING_ERRORS):
         return CommitRefused(f"SQLite cannot hold a value: {error}", path=path)
-    # Only the low byte is the error; the others tell its kind.
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    if kind == sqlite3.SQLITE_IOERR_SHORT_READ:
+        return StoreReplaced(
+            f"{path}-wal was truncated while it was open ({error}): commits that were only there are lost. The engine"
+            " stops, and nothing that it was asked for since is acknowledged. Stop all engines, put the log back if you"
+            " have it, then start them again",
+            path=path,
+        )
+    code = kind & 0xFF  # Only the low byte is the error; the others tell its kind.
     if code in _LOCKED:
         return StoreBusy(f"{path} is locked by another process for too long; nothing was written ({error})", path=path)
     if code == sqlite3.SQLITE_FULL:

@@ -89,44 +89,47 @@ def _escaped(name: str) -> str:
 
 
 class FileWatch:
-    """Notices that the database, or its log, is not the one that was opened any more. One look costs two calls of the
-    system. Used in the threads of the store."""
+    """Notices that the database, its log, or the index of the log, is not the one that was opened any more. One look
+    costs three calls of the system. Used in the threads of the store.
+
+    The index counts too: it has the locks that all processes share. Whoever makes another one knows nothing of those
+    that have the old one, and the two overwrite each other's commits.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: tuple[int, int] | None = None
-        self._log: tuple[int, int] | None = None
+        self._found: dict[str, tuple[int, int]] = {}  # by the end of the name
+        self.is_replaced = False  # From then on nothing is known of what the files at these paths have.
 
     def kept(self, work: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
-        """Do work that writes. Raises StoreReplaced instead of saying that it is done if nobody else would see it."""
+        """Do work that writes. Raises StoreReplaced instead of saying that it is done if nobody else would see it; and
+        before it is done, so that nothing is written beside what others have written since."""
+        self.check()
         done = work(connection)
         self.check()
         return done
 
     def check(self) -> None:
         """Raise StoreReplaced if what is written to the open files would be seen by nobody else."""
-        file, wal = _identity(str(self._path)), _identity(f"{self._path}-wal")
-        if self._file is None:
-            self._file = file
-        if self._log is None:
-            self._log = wal
-        if file != self._file:
-            what = f"{self._path} was {'deleted' if file is None else 'replaced by another file'}"
-        elif wal != self._log:
-            what = f"{self._path}-wal was {'deleted' if wal is None else 'replaced by another file'}"
-        else:
-            return
-        raise StoreReplaced(
-            f"{what} while the engine had it open: what it writes would be lost. The engine stops, and nothing that it"
-            " was asked for since is acknowledged. Put the files back, or restore them from a backup, then start it"
-            " again; to move or copy a database, stop all engines first, or use VACUUM INTO",
-            path=self._path,
-        )
+        for end in ("", "-wal", "-shm"):
+            what = self._change(end)
+            if what:
+                self.is_replaced = True
+                raise StoreReplaced(
+                    f"{self._path}{end} was {what} while the engine had it open: what it writes would be lost. The"
+                    " engine stops, and nothing that it was asked for since is acknowledged. Put the files back, or"
+                    " restore them from a backup, then start it again; to move or copy a database, stop all engines"
+                    " first, or use VACUUM INTO",
+                    path=self._path,
+                )
 
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path)  # noqa: PTH116 - a Path would cost as much again
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+    def _change(self, end: str) -> str:
+        try:
+            found = os.stat(f"{self._path}{end}")  # noqa: PTH116 - a Path would cost as much again
+        except OSError:
+            return "deleted" if end in self._found else ""
+        identity = found.st_dev, found.st_ino
+        if self._found.setdefault(end, identity) != identity:
+            return "replaced by another file"
+        # The log is empty after a checkpoint that asks for it. The database never is, once it is open.
+        return "emptied" if not end and found.st_size == 0 else ""

@@ -112,7 +112,8 @@ class SqliteStore:
                 self._writer.abandon()
                 raise
             finally:
-                self._signs.end(tidy=True)
+                # What is noted in lock files tells the next one what a file that was replaced lacks.
+                self._signs.end(tidy=not self._files.is_replaced)
 
     def abandon(self) -> None:
         if self._state == "open":
@@ -170,6 +171,7 @@ class SqliteStore:
 
     def _commit(self, connection: sqlite3.Connection, *, planned: Plan) -> Committed:
         committed = commit(connection, planned)
+        self._files.check()  # Else a commit that is not acknowledged would be missed as if it had been.
         self._signs.note(planned.batch.engine_id, planned.batch.number)
         return committed
 
