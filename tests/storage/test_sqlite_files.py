@@ -174,7 +174,7 @@ async def test_a_log_without_its_file_is_left_alone_until_the_file_is_back(path:
         path.unlink()
     else:
         os.truncate(path, 0)
-    with pytest.raises(StoreBroken, match=r"runs\.db-wal is: the file was deleted"):
+    with pytest.raises(StoreBroken, match=r"runs\.db-wal is there: the file was deleted"):
         await look(f"sqlite:///{path}")
     with pytest.raises(StoreBroken, match="Put the file back beside its log"):
         await opened(path).open()

@@ -7,7 +7,7 @@ import builtins
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import astuple, replace
 
@@ -61,6 +61,8 @@ from perdure.storage.memory_commit import (
 from perdure.storage.memory_database import MemoryDatabase
 
 T = TypeVar("T")
+
+_SIGNED_OFF: Final = 0  # instead of the time when an engine was found to be dead
 
 
 class MemoryStore:
@@ -136,6 +138,7 @@ class MemoryStore:
             database.engines[engine_id] = engine
             database.living.add(engine_id)
             self._enrolled.add(engine_id)
+            _forget_signed_off(database)
         return engine
 
     async def retire(self, engine_id: str) -> None:
@@ -147,8 +150,9 @@ class MemoryStore:
                 stored = database.runs[run_id]
                 if stored.run.owner == engine_id:
                     database.runs[run_id] = replace(stored, run=replace(stored.run, owner=None))
-            if engine is not None and _is_needless(database, database.engines[engine_id]):
-                del database.engines[engine_id]
+            if engine is not None:
+                database.ended[engine_id] = _SIGNED_OFF
+                _forget_signed_off(database)
         self._tell_others()
 
     async def bury(self) -> builtins.list[str]:
@@ -555,6 +559,14 @@ def _is_needless(database: MemoryDatabase, engine: Engine) -> bool:
         and (not engine.workflows or any(one.workflows == engine.workflows for one in later))
         and all(database.runs[run_id].run.owner != engine.id for run_id in database.active)
     )
+
+
+def _forget_signed_off(database: MemoryDatabase) -> None:
+    """The last engine to come is needed until another one comes."""
+    signed_off = [id for id, ended_at in database.ended.items() if ended_at == _SIGNED_OFF]
+    for engine_id in signed_off:
+        if _is_needless(database, database.engines[engine_id]):
+            del database.engines[engine_id], database.ended[engine_id]
 
 
 def _purge_engines(database: MemoryDatabase, at: int, limit: int) -> int:

@@ -133,7 +133,7 @@ def _check_log(path: Path) -> None:
     log = path.with_name(f"{path.name}-wal")
     if _size(log) > 0 and _size(path) == 0:
         raise StoreBroken(
-            f"{path} is {'empty' if path.exists() else 'not there'}, but its log {log.name} is: the file was deleted,"
+            f"{path} is {'empty' if path.exists() else 'gone'}, and its log {log.name} is there: the file was deleted,"
             " moved without its log, or emptied. Opening it would delete the log too, which has the newest commits, so"
             " it was left alone. Put the file back beside its log; if you want a new store, move the log away",
             path=path,

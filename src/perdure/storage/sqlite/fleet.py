@@ -22,6 +22,7 @@ from perdure.storage.sqlite.rows import engine_of, json_text
 from perdure.storage.sqlite.transaction import snapshot, transaction
 
 _COUNT_MAX: Final = 2**62
+_FORGOTTEN_AT_ONCE: Final = 100
 _COUNT_MARGIN: Final = 1_000_000  # A number that is passed over does no harm, one that comes twice does.
 
 
@@ -36,6 +37,7 @@ def enroll(connection: sqlite3.Connection, *, path: Path, signs: SignsOfLife, ro
     try:
         with transaction(connection):
             connection.execute(QUERIES["enroll"], {**row, "workflows": json_text(row["workflows"])})
+            connection.execute(QUERIES["forget_signed_off"], {"limit": _FORGOTTEN_AT_ONCE})
             return engine_of(connection.execute(QUERIES["engine"], {"id": engine_id}).fetchone())
     except BaseException:
         signs.withdraw(engine_id)
@@ -65,6 +67,7 @@ def retire(connection: sqlite3.Connection, *, signs: SignsOfLife, engine_id: str
         connection.execute(QUERIES["mark_dead"], {"id": engine_id})
         connection.execute(QUERIES["release"], {"id": engine_id})
         connection.execute(QUERIES["forget_engine"], {"id": engine_id})
+        connection.execute(QUERIES["sign_off"], {"id": engine_id})
 
 
 def bury(connection: sqlite3.Connection, *, signs: SignsOfLife) -> list[str]:

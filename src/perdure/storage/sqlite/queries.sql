@@ -55,6 +55,17 @@ and not exists (select 1 from runs indexed by runs_active where {active} and run
 -- One that has signed off, if nobody needs to know of it.
 delete from engines where id in (select old.id from engines as old where old.id = :id and {is_needless})
 
+-- name: sign_off
+-- One that could not be forgotten when it signed off: it was the last one to come. No engine has ended at this time.
+update engines set ended_at = 0 where id = :id and not alive
+
+-- name: forget_signed_off
+-- Those that have signed off, now that another one has come.
+delete from engines where epoch in (
+    select old.epoch from engines as old indexed by engines_ended
+    where not old.alive and old.ended_at = 0 and {is_needless} limit :limit
+)
+
 -- name: note_ended
 -- From now on they are dead for a while.
 update engines set ended_at = :at

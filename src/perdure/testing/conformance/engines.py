@@ -123,6 +123,16 @@ class EngineRules(Rules):
             assert await other.claim() == ["r-1"]
             await one.store.retire("e-1")  # Once more does no harm.
 
+    async def test_engines_that_come_and_go_one_by_one_are_forgotten(self) -> None:
+        async with self.opened() as store:
+            for number in range(5):
+                await store.enroll(engine_id=f"e-{number}", host="h", pid=1, workflows=[], at=1)
+                await store.retire(f"e-{number}")
+            assert len(await store.engines()) <= 1  # A store may need the last one to number those that come.
+            later = await store.enroll(engine_id="e-5", host="h", pid=1, workflows=[], at=1)
+            assert [engine.id for engine in await store.engines()] == ["e-5"]
+            assert later.epoch > 5
+
     async def test_the_last_engine_that_had_some_code_is_remembered(self) -> None:
         async with self.opened() as store, self.author("e-9") as other:
             for engine_id in ("e-1", "e-2"):
