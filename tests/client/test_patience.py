@@ -14,6 +14,7 @@ from perdure import Client, Engine, Limits, NamedEvent, NewArtifact, receive, wo
 from perdure.cooperation import CancellationToken, Operation, Scope, Topic
 from perdure.emitting import RootHandle
 from perdure.errors import StoreBusy, StoreMisconfigured, StoreUnavailable
+from perdure.kernel.batch import Batch, Committed
 from perdure.ports import Store
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing.proxy import StoreProxy
@@ -136,6 +137,16 @@ class AwayStore(StoreProxy):
         raise error()
 
 
+class FullStore(AwayStore):
+    """Reads, and does not write while it is `away`."""
+
+    async def _through(self, request: Coroutine[Any, Any, T]) -> T:
+        return await request
+
+    async def commit(self, batch: Batch) -> Committed:
+        return await AwayStore._through(self, self.inner.commit(batch))
+
+
 def in_virtual_time(scenario: Callable[[], Coroutine[Any, Any, T]]) -> T:
     loop = SimulatedLoop(0)
     try:
@@ -253,10 +264,11 @@ def test_the_time_counts_that_passes_within_a_request(name: str, request_s: floa
         assert PATIENCE_S <= waited <= PATIENCE_S + 1
 
 
-def test_each_caller_has_its_own_time_and_what_it_gave_up_is_not_written() -> None:
+@pytest.mark.parametrize("kind", [AwayStore, FullStore])
+def test_each_caller_has_its_own_time_and_what_it_gave_up_is_not_written(kind: type[AwayStore]) -> None:
     async def scenario() -> list[Any]:
         loop = asyncio.get_running_loop()
-        store = AwayStore(MemoryStore(MemoryDatabase()))
+        store = kind(MemoryStore(MemoryDatabase()))
         store.request_s = 0.5
         began = loop.time()
 

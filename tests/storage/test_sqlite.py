@@ -555,6 +555,17 @@ async def test_a_new_file_its_log_and_its_lock_are_for_the_owner_only(tmp_path: 
     assert set(modes.values()) == {0o600}, modes
 
 
+async def test_files_belong_to_whom_the_database_belongs_also_if_root_opens_it(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    path.touch(0o600)
+    if os.geteuid() == 0:
+        os.chown(path, 65534, 65534)
+    async with Engine(f"sqlite:///{path}", workflows=[]):
+        owners = {one.name: (one.stat().st_uid, one.stat().st_gid) for one in tmp_path.iterdir()}
+    assert len(owners) >= 4, owners
+    assert set(owners.values()) == {(path.stat().st_uid, path.stat().st_gid)}, owners
+
+
 async def test_files_beside_a_file_that_a_group_shares_are_shared_too(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     path.touch()

@@ -447,8 +447,7 @@ class Coordinator:
                 is_unknown = is_unknown or isinstance(error, OutcomeUnknown)
                 self._commits.failed(f"batch {batch.number} is sent again until the store takes it", error)
                 self.callers.failed(error)
-                if self.callers.has_given_up() and not is_unknown:
-                    raise StoreUnavailable(f"callers have given up: {error}") from error
+                failure: StoreError = error
             except StoreMisconfigured as error:
                 if is_unknown:
                     self.callers.doubt(error)
@@ -461,7 +460,10 @@ class Coordinator:
                 if self._commits.failures:
                     self._commits.worked()
                 return committed
-            await asyncio.sleep(delay)
+            for pause_s in (0, delay):  # Callers may give up during the pause, too.
+                await asyncio.sleep(pause_s)
+                if self.callers.has_given_up() and not is_unknown:
+                    raise StoreUnavailable(f"callers have given up: {failure}") from failure
             self.stats.resends += 1
             delay = min(delay * 2, self.limits.resend_max_s)
 

@@ -58,11 +58,11 @@ class SignOfLife:
         self._handle = handle
 
     @classmethod
-    def take(cls, path: Path, *, mode: int | None = None) -> SignOfLife | None:
-        """Hold the lock; None if somebody else does. A file is made if its `mode` is given. Raises FileNotFoundError
-        if there is none, OSError."""
+    def take(cls, path: Path, *, like: os.stat_result | None = None) -> SignOfLife | None:
+        """Hold the lock; None if somebody else does. If it is to be made, it is for those who may open a file that is
+        `like` that. Raises FileNotFoundError if there is none, OSError."""
         while True:
-            handle = os.open(path, _LOOK) if mode is None else _made(path, mode)
+            handle = os.open(path, _LOOK) if like is None else _made(path, like)
             if not _try_lock(handle):
                 os.close(handle)
                 return None
@@ -93,10 +93,16 @@ class SignOfLife:
         os.close(self._handle)
 
 
-def _made(path: Path, mode: int) -> int:
+def _made(path: Path, like: os.stat_result) -> int:
+    mode = like.st_mode & 0o666
     handle = os.open(path, os.O_RDWR | os.O_CREAT, mode)
     with suppress(OSError):  # The umask may have taken bits away. Another user's file stays as it is.
         path.chmod(mode)
+    if sys.platform != "win32" and os.geteuid() == 0:
+        # As SQLite does with its own files: else a command of root's would leave engines of the database's owner
+        # without a way to see whether root's engine is alive.
+        with suppress(OSError):
+            os.fchown(handle, like.st_uid, like.st_gid)
     return handle
 
 
@@ -138,7 +144,7 @@ class SignsOfLife:
         path = self.path(engine_id)
         try:
             # Whoever may open the database has to see whether its engines are alive.
-            return SignOfLife.take(path, mode=self._database.stat().st_mode & 0o666)
+            return SignOfLife.take(path, like=self._database.stat())
         except OSError as error:
             raise StoreMisconfigured(
                 f"the lock file {path} cannot be made ({error}); make its directory writable", path=path
