@@ -138,7 +138,6 @@ class MemoryStore:
             database.engines[engine_id] = engine
             database.living.add(engine_id)
             self._enrolled.add(engine_id)
-            _forget_signed_off(database)
         return engine
 
     async def retire(self, engine_id: str) -> None:
@@ -562,7 +561,7 @@ def _is_needless(database: MemoryDatabase, engine: Engine) -> bool:
 
 
 def _forget_signed_off(database: MemoryDatabase) -> None:
-    """The last engine to come is needed until another one comes."""
+    """The last engine to come stays until another one has signed off."""
     signed_off = [id for id, ended_at in database.ended.items() if ended_at == _SIGNED_OFF]
     for engine_id in signed_off:
         if _is_needless(database, database.engines[engine_id]):

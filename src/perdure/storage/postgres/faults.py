@@ -52,6 +52,16 @@ _CLOSED: Final = {
     ),
 }
 
+# What the server is short of, and what somebody has to do about it.
+_SHORT_OF: Final = {
+    "53100": "has no space left on its disk; free some, and the write will succeed when tried again",
+    "53200": "has no memory left; give the server more, or let fewer programs use it",
+    "53300": (
+        "has no connection left; raise max_connections, or the limit of this role or database, or let fewer programs"
+        " use it"
+    ),
+}
+
 REFUSES_TLS: Final = "rejected SSL upgrade"  # what the driver says then
 
 LOST: Final = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -148,6 +158,8 @@ def _closed(error: Exception, code: str) -> str | None:
 
 
 def _passing(error: Exception) -> str:
+    if (short_of := _SHORT_OF.get(sqlstate(error))) is not None:
+        return short_of
     if isinstance(error, socket.gaierror):
         return "has a host that nobody knows; check its name in the URL or PGHOST"
     if isinstance(error, ConnectionRefusedError | FileNotFoundError) or "Connect call failed" in str(error):

@@ -37,7 +37,6 @@ def enroll(connection: sqlite3.Connection, *, path: Path, signs: SignsOfLife, ro
     try:
         with transaction(connection):
             connection.execute(QUERIES["enroll"], {**row, "workflows": json_text(row["workflows"])})
-            connection.execute(QUERIES["forget_signed_off"], {"limit": _FORGOTTEN_AT_ONCE})
             return engine_of(connection.execute(QUERIES["engine"], {"id": engine_id}).fetchone())
     except BaseException:
         signs.withdraw(engine_id)
@@ -66,8 +65,8 @@ def retire(connection: sqlite3.Connection, *, signs: SignsOfLife, engine_id: str
     with transaction(connection):
         connection.execute(QUERIES["mark_dead"], {"id": engine_id})
         connection.execute(QUERIES["release"], {"id": engine_id})
-        connection.execute(QUERIES["forget_engine"], {"id": engine_id})
         connection.execute(QUERIES["sign_off"], {"id": engine_id})
+        connection.execute(QUERIES["forget_signed_off"], {"limit": _FORGOTTEN_AT_ONCE})
 
 
 def bury(connection: sqlite3.Connection, *, signs: SignsOfLife) -> list[str]:

@@ -51,16 +51,12 @@ and (
 )
 and not exists (select 1 from runs indexed by runs_active where {active} and runs.owner = old.id)
 
--- name: forget_engine
--- One that has signed off, if nobody needs to know of it.
-delete from engines where id in (select old.id from engines as old where old.id = :id and {is_needless})
-
 -- name: sign_off
--- One that could not be forgotten when it signed off: it was the last one to come. No engine has ended at this time.
+-- No engine has ended at this time: it tells those that have signed off from those that died.
 update engines set ended_at = 0 where id = :id and not alive
 
 -- name: forget_signed_off
--- Those that have signed off, now that another one has come.
+-- The last engine to come stays until another one has signed off.
 delete from engines where epoch in (
     select old.epoch from engines as old indexed by engines_ended
     where not old.alive and old.ended_at = 0 and {is_needless} limit :limit

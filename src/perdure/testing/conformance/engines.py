@@ -130,7 +130,6 @@ class EngineRules(Rules):
                 await store.retire(f"e-{number}")
             assert len(await store.engines()) <= 1  # A store may need the last one to number those that come.
             later = await store.enroll(engine_id="e-5", host="h", pid=1, workflows=[], at=1)
-            assert [engine.id for engine in await store.engines()] == ["e-5"]
             assert later.epoch > 5
 
     async def test_the_last_engine_that_had_some_code_is_remembered(self) -> None:
