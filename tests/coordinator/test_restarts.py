@@ -127,6 +127,21 @@ def test_what_nobody_can_mend_while_it_runs_stops_the_engine_at_once(error: Exce
     in_virtual_time(scenario)
 
 
+def test_whoever_waits_behind_the_batch_that_stops_the_engine_is_told_too() -> None:
+    async def scenario() -> None:
+        async with bench(USUAL) as b:
+            first = await b.hold_commits(start("a"))
+            behind = b.submit(start("b"))
+            await turns()
+            b.store.script = [StoreBroken("corrupt")]
+            b.store.gate.set()
+            for waiting in (first, behind):
+                with pytest.raises(EngineStopped, match="corrupt"):
+                    await asyncio.wait_for(waiting, 1)
+
+    in_virtual_time(scenario)
+
+
 def test_whoever_does_not_know_whether_it_was_written_is_told_so_and_it_is_not_decided_again() -> None:
     async def scenario() -> None:
         async with bench(USUAL) as b:

@@ -48,6 +48,23 @@ async def test_no_body_begins_after_its_run_has_ended_elsewhere(world: PostgresW
     assert await world.numbers(url) == [7, 8]
 
 
+async def test_an_engine_that_learns_in_a_step_that_it_is_dead_registers_anew_at_once(world: PostgresWorld) -> None:
+    """Nothing else tells it: it looks for nothing, and commits nothing while the step is under way."""
+    url = await world.fresh()
+
+    async def act(me: CurrentStep) -> None:
+        if world.script.begun == 1:
+            async with meddler(url) as other:
+                await other.execute("update engines set alive = false")
+
+    world.script.act = act
+    async with Engine(url, workflows=world.program.workflows, **world.options, **DEAF) as engine:
+        async with asyncio.timeout(SOON_S):
+            assert await engine.run(world.program.one(7), id="r") == 7
+    assert world.script.begun == 2
+    assert await world.numbers(url) == [7]
+
+
 async def test_a_takeover_does_not_wait_for_the_transactions_of_a_dead_engine(world: PostgresWorld) -> None:
     """More of them than there are connections for steps, all with locks that the steps of the next engine need."""
     url, count = await world.fresh(), steps.LANES
