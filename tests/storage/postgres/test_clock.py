@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import timedelta
 
@@ -9,7 +10,7 @@ import pytest
 
 from perdure import Engine, ports, sleep, workflow
 from perdure.storage.postgres.clock import ServerClock, passed_us
-from tests.storage.postgres.meddling import meddler
+from tests.storage.postgres.meddling import author_on, meddler
 
 HOUR_US = 3_600_000_000
 
@@ -33,6 +34,27 @@ async def test_what_the_server_says_counts_and_small_differences_do_not() -> Non
     clock.learn(4 * HOUR_US, base, base + 2_000)
     assert clock._ahead == 4 * HOUR_US - base - 1_000  # The server's clock was set.
     assert abs(clock.now() - 4 * HOUR_US) < HOUR_US
+
+
+async def test_heartbeats_set_the_clock_right_after_the_server_s_was_set(url: str) -> None:
+    async with author_on(f"{url}&lease=1") as author:
+        clock = author.store.clock
+        assert isinstance(clock, ServerClock)
+        before = passed_us()
+        clock.learn(5 * HOUR_US, before, before)  # as if the server had said so
+        while abs(clock.now() - time.time_ns() // 1000) > HOUR_US:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_sign_of_life_lasts_as_long_as_it_should_though_the_clock_is_set(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with author_on(f"{url}&lease=1000") as author:
+        assert author.store.is_surely_alive()
+        right, right_ns = time.time, time.time_ns
+        monkeypatch.setattr(time, "time", lambda: right() + 3600)
+        monkeypatch.setattr(time, "time_ns", lambda: right_ns() + 3600 * 10**9)
+        assert author.store.is_surely_alive()
 
 
 @pytest.mark.parametrize("skew", [timedelta(hours=1), timedelta(hours=-1)])
