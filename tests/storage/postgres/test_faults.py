@@ -454,3 +454,27 @@ async def test_a_connection_that_was_left_in_a_transaction_is_cut_and_the_next_o
         with pytest.raises(StoreBusy):  # As after any break of a connection: the engine asks again.
             await store.list(RunFilter())
         assert await store.list(RunFilter()) == []
+
+
+async def test_a_connection_on_which_the_driver_refused_a_value_is_cut(url: str) -> None:
+    async with author_on(url) as author:
+        lane = cast(PostgresStore, author.store)._lanes
+        with pytest.raises(CommitRefused):
+            async with lane.use() as connection:
+                await connection.fetch("select $1::bigint", 2**63)
+        assert connection.is_closed()  # The driver has begun a request, and does not end it.
+
+
+async def test_a_connection_whose_user_was_cancelled_is_cut(url: str) -> None:
+    async with author_on(url) as author:
+        lane = cast(PostgresStore, author.store)._lanes
+        with pytest.raises(asyncio.CancelledError):
+            async with lane.use() as connection:
+                await connection.execute("begin")
+                raise asyncio.CancelledError
+        assert connection.is_closed()
+        assert await author.store.list(RunFilter()) == []
+
+
+def test_a_state_that_the_driver_did_not_expect_leaves_the_outcome_open() -> None:
+    assert is_lost(asyncpg.InternalClientError("cannot switch to state 12"))
