@@ -103,6 +103,7 @@ class Client(Emitting, Starting, Inspecting, GraphRuns, Diagnosing, Sending, Rea
         self._tasks: set[asyncio.Task[Any]] = set()
         self._state = "new"
         self._stopped_by: BaseException | None = None
+        self.sign_off_failure: StoreError | None = None  # why the store did not take that it was shut down
         self._ended = asyncio.Event()  # It has stopped, by itself or because it was told to.
         self._coordinator: Coordinator
         self._post: PostOffice
@@ -260,6 +261,7 @@ class Client(Emitting, Starting, Inspecting, GraphRuns, Diagnosing, Sending, Rea
         try:
             await self._store.retire(self._coordinator.engine.id)
         except StoreError as error:
+            self.sign_off_failure = error
             log.warning("the %s could not sign off (%s); others will notice that it is gone", self._kind, error)
         await self._store.close()
 

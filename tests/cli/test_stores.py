@@ -141,6 +141,15 @@ def test_the_doctor_finds_timers_that_nobody_takes(shell: Shell) -> None:
     assert "sleeper" in found["overdue timers"]["found"]
 
 
+def test_the_doctor_tells_of_a_store_that_reads_and_does_not_write(shell: Shell) -> None:
+    with closing(sqlite3.connect(shell.folder / "shop.db")) as connection:
+        connection.execute(
+            "create trigger full before update of alive on engines begin select raise(fail, 'no room'); end"
+        )
+    ended = shell("doctor", "--json", code=5).json()["findings"]
+    assert [one["state"] for one in ended if "no room" in one["found"]] == ["problem"]
+
+
 def test_the_doctor_tells_of_a_store_that_is_not_there(empty: Shell) -> None:
     assert "there is none yet" in empty("doctor", "--store", "sqlite:///none.db", code=1).out
     assert "there is no folder" in empty("doctor", "--store", "sqlite:///no/none.db", code=1).out

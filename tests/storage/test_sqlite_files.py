@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from perdure import Engine, step, workflow
-from perdure.errors import EngineStopped, StoreBroken
+from perdure.errors import EngineStopped, StoreBroken, StoreReplaced
+from perdure.storage.sqlite.faults import store_fault
 from perdure.storage.sqlite.losses import has_reset_bug, known_losses
 from perdure.upgrading import look
 
@@ -135,6 +136,21 @@ async def test_an_engine_whose_file_is_gone_acknowledges_nothing_and_stops(path:
         await engine.shutdown(grace=0)
 
 
+async def test_an_engine_whose_log_was_moved_away_does_not_write_to_it_any_more(path: Path) -> None:
+    await make(path)
+    engine = Engine(f"sqlite:///{path}", workflows=[touching], poll_s=None)
+    await engine.open()
+    try:
+        await engine.run(touching(), id="in the log")
+        aside = path.with_name("runs.db-wal").rename(path.with_name("aside"))
+        before = aside.read_bytes()
+        with pytest.raises(EngineStopped, match=r"runs\.db-wal was deleted"):
+            await engine.run(touching(), id="void")
+        assert aside.read_bytes() == before
+    finally:
+        await engine.shutdown(grace=0)
+
+
 async def test_an_engine_whose_file_is_emptied_stops_though_all_is_in_the_log(path: Path) -> None:
     engine = opened(path)
     await engine.open()
@@ -147,21 +163,10 @@ async def test_an_engine_whose_file_is_emptied_stops_though_all_is_in_the_log(pa
         await engine.shutdown(grace=0)
 
 
-async def test_an_engine_whose_log_is_truncated_stops_and_what_is_lost_is_missed(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    await make(path)
-    engine = opened(path)
-    await engine.open()
-    try:
-        await engine.run(touching(), id="in the log")
-        os.truncate(path.with_name("runs.db-wal"), 0)
-        with pytest.raises(EngineStopped, match=r"runs\.db-wal was truncated"):
-            await engine.run(touching(), id="void")
-    finally:
-        await engine.shutdown(grace=0)
-    async with opened(path):
-        assert "commits were lost" in caplog.text
+def test_a_log_that_is_shorter_than_it_should_be_was_replaced(path: Path) -> None:
+    short = sqlite3.OperationalError("disk I/O error")
+    short.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHORT_READ
+    assert isinstance(store_fault(short, path), StoreReplaced)
 
 
 @pytest.mark.parametrize("how", ["deleted", "emptied"])

@@ -68,6 +68,9 @@ async def examine(desk: Desk) -> tuple[list[Finding], int]:
                     _engines, _stranded, _held, _overdue, _dead_letters, _clock,
                 ]  # fmt: skip
                 findings += [await look(client) for look in looks]
+            if client.sign_off_failure is not None:
+                # A server whose disk is full reads, and takes some writes: those that need no more room.
+                raise client.sign_off_failure
     except Exception as error:
         refusal = refused(error)
         if refusal is None or refusal.code != Code.STORE:
