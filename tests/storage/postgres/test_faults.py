@@ -19,7 +19,7 @@ from perdure.kernel.records import Mail
 from perdure.ports import Offer, RunFilter, Store
 from perdure.storage import open_store
 from perdure.storage.postgres import PostgresStore
-from perdure.storage.postgres.connection import Session
+from perdure.storage.postgres.connection import Connection, Session
 from perdure.storage.postgres.faults import is_lost
 from perdure.testing.conformance.base import Author, a_run, an_entry, an_event, insert, offers, update, waits_for
 from tests.storage.postgres.meddling import author_on, meddler, until_somebody_waits
@@ -468,11 +468,17 @@ async def test_a_connection_on_which_the_driver_refused_a_value_is_cut(url: str)
 async def test_a_connection_whose_user_was_cancelled_is_cut(url: str) -> None:
     async with author_on(url) as author:
         lane = cast(PostgresStore, author.store)._lanes
-        with pytest.raises(asyncio.CancelledError):
+        used: list[Connection] = []
+
+        async def use() -> None:
             async with lane.use() as connection:
+                used.append(connection)
                 await connection.execute("begin")
                 raise asyncio.CancelledError
-        assert connection.is_closed()
+
+        with pytest.raises(asyncio.CancelledError):
+            await use()
+        assert used[0].is_closed()
         assert await author.store.list(RunFilter()) == []
 
 
