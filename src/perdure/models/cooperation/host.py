@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -80,6 +80,7 @@ class OperationHost:
         owe: Callable[[ops.Op], None],
         request: Callable[[ops.Op, Callable[[Any, BaseException | None], object]], None],
         prove: Callable[[], Coroutine[Any, Any, object]],
+        stopping: Container[str],
         me: Callable[[], Engine],
         lookup: Callable[[str], Run | None],
         dropped: Callable[[str, int | None], None],
@@ -122,7 +123,7 @@ class OperationHost:
             causes=CauseReader(store, self._rows, self._drafting.failures),
             blame=self._blame,
             levels_max=hierarchy_levels_max,
-            proof=(proof := Proof(store.is_surely_alive, prove)),
+            proof=(proof := Proof(store.is_surely_alive, prove, stopping)),
         )
         self._holds = Holds(
             store=store, clock=clock, rows=self._rows, owe=owe, operation=lambda *pair: operations.get(pair)
@@ -416,7 +417,7 @@ class OperationHost:
             return partial(self._committed, live, draft)
         now = self._clock.now()
         added = yield from self._drafting.added(draft, now)
-        starts = yield from self._drafting.starts(draft, run.tags, now)
+        starts = yield from self._drafting.starts(draft, run.tags, now, live.plan.strategy)
         members = yield from self._drafting.members(draft, now)
         draft.has_members = bool(members)
         op = ops.Cooperate(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
@@ -64,6 +64,7 @@ class FunctionHost(Answering):
         insist: Callable[[Sequence[Op]], Awaitable[list[Any]]],
         request: Request,
         prove: Callable[[], Awaitable[object]],
+        stopping: Container[str],
         me: Callable[[], Engine],
         lookup: Callable[[str], Run | None],
         box: Callable[[str], Box],
@@ -87,7 +88,6 @@ class FunctionHost(Answering):
         self._outage = Outage("runs")
         self._owe = owe
         self._submit = submit
-        self._prove = prove
         self._lookup = lookup
         self._box = box
         self._dropped = dropped
@@ -127,7 +127,7 @@ class FunctionHost(Answering):
             again=self._attempt,
             beaten=self._step_beat,
             blame=self._blame,
-            proof=Proof(store.is_surely_alive, prove),
+            proof=Proof(store.is_surely_alive, prove, stopping),
             transactions=Transactions(store, codec, me, prove, self._step_broken),
         )
 
@@ -493,13 +493,14 @@ class FunctionHost(Answering):
             return
         if self._draining:
             self._inactive(execution)
-        elif execution.step.is_async or execution.step.transactional or self._store.is_surely_alive():
+        elif execution.may_begin:
             self._run_attempt(execution)
         else:
             self._background(self._begin_once_proven(execution))
 
     async def _begin_once_proven(self, execution: Execution) -> None:
-        """Perhaps the process was stopped for a while: if this engine was taken for dead, its runs are dropped here."""
+        """Perhaps the process was stopped for a while: if this engine was taken for dead, its runs are dropped here. So
+        is a run that is being stopped from outside."""
         await self._steps.proof.make(lambda: execution.dropped)
         if not execution.dropped:
             self._run_attempt(execution)
