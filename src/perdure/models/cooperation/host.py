@@ -26,7 +26,7 @@ from perdure.kernel import ops
 from perdure.kernel.cooperating import ASK, JOIN, NEWS
 from perdure.kernel.cooperation import token_tags
 from perdure.kernel.effects import Begin, Drop, Examine, Finish, Look
-from perdure.kernel.pieces import Pieces
+from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.records import Engine, Run, Staged
 from perdure.kernel.status import Status
 from perdure.models.blame import Blame
@@ -184,11 +184,18 @@ class OperationHost:
         await self._slots.drain(grace_s)
         await self._drafts.drain()
 
+    def closing(self) -> Pieces[None]:
+        """Close every run in memory, in pieces: the first part of `close`."""
+        self._slots.is_closed = True
+        for start, part in parts([*self._live]):
+            if start:
+                yield
+            for run_id in part:
+                self._close(run_id)
+
     def close(self) -> None:
         """Close every run in memory. Writes nothing."""
-        self._slots.is_closed = True
-        for run_id in [*self._live]:
-            self._close(run_id)
+        at_once(self.closing())
         for task in (*self._fetching, *([self._reading] if self._reading is not None else [])):
             task.cancel()
         self._carriers.close()

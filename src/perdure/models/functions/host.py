@@ -19,16 +19,17 @@ from msgspec.structs import replace
 
 from perdure.coordinator.notices import Outage
 from perdure.coordinator.timers import Timers
-from perdure.errors import Misuse, PerdureError, RowDamaged, StoreError
+from perdure.errors import Misuse, RowDamaged, StoreError
 from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Begin, Deliver, Drop, Finish
 from perdure.kernel.ops import Advance, Op, Release, SetHold
-from perdure.kernel.pieces import Pieces
+from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.records import Engine, Failure, Hold, Run, Staged, Wait
 from perdure.kernel.status import Status
 from perdure.models.blame import Blame, Request
 from perdure.models.functions.ahead import Ahead
 from perdure.models.functions.answering import Answering
+from perdure.models.functions.closings import Closings
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.loading import Loader, missing_entry
@@ -105,6 +106,7 @@ class FunctionHost(Answering):
         self._arrived: dict[str, list[Deliver]] = {}  # for runs that are being woken
         self._fetching: set[asyncio.Task[None]] = set()
         self._leaving: set[str] = set()
+        self.closings = Closings()
         self._active: set[Execution] = set()
         self._queued: OrderedDict[Execution, None] = OrderedDict()  # wait for their turn, in the order of coming
         self._blame = Blame(clock, request)
@@ -190,11 +192,19 @@ class FunctionHost(Answering):
             for execution in live.running.values():
                 execution.flush()
 
+    def closing(self) -> Pieces[None]:
+        """Close every run in memory, in pieces: the first part of `close`. See `closings` for what is left then."""
+        self._draining = True
+        for start, part in parts([*self._live, *self._waking]):
+            if start:
+                yield
+            for run_id in part:
+                self._close(run_id)
+
     def close(self) -> None:
         """Close every run in memory. Writes nothing."""
-        self._draining = True
-        for run_id in [*self._live, *self._waking]:
-            self._close(run_id)
+        at_once(self.closing())
+        self.closings.finish()
         self._ahead.close()
         for task in self._fetching:
             task.cancel()
@@ -360,7 +370,7 @@ class FunctionHost(Answering):
                 live.pausing[position] = None
         steps_anew(live, commands, self._clock.now())
         is_asleep = run.status is Status.SUSPENDED or (run.status is Status.ROLLING_BACK and live.idle)
-        if resumed.is_all_of(commands) and live.idle == is_asleep and not self._is_stuck(live):
+        if resumed.is_all_of(commands) and live.idle == is_asleep and not live.is_stuck:
             commands.timers, commands.asks = resumed.timers, resumed.asks
             self._release(live, commands)
             return
@@ -429,13 +439,9 @@ class FunctionHost(Answering):
         if self._recovered and advance.entries:
             self._blame.forget(live.id)
         self._owe(advance)
-        if advance.idle and self._is_stuck(live):
+        if advance.idle and live.is_stuck:
             reason = "the workflow waits for something that can never happen: nothing that it asked for is outstanding"
             self._hold(live.id, live.claim, reason, live.loop.stack(), live)
-
-    @staticmethod
-    def _is_stuck(live: LiveRun) -> bool:
-        return live.idle and not live.pausing and not live.loop.outstanding_timers and not live.asks
 
     def _release(self, live: LiveRun, commands: Commands) -> None:
         """The gate opens: what was asked for may touch the outside."""
@@ -691,10 +697,4 @@ class FunctionHost(Answering):
             return
         for position in list(live.running):
             self._stop_step(live, position)
-        for timer in live.timers.values():
-            timer.cancel()
-        live.timers.clear()
-        try:
-            live.close()
-        except PerdureError:
-            log.exception("run %s did not close cleanly", run_id)
+        self.closings.begin(run_id, live.close_in_pieces())
