@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from perdure import NamedEvent, current_run, first, receive, sleep, start, timer, workflow
+from perdure import NamedEvent, Workflow, current_run, first, receive, sleep, start, timer, workflow
 from perdure.errors import Misuse, RunFailed
 from perdure.models.functions.children import run_of
 from perdure.testing import Environment
@@ -15,7 +16,7 @@ from perdure.testing.environment import StoreSource
 
 @workflow
 async def looks_up(parent: str) -> str:
-    return (await first(run_of(parent))).status
+    return str((await first(run_of(parent))).status)
 
 
 @workflow
@@ -35,7 +36,7 @@ async def goes_on(parent: str) -> str:
 
 @workflow
 async def awaits(child: str) -> str:
-    flow = {"looks up": looks_up, "goes on": goes_on, "for a while": looks_up_for_a_while}[child]
+    flow: Workflow[[str], str] = {"looks up": looks_up, "goes on": goes_on, "for a while": looks_up_for_a_while}[child]
     return await flow(current_run().id)
 
 
@@ -46,7 +47,7 @@ async def starts() -> str:
     return "done"
 
 
-FLOWS = [looks_up, looks_up_for_a_while, goes_on, awaits, starts]
+FLOWS: list[Workflow[Any, Any]] = [looks_up, looks_up_for_a_while, goes_on, awaits, starts]
 
 
 async def test_a_child_cannot_wait_for_the_run_that_awaits_it(source: StoreSource) -> None:
