@@ -48,6 +48,7 @@ ON_POSTGRES = {
     "test_changed_waits",
     "test_cancellation_tokens",
     "test_cancelling",
+    "test_cancelled_calls",
     "test_children",
     "test_chosen_children",
     "test_claims",

@@ -35,6 +35,7 @@ ROWS = (
         "diagnosing",
         "emission",
         "emitting",
+        "fences",
         "handles",
         "graph_runs",
         "inspecting",

@@ -33,9 +33,10 @@ def asking(
     never begins."""
     run_id = view.lineage[-1]
     about = drafting.write_ask(Ask(kind="cancel", depth=depth, failure=failure))
-    if status != Status.CREATED:
-        return ops.Tell(run_id=run_id, at=now, actor=actor, kind=ASK, about=about)
     failure = gave_up((failure,), view.source)
+    if status != Status.CREATED:
+        call_failure = outcome_failure(failure)
+        return ops.Tell(run_id=run_id, at=now, actor=actor, kind=ASK, about=about, call_failure=call_failure)
     return ops.Tell(
         run_id=run_id,
         at=now,

@@ -251,6 +251,7 @@ class Client(Emitting, Starting, Inspecting, GraphRuns, Diagnosing, Sending, Rea
         except TimeoutError:
             log.warning("the store took nothing for %s s; what is not written is done again", self._limits.patience_s)
             self._coordinator.kill()
+        await self._empty()
         self._let_go(EngineStopped(f"the {self._kind} was shut down; the run goes on when an engine has it again"))
         if self._coordinator.is_cut_off:
             # An exception has left the loop, and all tasks were cancelled: that is no graceful end. Runs that were
@@ -264,6 +265,9 @@ class Client(Emitting, Starting, Inspecting, GraphRuns, Diagnosing, Sending, Rea
             self.sign_off_failure = error
             log.warning("the %s could not sign off (%s); others will notice that it is gone", self._kind, error)
         await self._store.close()
+
+    async def _empty(self) -> None:
+        """Let go of what is in memory, which may be much: of a client nothing is."""
 
     def kill(self) -> None:
         """Stop as a killed process would, at once: nothing is committed, released or tidied up. For tests."""

@@ -74,6 +74,8 @@ class Controlling:
     ) -> bool:
         """End a run as cancelled: running steps are cancelled, late results dropped, its code sees nothing.
 
+        Once this has returned True, no further step begins, of the run or of a run below it, on other engines too; but
+        for compensations. A hierarchy that a function has emitted gives up when the function's compensations say so.
         A run of an operation, and all below it, give up at their next step boundary, and roll back; `id` may also be
         that of a root emission. False if it has ended already or does not exist. Raises ConcurrentModification if it is
         not at `expected_version`.
@@ -94,7 +96,13 @@ class Controlling:
                     expected_version=expected_version,
                 )
             )
-        return done or await self.cancel_scope(id, reason=reason, actor=actor)
+        if not done:
+            return await self.cancel_scope(id, reason=reason, actor=actor)
+        await self.fence_children(id)
+        return True
+
+    async def fence_children(self, id: str) -> None:
+        raise NotImplementedError
 
     async def cancel_scope(self, id: str, *, reason: str = "", actor: str = "api") -> bool:
         raise NotImplementedError

@@ -26,11 +26,11 @@ from perdure.errors import (
     RunExists,
     RunNotFound,
     StoreError,
-    StoreUnavailable,
     UnstorableValue,
 )
+from perdure.fences import Fences
 from perdure.kernel import ops
-from perdure.kernel.cooperating import ASK, JOIN
+from perdure.kernel.cooperating import JOIN
 from perdure.kernel.cooperation import Cooperation, MessageEventRow, ScopeRows, depth_of
 from perdure.kernel.pieces import at_once
 from perdure.kernel.records import Outcome, Run
@@ -347,10 +347,12 @@ class Emitting:
 
     async def cancel_scope(self, id: str, *, reason: str = "", actor: str = "api") -> bool:
         """Have a hierarchy (by the id of its root), or the part of it from a run on, give up: each run of it that has
-        not ended rolls back at its next step boundary. False if it has ended, or was cancelled before.
+        not ended rolls back at its next step boundary, and functions and graphs that were started in it are cancelled.
+        False if it has ended, or was cancelled before.
 
-        Once this has returned True, no further step begins: runs of other engines have heard of it. So it takes as long
-        as it takes those engines to read their mail. If this process dies before, the cancellation counts all the same.
+        Once this has returned True, no further step begins, but for those of rollbacks: runs of other engines have
+        heard of it. So it takes as long as it takes those engines to read their mail. If this process dies before, the
+        cancellation counts all the same.
         """
         self._check_open()
         checked_remark(reason, actor)
@@ -368,7 +370,7 @@ class Emitting:
         op = ops.CancelScope(run_id=id, at=now, actor=actor, added=self._stamped(rows, now), tells=tuple(tells))
         if not await self._submitted(op):
             return False
-        await self._ask_at_work([id])
+        await self._fences().of_hierarchies([id])
         stored = await self._patient_store.load([run.id for run in told])
         return any(one.run.status is not Status.SUCCEEDED for one in stored.values())
 
@@ -394,7 +396,7 @@ class Emitting:
         )
         is_first = await self._submitted(op)
         await self._read_mail()
-        await self._ask_at_work(await self._members(self._patient_store).ids(token))
+        await self._fences().of_hierarchies(await self._members(self._patient_store).ids(token))
         return is_first
 
     def _members(self, store: Store) -> TokenMembers:
@@ -413,32 +415,12 @@ class Emitting:
         with suppress(EngineStopped, StoreError):
             await self._read_mail()
 
-    async def _ask_at_work(self, ids: Sequence[str]) -> None:
-        """Wait until every engine knows that its runs of these hierarchies are to give up. `ids` are those of runs, or
-        of root emissions, whose engines were told, or have mail. The cancellation is stored already; this makes sure
-        that no step begins after it has been answered."""
-        asked: set[str] = set()
-        tops = {*ids}
-        while tops:
-            me = self._coordinator.engine.id
-            level = [*(await self._patient_store.load(ids)).values(), *await self._patient_store.children(ids)]
-            elsewhere: dict[str, None] = {}
-            while level:
-                for run in (one.run for one in level):
-                    is_at_work = run.model == "operation" and run.status in _AT_WORK and run.owner is not None
-                    # A run of this engine below one of another engine's is told by mail, which may be unread.
-                    if is_at_work and (run.owner != me or run.parent_id in elsewhere):
-                        elsewhere[run.id] = None
-                level = await self._patient_store.children([one.run.id for one in level if one.run.id not in tops])
-            if not (new := [run_id for run_id in elsewhere if run_id not in asked]):
-                return
-            now = self._clock.now()
-            for reply in await self._coordinator.submit_batch(
-                [ops.Tell(run_id=run_id, at=now, kind=ASK) for run_id in new]
-            ):
-                if isinstance(reply, (EngineStopped, StoreUnavailable)):
-                    raise reply
-            asked.update(new)
+    def _fences(self) -> Fences:
+        return Fences(self._patient_store, self._coordinator, self._clock, self._read_mail)
+
+    async def fence_children(self, id: str) -> None:
+        """Wait until no step begins any more of the children of a run that was ended, wherever they are."""
+        await self._fences().of_children(id)
 
     def _asking(self, view: OperationRun, status: str, row: MessageEvent, actor: str) -> ops.Tell:
         """Have a run give up that a cancellation concerns."""

@@ -19,6 +19,7 @@ from perdure.coordinator.patience import Limits
 from perdure.coordinator.recovery import Recovery, RecoveryReport
 from perdure.coordinator.sweep import Answered, Sweeper
 from perdure.coordinator.timers import Timer, Timers, pause
+from perdure.coordinator.turns import in_turns
 from perdure.coordinator.waking import Waker
 from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, InvalidArguments, PerdureError, StoreError
 from perdure.joining import Cooperator
@@ -222,6 +223,7 @@ class Engine(Client):
             insist=self._coordinator.insist,
             request=self._coordinator.request,
             prove=self._coordinator.prove,
+            stopping=self._coordinator.stopping,
             me=lambda: self._coordinator.engine,
             lookup=self._coordinator.loaded,
             box=self._coordinator.box,
@@ -244,6 +246,7 @@ class Engine(Client):
             owe=self._coordinator.owe,
             request=self._coordinator.request,
             prove=self._coordinator.prove,
+            stopping=self._coordinator.stopping,
             me=lambda: self._coordinator.engine,
             lookup=self._coordinator.loaded,
             dropped=self._sweeper.left,
@@ -334,6 +337,12 @@ class Engine(Client):
         await self._resources.release()
         self._state = "stopped"
         self._ended.set()
+
+    async def _empty(self) -> None:
+        self._timers.close()
+        await in_turns(self._functions.closing())
+        await self._functions.closings.ended()
+        await in_turns(self.operations.closing())
 
     def _let_go(self, error: BaseException) -> None:
         self._timers.close()

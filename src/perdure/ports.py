@@ -351,8 +351,9 @@ class Store(Protocol):
         """Runs by id, each with its journal, in one read; unknown ids are absent; an empty list asks nothing. A journal
         is never older than its run. Raises RowDamaged if the journal of one of them cannot be read."""
 
-    async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
-        """The active children of these runs that are not detached."""
+    async def children(self, ids: Sequence[str], *, stopped: bool = False) -> builtins.list[LoadedRun]:
+        """The active children of these runs that are not detached; with `stopped`, also those that were cancelled or
+        rolled back."""
 
     async def ripe(self, *, offers: Sequence[Offer], before: int, limit: int) -> builtins.list[Ripe]:
         """Of the runs without a living owner that fit an offer and are not held: those whose earliest wait, or whose

@@ -174,6 +174,10 @@ class Parcel:
         self.dropped = False
 
     @property
+    def run_id(self) -> str:
+        return "run"
+
+    @property
     def label(self) -> str:
         return f"parcel {self.number}"
 

@@ -104,6 +104,8 @@ class Coordinator:
         probe: Probe | None = None,
     ) -> None:
         self.stats = Stats()
+        # Runs that the batch under way stops from outside, until the engine has stopped them: no step of them begins.
+        self.stopping: set[str] = set()
         self._commits = Outage("commit", self.stats.outages)
         self._requests = Outage("read", self.stats.outages)
         self._store = store
@@ -332,6 +334,7 @@ class Coordinator:
                     self.taken()
                 await self._settle(items)
                 await self._effects.performed()  # What was committed is done before more is decided.
+                self.stopping.clear()
                 if self._probe is not None:
                     await self._come_by(self._probe, "done", items)
                 if not len(self._inbox):
@@ -430,6 +433,7 @@ class Coordinator:
             book=book,
         )
         deliberation = await in_turns(in_pieces(items, found, knowledge))
+        self.stopping.update(deliberation.stopped)
         self.stats.ops += len(items)
         for op in deliberation.owed:
             self._put(Item(op, None, False))

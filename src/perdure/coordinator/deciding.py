@@ -28,12 +28,26 @@ from perdure.errors import (
 from perdure.kernel import boxes
 from perdure.kernel.batch import Batch
 from perdure.kernel.boxes import EMPTY
-from perdure.kernel.cooperating import ASK, keeps_on
+from perdure.kernel.cooperating import ASK, CALLED, FENCE, JOIN, NEWS, keeps_on
 from perdure.kernel.decide import Decision, born_of, decide, goes_on
 from perdure.kernel.decision import NO_SCENE, Scene, Stored
 from perdure.kernel.effects import Proceed
 from perdure.kernel.invariants import check_decision
-from perdure.kernel.ops import Advance, Answer, Cooperate, Emit, Expire, Forget, Op, Send, SetHold, Start, Tell, Wake
+from perdure.kernel.ops import (
+    Advance,
+    Answer,
+    Cancel,
+    Cooperate,
+    Emit,
+    Expire,
+    Forget,
+    Op,
+    Send,
+    SetHold,
+    Start,
+    Tell,
+    Wake,
+)
 from perdure.kernel.pieces import Pieces, at_once
 from perdure.kernel.records import Engine, Hold, Run
 from perdure.kernel.status import FINISHED, Status
@@ -44,6 +58,7 @@ WRITTEN: Final = Decision(reply=True)
 
 DECIDED_AT_ONCE_MAX: Final = 512  # ops, in one turn of the loop: more than a batch has
 
+_STOPPING = (Cancel, Expire, SetHold, Tell)  # ops that may stop a run from outside
 _WAKING = (Wake, Expire)  # whoever owns the run wakes it by itself
 
 
@@ -98,6 +113,7 @@ class Deliberation(Struct):
     assembly: Assembly
     decided: list[Decided]
     owed: list[Op]
+    stopped: list[str]  # runs that are stopped from outside, or asked to give up
 
 
 class Knowledge(Struct, frozen=True, kw_only=True):
@@ -133,7 +149,7 @@ def in_pieces(items: Iterable[Item], found: Found, knowledge: Knowledge) -> Piec
         if len(deciding.decided) % DECIDED_AT_ONCE_MAX == DECIDED_AT_ONCE_MAX - 1:
             yield
         deciding.decide(item)
-    return Deliberation(deciding.assembly, deciding.decided, deciding.owed)
+    return Deliberation(deciding.assembly, deciding.decided, deciding.owed, deciding.stopped)
 
 
 class _Deciding:
@@ -145,6 +161,7 @@ class _Deciding:
         self.assembly = Assembly(batch)
         self.decided: list[Decided] = []
         self.owed: list[Op] = []
+        self.stopped: list[str] = []
         self.posts: deque[Item] = deque()  # ops that decisions brought, which come next
         self._found = found
         self._knowledge = knowledge
@@ -214,7 +231,7 @@ class _Deciding:
             op, scene = _scene(op, run, self._found, assembly, known.memory, known.workflows, known.engine.id)
         if isinstance(op, Cooperate):
             return _heard(op, scene, self._told.get(op.run_id, ()), known.hearing)
-        if isinstance(op, Tell):
+        if isinstance(op, Tell) and op.kind != FENCE:
             self._told.setdefault(op.run_id, []).append(op)
             scene = replace(scene, is_ready=self._outlook.is_ready(op))
         return op, scene
@@ -223,6 +240,8 @@ class _Deciding:
         run_id, assembly = item.op.run_id, self.assembly
         assembly.add(before, decision)
         self.decided.append((item, decision))
+        if decision.effects and isinstance(item.op, _STOPPING) and getattr(item.op, "kind", "") not in (NEWS, JOIN):
+            self.stopped.append(run_id)
         if item.mail:
             assembly.answer(item.mail, decision.reply)
         if run_id in self._found.runs and run_id not in assembly.boxes:
@@ -308,9 +327,14 @@ def _heard(op: Cooperate, scene: Scene, told: Sequence[Tell], hearing: Hearing) 
     it is to be undone."""
     if op.status is Status.SUSPENDED and (told or hearing.heard(op.run_id) != op.heard):
         op = replace(op, status=Status.RUNNING)
-    elif op.status is Status.SUCCEEDED:
-        if any(tell.kind == ASK for tell in told) or hearing.is_asked(op.run_id, op.heard):
+    # What a run calls begins with this very commit, so the run must know what it is asked when it calls.
+    is_final = op.status is Status.SUCCEEDED
+    is_calling = bool(op.starts) and op.starts[0].bond == CALLED and op.status is not Status.ROLLING_BACK
+    if is_final or is_calling:
+        is_asked = any(tell.kind == ASK or (is_calling and tell.kind == "undo") for tell in told)
+        if is_asked or hearing.is_asked(op.run_id, op.heard):
             raise AskedMeanwhile(f"run {op.run_id!r} was asked to give up", run_id=op.run_id)
+    if is_final:
         is_undone = hearing.is_undone(op.run_id) or any(tell.kind == "undo" for tell in told)
         scene = replace(scene, is_undone=is_undone)
     return op, scene

@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from msgspec import Struct, field
 
 from perdure.coordinator.inbox import Item
-from perdure.kernel.cooperating import CALLED
+from perdure.kernel.cooperating import CALLED, FENCE, JOIN, NEWS
 from perdure.kernel.ops import (
     Advance,
     Answer,
@@ -135,5 +135,5 @@ def _call_back(run: Run | None, callers: dict[str, None]) -> None:
 def _look_for(op: Tell | Settle, loaded: Container[str], missing: set[str], ending: list[str]) -> None:
     """Who is told something, and whom that one tells in turn."""
     missing.update(one for one in (op.run_id, op.parent_id) if one and one not in loaded)
-    if isinstance(op, Tell) and op.kind not in ("news", "join"):
+    if isinstance(op, Tell) and op.kind not in (NEWS, JOIN, FENCE):
         ending.append(op.run_id)

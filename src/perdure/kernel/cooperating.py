@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from perdure.errors import IsOperation
 from perdure.kernel import ops
-from perdure.kernel.cooperation import Cooperation, MessageEventRow, read_origin
+from perdure.kernel.cooperation import APART_TAG, Cooperation, MessageEventRow, read_origin
 from perdure.kernel.decision import NOTHING, Decision, Scene, mine_or_free, move, note
 from perdure.kernel.effects import Begin, Drop, Effect, Examine, Finish, Look, Rearm
 from perdure.kernel.records import Audit, Failure, Hold, Outcome, Run, Wait
@@ -24,6 +24,7 @@ NEWS = "news"  # the position at which a run waits that was told something while
 
 ASK = "ask"  # word that somebody wants a run, or one above it, to give up
 JOIN = "join"  # word that somebody may handle what a run waits for
+FENCE = "fence"  # no word at all: its answer shows that all that was sent to the run's owner before is decided
 CALLED = "called"  # the bond of a run that an operation has called
 
 _BACK = (Status.ROLLING_BACK, Status.ROLLED_BACK, Status.ROLLBACK_FAILED)
@@ -115,10 +116,7 @@ def tell(run: Run | None, op: ops.Tell, me: str, scene: Scene) -> Decision:
     posts: tuple[ops.Op, ...] = ()
     if op.kind not in (NEWS, JOIN):
         about = op.about if op.kind == ASK else ""
-        posts = tuple(
-            ops.Tell(run_id=child, at=op.at, actor=op.actor, kind=ASK, about=about, undone_by=op.undone_by)
-            for child in scene.children
-        )
+        posts = _asks(scene.children, op, about, op.undone_by, _for_calls(run, op))
     if run.owner == me:
         audit: tuple[Audit, ...] = ()
         if run.status is Status.SUSPENDED and (op.kind != NEWS or scene.is_ready):
@@ -136,6 +134,27 @@ def tell(run: Run | None, op: ops.Tell, me: str, scene: Scene) -> Decision:
         return Decision(run=run, guard=True, box=scene.box, waits=(mark,), posts=posts, reply=True)
     # Whoever takes it reads its rows afterwards, and these are among them.
     return Decision(run=run, guard=True, box=scene.box, posts=posts, reply=True)
+
+
+def _asks(children: tuple[str, ...], op: ops.Op, about: str, undone_by: int, call_failure: str) -> tuple[ops.Op, ...]:
+    return tuple(
+        ops.Tell(
+            run_id=child,
+            at=op.at,
+            actor=op.actor,
+            kind=ASK,
+            about=about,
+            undone_by=undone_by,
+            call_failure=call_failure,
+        )
+        for child in children
+    )
+
+
+def _for_calls(run: Run, op: ops.Op) -> str:
+    """The failure that runs end with that a run has called, if it is asked to give up. What one that rolls back has
+    called belongs to its rollback."""
+    return op.call_failure if isinstance(op, ops.Tell) and run.status not in _BACK else ""
 
 
 def _told_while_held(run: Run, hold: Hold, op: ops.Tell, scene: Scene) -> Decision:
@@ -224,10 +243,7 @@ def _give_up(
     due = _due(hold)
     due = None if due is None or due <= op.at else due
     about = op.about if isinstance(op, ops.Tell) and op.kind == ASK else ""
-    posts = tuple(
-        ops.Tell(run_id=child, at=op.at, actor=op.actor, kind=ASK, about=about, undone_by=hold.undone_by)
-        for child in children
-    )
+    posts = _asks(children, op, about, hold.undone_by, "" if hold.is_undoing else _for_calls(run, op))
     if was is not None and was.details == details and (was.undone_by, run.deadline) == (hold.undone_by, due):
         return Decision(run=run, guard=True, posts=posts, reply=True)
     hold = replace(hold, details=details)
@@ -291,6 +307,11 @@ def _back(run: Run, op: ops.Op, owner: str | None) -> tuple[Run, tuple[Audit, ..
 
 
 # Functions and graphs that an operation has called.
+
+
+def ask_call(run: Run, op: ops.Tell) -> bool:
+    """Whether a called run ends because its caller, or a run above it, is asked to give up."""
+    return bool(op.call_failure) and run.bond == CALLED and APART_TAG not in run.tags
 
 
 def undo_call(run: Run, op: ops.Tell, me: str, scene: Scene) -> Decision:

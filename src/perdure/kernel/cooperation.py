@@ -18,6 +18,8 @@ Lineage = tuple[str, ...]
 VERSION_SEPARATOR: Final = "\x1f"  # between an operation's topic and its version; no topic contains it
 
 TOKEN_TAG: Final = "perdure.token:"  # noqa: S105 - begins the tags of runs that were given cancellation tokens
+APART_TAG: Final = "perdure.apart"  # of a called run that ends only when its caller says so: see ops.Tell
+_OWN_TAGS: Final = (TOKEN_TAG, APART_TAG)
 
 LINEAGE_WHOLE_MAX: Final = 64  # ids: a longer one is shortened
 LINEAGE_END: Final = 8  # ids at the end of one that is shortened
@@ -36,14 +38,14 @@ def read_version(stored: str) -> tuple[str, str]:
 
 def without_token_tags(tags: Mapping[str, str]) -> Mapping[str, str]:
     """The tags that users have given."""
-    if not any(key.startswith(TOKEN_TAG) for key in tags):
+    if not any(key.startswith(_OWN_TAGS) for key in tags):
         return tags
-    return {key: value for key, value in tags.items() if not key.startswith(TOKEN_TAG)}
+    return {key: value for key, value in tags.items() if not key.startswith(_OWN_TAGS)}
 
 
 def token_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """The tags that say which cancellation tokens a run was given. Nobody changes them."""
-    return {key: value for key, value in tags.items() if key.startswith(TOKEN_TAG)}
+    """The tags that say which cancellation tokens a run was given, and how it is stopped. Nobody changes them."""
+    return {key: value for key, value in tags.items() if key.startswith(_OWN_TAGS)}
 
 
 class MessageRow(Struct, frozen=True, kw_only=True, gc=False):

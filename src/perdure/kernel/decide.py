@@ -389,15 +389,20 @@ def _end(
 
 
 def _tell(run: Run | None, op: ops.Tell, me: str, scene: Scene) -> Decision:
+    if op.kind == cooperating.FENCE:
+        if run is not None and run.status not in FINISHED:
+            mine_or_free(run, op, me)
+        return NOTHING
     if run is None or run.model == "operation":
         return cooperating.tell(run, op, me, scene)
     if op.kind == "undo" and run.status is Status.SUCCEEDED:
         return cooperating.undo_call(run, op, me, scene)
-    if op.kind not in ("stop", "undo") or run.status in FINISHED or run.status in _UNDOING:
+    is_asked = op.kind == cooperating.ASK and cooperating.ask_call(run, op)
+    if not (is_asked or op.kind in ("stop", "undo")) or run.status in FINISHED or run.status in _UNDOING:
         return NOTHING
     reason = "the operation that called it gives up"
     run = mine_or_free(run, op, me)
-    failure = op.failure or cancellation(reason)
+    failure = (op.call_failure if is_asked else op.failure) or cancellation(reason)
     stop = ops.Cancel(run_id=run.id, at=op.at, actor=op.actor, reason=reason, failure=failure)
     return _cancel(run, stop, me, scene)
 

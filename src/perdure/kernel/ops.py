@@ -307,16 +307,21 @@ class Tell(Op, frozen=True, kw_only=True, gc=False):
     - "undo": what it did is to be undone, if it is done, and otherwise it is to give up
     - "join": somebody who has registered since may handle what the run waits for
     - "stop": the operation that has called this run, a function or a graph, gives up
+    - "fence": nothing. The answer shows that the run's owner has decided all that was sent to it before
 
-    A run that was called gets no news, and does not give up because it is asked to: its caller says so, with "stop".
+    A run that was called gets no news. It ends with "stop", from its caller, or with an "ask" that has a
+    `call_failure`: the failure that called runs below a cancelled one end with. Such an "ask" ends a called run in the
+    commit that decides it, before its caller has read anything. It does not go on below a run that is rolling back,
+    whose calls are compensations; and a run whose caller has a way of its own to heed reasons waits for "stop".
 
     Where the run was never taken, an "ask" or an "undo" may bring `refusal`, the rows of one that never begins, with
     the `failure` it ends with and the `answer` that its parent (`parent_id`) is told then. `undone_by` is the deadline
     by which what the run did is to be undone, 0 if there is none: a held run does not know its parent's.
     """
 
-    kind: str  # news | ask | undo | join | stop
+    kind: str  # news | ask | undo | join | stop | fence
     about: str = ""
+    call_failure: str = ""
     refusal: Cooperation | None = None
     failure: str = ""
     answer: str = ""
@@ -325,7 +330,8 @@ class Tell(Op, frozen=True, kw_only=True, gc=False):
 
     @property
     def payload_bytes(self) -> int:
-        return len(self.about) + len(self.answer) + (0 if self.refusal is None else self.refusal.payload_bytes)
+        size = len(self.about) + len(self.answer) + len(self.call_failure)
+        return size if self.refusal is None else size + self.refusal.payload_bytes
 
 
 class TellMembers(Op, frozen=True, kw_only=True, gc=False):

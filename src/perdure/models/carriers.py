@@ -31,6 +31,11 @@ class Cargo(Protocol):
     dropped: bool
 
     @property
+    def run_id(self) -> str:
+        """The run whose step it is."""
+        ...
+
+    @property
     def label(self) -> str:
         """What it is, for a person."""
         ...
@@ -76,7 +81,7 @@ class Carriers:
         self._is_due = False
         waiting = self._waiting
         while waiting:
-            if not self._proof.is_surely_alive():
+            if not self._proof.is_sure_of(waiting[0].run_id):
                 await self._proof.make(lambda: not waiting)
                 if not waiting:
                     return

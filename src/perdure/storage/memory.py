@@ -237,12 +237,13 @@ class MemoryStore:
         journals = await self.journals([*loaded])
         return {one: (loaded[one], journals[one]) for one in journals}
 
-    async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
+    async def children(self, ids: Sequence[str], *, stopped: bool = False) -> builtins.list[LoadedRun]:
         database = self._database()
         with database.lock:
             found = {child for run_id in ids for child in database.children.get(run_id, ())}
-            active = (database.runs[run_id].run for run_id in sorted(found & database.active))
-            return [_loaded(database, run) for run in active if run.bond != "detached"]
+            runs = (database.runs[run_id].run for run_id in sorted(found if stopped else found & database.active))
+            wanted = (run for run in runs if run.status not in (Status.SUCCEEDED, Status.FAILED))
+            return [_loaded(database, run) for run in wanted if run.bond != "detached"]
 
     async def ripe(self, *, offers: Sequence[Offer], before: int, limit: int) -> builtins.list[Ripe]:
         database = self._database()

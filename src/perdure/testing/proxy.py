@@ -114,8 +114,8 @@ class StoreProxy:
     async def load_whole(self, ids: Sequence[str]) -> dict[str, tuple[LoadedRun, Journal]]:
         return await self._through(self.inner.load_whole(ids))
 
-    async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
-        return await self._through(self.inner.children(ids))
+    async def children(self, ids: Sequence[str], *, stopped: bool = False) -> builtins.list[LoadedRun]:
+        return await self._through(self.inner.children(ids, stopped=stopped))
 
     async def ripe(self, *, offers: Sequence[Offer], before: int, limit: int) -> builtins.list[Ripe]:
         return await self._through(self.inner.ripe(offers=offers, before=before, limit=limit))

@@ -17,6 +17,7 @@ from perdure.errors import PerdureError
 from perdure.kernel import ops
 from perdure.kernel.cooperating import ASK, CALLED
 from perdure.kernel.cooperation import (
+    APART_TAG,
     Cooperation,
     MessageEventRow,
     MessageRow,
@@ -77,6 +78,7 @@ from perdure.models.cooperation.requests import dismiss, late_run, may_be_joined
 from perdure.models.cooperation.rows import RowCodec, outcome_failure
 from perdure.models.cooperation.rules import after_in_pieces, heeded, next_move, refusal
 from perdure.models.cooperation.scope import Call, Emission
+from perdure.models.cooperation.strategies import Strategy
 from perdure.models.cooperation.versions import Operations
 from perdure.ports import Codec, Ids
 
@@ -85,6 +87,7 @@ _decode_ask: Final = msgspec.json.Decoder(Ask).decode
 
 GIVEN: Final = "given"  # the value of the tag of a run that was given a token
 
+_USUAL: Final = Strategy()
 _UUID_CHARS: Final = 36
 _REFUSED_AT: Final = 2  # the number of the row that says why a run never began
 _IDS_IN_A_ROW: Final = 16**3
@@ -313,6 +316,8 @@ class Drafting:
         told = {row.message_id: row for row in draft.rows if row.type is EventType.ROLLBACK_EMITTED}
         origins = yield from _origins(live, draft)
         found: list[ops.Tell] = []
+        cause = next((row.exception for row in told.values()), None)
+        call_failure = outcome_failure(parent_said_so(cause, live.source))
         for start, part in parts(move.messages):
             if start:
                 yield
@@ -320,16 +325,19 @@ class Drafting:
                 if child.state in (State.ROLLED_BACK, State.ROLLBACK_FAILED, State.DISMISSED):
                     continue
                 view = _view_of(child, origins[child.message_id], told[child.message_id], now)
-                found.append(self.undoing(child, view, now))
+                found.append(self.undoing(child, view, now, call_failure))
         return tuple(found)
 
-    def undoing(self, child: Child, view: OperationRun, now: int) -> ops.Tell:
-        """Word for a run that what it did is to be undone; if it has not begun, the rows of one that never does."""
+    def undoing(self, child: Child, view: OperationRun, now: int, call_failure: str) -> ops.Tell:
+        """Word for a run that what it did is to be undone; if it has not begun, the rows of one that never does. What
+        it has called, and has not ended, ends with `call_failure`."""
         run_id, parent_id = child.lineage[-1], child.lineage[-2]
         if child.state is not State.CREATED and not child.is_call:
             limit = None if view.told is None or view.told.context is None else view.told.context.get(ROLLBACK_DEADLINE)
             by = 0 if limit is None else limit.at
-            return ops.Tell(run_id=run_id, at=now, kind="undo", parent_id=parent_id, undone_by=by)
+            return ops.Tell(
+                run_id=run_id, at=now, kind="undo", parent_id=parent_id, undone_by=by, call_failure=call_failure
+            )
         told = view.told
         failure = parent_said_so(None if told is None else told.exception, view.source)
         if told is not None and told.coroutine_name is None and told.exception is not None:
@@ -525,7 +533,9 @@ class Drafting:
             found.append(self._rows.event(row, last))
         return found
 
-    def starts(self, draft: Draft, tags: Mapping[str, str], now: int) -> Pieces[tuple[ops.Start, ...]]:
+    def starts(
+        self, draft: Draft, tags: Mapping[str, str], now: int, strategy: Strategy = _USUAL
+    ) -> Pieces[tuple[ops.Start, ...]]:
         """The new runs, those of calls first."""
         if not draft.runs:
             return ()
@@ -540,7 +550,7 @@ class Drafting:
                 yield
             for run in part:
                 if run.call is not None:
-                    calls.append(self._call(origins[run.message_id], run, run.call, tags, now))
+                    calls.append(self._call(origins[run.message_id], run, run.call, tags, strategy, now))
                     continue
                 topic = topics[run.message_id]
                 operation = here.get(run.id)
@@ -581,7 +591,11 @@ class Drafting:
             names |= dict.fromkeys(name for run in part if run.tokens and run.id not in here for name in run.tokens)
         return tuple(ops.TellMembers(run_id=CancellationToken(name).scope, at=now, token=name) for name in names)
 
-    def _call(self, origin: MessageEvent, run: NewRun, call: Call, tags: Mapping[str, str], now: int) -> ops.Start:
+    def _call(
+        self, origin: MessageEvent, run: NewRun, call: Call, tags: Mapping[str, str], strategy: Strategy, now: int
+    ) -> ops.Start:
+        if type(strategy).heeds is not Strategy.heeds:
+            tags = {**tags, APART_TAG: "true"}  # Only its caller can tell which reasons to give up count.
         deadline = (origin.context or EMPTY).get(HAPPY_DEADLINE)
         return ops.Start(
             run_id=run.id,

@@ -179,7 +179,7 @@ class Executor:
         body = partial(_without_stop_iteration, function, *args)
         if execution.effort.is_timed:
             body = partial(_announced, loop, execution, body)
-        guarded = partial(self._proof.guarded, body)
+        guarded = partial(self._proof.guarded, execution.run_id, body)
         while True:
             job = guarded
             if (run_id := execution.run_id) in self._blame.watched:

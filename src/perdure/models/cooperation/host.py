@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from perdure.kernel import ops
 from perdure.kernel.cooperating import ASK, JOIN, NEWS
 from perdure.kernel.cooperation import token_tags
 from perdure.kernel.effects import Begin, Drop, Examine, Finish, Look
-from perdure.kernel.pieces import Pieces
+from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.records import Engine, Run, Staged
 from perdure.kernel.status import Status
 from perdure.models.blame import Blame
@@ -80,6 +80,7 @@ class OperationHost:
         owe: Callable[[ops.Op], None],
         request: Callable[[ops.Op, Callable[[Any, BaseException | None], object]], None],
         prove: Callable[[], Coroutine[Any, Any, object]],
+        stopping: Container[str],
         me: Callable[[], Engine],
         lookup: Callable[[str], Run | None],
         dropped: Callable[[str, int | None], None],
@@ -122,7 +123,7 @@ class OperationHost:
             causes=CauseReader(store, self._rows, self._drafting.failures),
             blame=self._blame,
             levels_max=hierarchy_levels_max,
-            proof=(proof := Proof(store.is_surely_alive, prove)),
+            proof=(proof := Proof(store.is_surely_alive, prove, stopping)),
         )
         self._holds = Holds(
             store=store, clock=clock, rows=self._rows, owe=owe, operation=lambda *pair: operations.get(pair)
@@ -183,11 +184,18 @@ class OperationHost:
         await self._slots.drain(grace_s)
         await self._drafts.drain()
 
+    def closing(self) -> Pieces[None]:
+        """Close every run in memory, in pieces: the first part of `close`."""
+        self._slots.is_closed = True
+        for start, part in parts([*self._live]):
+            if start:
+                yield
+            for run_id in part:
+                self._close(run_id)
+
     def close(self) -> None:
         """Close every run in memory. Writes nothing."""
-        self._slots.is_closed = True
-        for run_id in [*self._live]:
-            self._close(run_id)
+        at_once(self.closing())
         for task in (*self._fetching, *([self._reading] if self._reading is not None else [])):
             task.cancel()
         self._carriers.close()
@@ -416,7 +424,7 @@ class OperationHost:
             return partial(self._committed, live, draft)
         now = self._clock.now()
         added = yield from self._drafting.added(draft, now)
-        starts = yield from self._drafting.starts(draft, run.tags, now)
+        starts = yield from self._drafting.starts(draft, run.tags, now, live.plan.strategy)
         members = yield from self._drafting.members(draft, now)
         draft.has_members = bool(members)
         op = ops.Cooperate(

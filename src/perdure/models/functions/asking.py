@@ -92,6 +92,7 @@ class AskingLoop(GeneratorLoop):
         # The names of a graph's executions, by position. Positions of plain callbacks count in the order of happening:
         # after a retry by hand one may stand for something else.
         self.instances: dict[str, str] | None = None
+        self.awaited_by: str | None = None  # The parent that waits for this run's end; the run's to say.
         self.life = 0  # How often the run has continued as another call; the run's to say.
         self.rules = 0  # By which a run of a graph is run: those with which it began.
 

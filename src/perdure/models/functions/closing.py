@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 from perdure.errors import ForbiddenInWorkflow
+from perdure.kernel.pieces import Pieces, parts
 from perdure.models.functions.stacks import suspended
 from perdure.models.functions.tasks import WorkflowTask
 
@@ -18,15 +19,18 @@ logger: Final = logging.getLogger("perdure")
 ROUNDS_MAX: Final = 8
 
 
-def close_tasks(tasks: Callable[[], list[WorkflowTask]], run: Callable[[], None], run_id: str) -> None:
+def close_tasks(tasks: Callable[[], list[WorkflowTask]], run: Callable[[], Pieces[None]], run_id: str) -> Pieces[None]:
     """Cancel what `tasks()` still lists and `run()` the loop, a few times; then close the coroutines of the rest."""
     for _ in range(ROUNDS_MAX):
         if not _cancel(tasks()):
             return
-        run()
-    for task in tasks():
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-        _close(task.get_coro(), run_id)
+        yield from run()
+    for start, part in parts(tasks()):
+        if start:
+            yield
+        for task in part:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            _close(task.get_coro(), run_id)
 
 
 def _cancel(tasks: list[WorkflowTask]) -> bool:

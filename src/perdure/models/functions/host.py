@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
@@ -19,16 +19,17 @@ from msgspec.structs import replace
 
 from perdure.coordinator.notices import Outage
 from perdure.coordinator.timers import Timers
-from perdure.errors import Misuse, PerdureError, RowDamaged, StoreError
+from perdure.errors import Misuse, RowDamaged, StoreError
 from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Begin, Deliver, Drop, Finish
 from perdure.kernel.ops import Advance, Op, Release, SetHold
-from perdure.kernel.pieces import Pieces
+from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.records import Engine, Failure, Hold, Run, Staged, Wait
 from perdure.kernel.status import Status
 from perdure.models.blame import Blame, Request
 from perdure.models.functions.ahead import Ahead
 from perdure.models.functions.answering import Answering
+from perdure.models.functions.closings import Closings
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.failures import to_failure
 from perdure.models.functions.loading import Loader, missing_entry
@@ -64,6 +65,7 @@ class FunctionHost(Answering):
         insist: Callable[[Sequence[Op]], Awaitable[list[Any]]],
         request: Request,
         prove: Callable[[], Awaitable[object]],
+        stopping: Container[str],
         me: Callable[[], Engine],
         lookup: Callable[[str], Run | None],
         box: Callable[[str], Box],
@@ -87,7 +89,6 @@ class FunctionHost(Answering):
         self._outage = Outage("runs")
         self._owe = owe
         self._submit = submit
-        self._prove = prove
         self._lookup = lookup
         self._box = box
         self._dropped = dropped
@@ -105,6 +106,7 @@ class FunctionHost(Answering):
         self._arrived: dict[str, list[Deliver]] = {}  # for runs that are being woken
         self._fetching: set[asyncio.Task[None]] = set()
         self._leaving: set[str] = set()
+        self.closings = Closings()
         self._active: set[Execution] = set()
         self._queued: OrderedDict[Execution, None] = OrderedDict()  # wait for their turn, in the order of coming
         self._blame = Blame(clock, request)
@@ -127,7 +129,7 @@ class FunctionHost(Answering):
             again=self._attempt,
             beaten=self._step_beat,
             blame=self._blame,
-            proof=Proof(store.is_surely_alive, prove),
+            proof=Proof(store.is_surely_alive, prove, stopping),
             transactions=Transactions(store, codec, me, prove, self._step_broken),
         )
 
@@ -190,11 +192,19 @@ class FunctionHost(Answering):
             for execution in live.running.values():
                 execution.flush()
 
+    def closing(self) -> Pieces[None]:
+        """Close every run in memory, in pieces: the first part of `close`. See `closings` for what is left then."""
+        self._draining = True
+        for start, part in parts([*self._live, *self._waking]):
+            if start:
+                yield
+            for run_id in part:
+                self._close(run_id)
+
     def close(self) -> None:
         """Close every run in memory. Writes nothing."""
-        self._draining = True
-        for run_id in [*self._live, *self._waking]:
-            self._close(run_id)
+        at_once(self.closing())
+        self.closings.finish()
         self._ahead.close()
         for task in self._fetching:
             task.cancel()
@@ -360,7 +370,7 @@ class FunctionHost(Answering):
                 live.pausing[position] = None
         steps_anew(live, commands, self._clock.now())
         is_asleep = run.status is Status.SUSPENDED or (run.status is Status.ROLLING_BACK and live.idle)
-        if resumed.is_all_of(commands) and live.idle == is_asleep and not self._is_stuck(live):
+        if resumed.is_all_of(commands) and live.idle == is_asleep and not live.is_stuck:
             commands.timers, commands.asks = resumed.timers, resumed.asks
             self._release(live, commands)
             return
@@ -429,13 +439,9 @@ class FunctionHost(Answering):
         if self._recovered and advance.entries:
             self._blame.forget(live.id)
         self._owe(advance)
-        if advance.idle and self._is_stuck(live):
+        if advance.idle and live.is_stuck:
             reason = "the workflow waits for something that can never happen: nothing that it asked for is outstanding"
             self._hold(live.id, live.claim, reason, live.loop.stack(), live)
-
-    @staticmethod
-    def _is_stuck(live: LiveRun) -> bool:
-        return live.idle and not live.pausing and not live.loop.outstanding_timers and not live.asks
 
     def _release(self, live: LiveRun, commands: Commands) -> None:
         """The gate opens: what was asked for may touch the outside."""
@@ -493,13 +499,14 @@ class FunctionHost(Answering):
             return
         if self._draining:
             self._inactive(execution)
-        elif execution.step.is_async or execution.step.transactional or self._store.is_surely_alive():
+        elif execution.may_begin:
             self._run_attempt(execution)
         else:
             self._background(self._begin_once_proven(execution))
 
     async def _begin_once_proven(self, execution: Execution) -> None:
-        """Perhaps the process was stopped for a while: if this engine was taken for dead, its runs are dropped here."""
+        """Perhaps the process was stopped for a while: if this engine was taken for dead, its runs are dropped here. So
+        is a run that is being stopped from outside."""
         await self._steps.proof.make(lambda: execution.dropped)
         if not execution.dropped:
             self._run_attempt(execution)
@@ -690,10 +697,4 @@ class FunctionHost(Answering):
             return
         for position in list(live.running):
             self._stop_step(live, position)
-        for timer in live.timers.values():
-            timer.cancel()
-        live.timers.clear()
-        try:
-            live.close()
-        except PerdureError:
-            log.exception("run %s did not close cleanly", run_id)
+        self.closings.begin(run_id, live.close_in_pieces())

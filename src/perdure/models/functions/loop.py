@@ -23,6 +23,7 @@ from sys import get_asyncgen_hooks, set_asyncgen_hooks
 from typing import Any, Final, Unpack
 
 from perdure.errors import ForbiddenInWorkflow, InvariantViolated, PerdureError
+from perdure.kernel.pieces import Pieces, at_once
 from perdure.models.functions import closing, forbidden, ordering
 from perdure.models.functions.asking import Args, AskingLoop
 from perdure.models.functions.commands import (
@@ -53,6 +54,8 @@ __all__ = [
 ]
 
 CLOSING_CALLBACKS_MAX: Final = 10_000
+CLOSING_CALLBACKS_AT_ONCE: Final = 512  # in one turn of the event loop
+_OVER: Final = object()
 
 
 class Livelock(PerdureError):
@@ -142,9 +145,14 @@ class WorkflowLoop(AskingLoop):
         return format_stacks(self._unfinished())
 
     def close(self) -> None:
+        """As `close_in_pieces`, at once."""
+        at_once(self.close_in_pieces())
+
+    def close_in_pieces(self) -> Pieces[None]:
         """End all tasks in the order of their creation: `finally` blocks run, but every request in them raises.
 
         Idempotent. What workflow code raises meanwhile is logged at debug; no command counts; nothing is left behind.
+        Between two pieces other runs may be activated.
         """
         if self.closed:
             return
@@ -154,7 +162,7 @@ class WorkflowLoop(AskingLoop):
         self._refusal = "the run is being closed: nothing can be asked for in its clean-up"
         try:
             if self._generators or self._orphans or self._unfinished():
-                self._close_all()
+                yield from self._close_all()
         finally:
             self._ready = self._main = self._fatal = self._exception_handler = None
             self._tasks.clear()
@@ -163,16 +171,26 @@ class WorkflowLoop(AskingLoop):
             self._asks.clear()
             self._commands()
 
-    def _close_all(self) -> None:
+    def _close_all(self) -> Pieces[None]:
         if self._ready is None:
             self._ready = deque()
+        work = closing.close_tasks(self._unfinished, self._drain_closing, self.run_id)
+        while self._close_some(work):
+            yield
+
+    def _close_some(self, work: Pieces[None]) -> bool:
+        """Do the next piece on this loop; whether there is more."""
+        if _here.loop is not None:
+            raise InvariantViolated(f"run {self.run_id} was closed inside an activation", run_id=self.run_id)
         previous = _get_running_loop()
         wrapped = wrap_hooks()
         _set_running_loop(self)
         _here.loop = self
         try:
-            closing.close_tasks(self._unfinished, self._drain_closing, self.run_id)
+            if next(work, _OVER) is not _OVER:
+                return True
             self.close_generators()
+            return False
         finally:
             _here.loop = None
             _set_running_loop(previous)
@@ -244,7 +262,7 @@ class WorkflowLoop(AskingLoop):
         self._ready = None
         return self._commands()
 
-    def _drain(self, callbacks_max: int) -> None:
+    def _drain(self, callbacks_max: int, *, is_closing: bool = False) -> None:
         ready = self._ready
         assert ready is not None
         budget = repeat(None, callbacks_max)
@@ -266,7 +284,7 @@ class WorkflowLoop(AskingLoop):
                 self.call_exception_handler({"message": message, "exception": error, "handle": handle})
             finally:
                 handle = None  # Tracebacks of workflow code have this frame: they would keep what they belong to.
-        if ready:
+        if ready and not is_closing:
             stack = self.stack()
             raise Livelock(
                 f"run {self.run_id} ran {callbacks_max} callbacks without waiting for anything; it stands at\n{stack}",
@@ -274,11 +292,16 @@ class WorkflowLoop(AskingLoop):
                 stack=stack,
             )
 
-    def _drain_closing(self) -> None:
-        try:
-            self._drain(CLOSING_CALLBACKS_MAX)
-        except Livelock as error:
-            closing.logger.debug("%s", error)
+    def _drain_closing(self) -> Pieces[None]:
+        """Run what is ready, in pieces; of code that never comes to rest only so much."""
+        callbacks_max = max(CLOSING_CALLBACKS_MAX, 4 * len(self._tasks))
+        for done in range(0, callbacks_max, CLOSING_CALLBACKS_AT_ONCE):
+            if done:
+                yield
+            self._drain(CLOSING_CALLBACKS_AT_ONCE, is_closing=True)
+            if not self._ready:
+                return
+        closing.logger.debug("run %s ran %d callbacks while it was being closed", self.run_id, callbacks_max)
 
     def _end(self) -> Completed | Raised | Continued:
         if isinstance(self._fatal, Continued):

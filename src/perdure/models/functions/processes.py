@@ -66,10 +66,10 @@ class Task:
 class ProcessPool:
     """At most `processes_max` processes, started as they are needed. Jobs that find none free wait their turn."""
 
-    def __init__(self, processes_max: int, is_surely_alive: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, processes_max: int, is_sure_of: Callable[[str], bool] = lambda _: True) -> None:
         """Jobs that had to wait begin only if the engine is surely alive by then; else their futures raise InDoubt."""
         self._loop = asyncio.get_running_loop()
-        self._is_surely_alive = is_surely_alive
+        self._is_sure_of = is_sure_of
         self._processes_max = processes_max
         self._members: set[Member] = set()
         self._idle: list[Member] = []
@@ -181,7 +181,7 @@ class ProcessPool:
     def _go_on(self) -> None:
         while self._waiting and not self._is_closed:
             task = next(iter(self._waiting))
-            if not task.future.done() and not self._is_surely_alive():
+            if not task.future.done() and not self._is_sure_of(task.job.run_id):
                 task.future.set_exception(InDoubt())
             if not task.future.done():
                 if self._idle:

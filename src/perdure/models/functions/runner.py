@@ -19,7 +19,7 @@ from perdure.errors import InvalidArguments, UnstorableValue
 from perdure.kernel.boxes import Box
 from perdure.kernel.lives import life_of
 from perdure.kernel.ops import Advance, End, Onward, Start
-from perdure.kernel.pieces import PIECE_ITEMS_MAX, Pieces
+from perdure.kernel.pieces import PIECE_ITEMS_MAX, Pieces, at_once, parts
 from perdure.kernel.records import Attempt, Entry, Failure, Run, Staged, Wait
 from perdure.kernel.stock import Stock, Task
 from perdure.models.functions.commands import Ask, ChildCall, Continued
@@ -75,6 +75,7 @@ class LiveRun:
         # What it refuses is not spelt out method by method, so checkers take it for abstract.
         self.loop = WorkflowLoop(run_id=run.id, callbacks_max=callbacks_max)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
         self.loop.about = run.workflow
+        self.loop.awaited_by = run.parent_id if run.bond in ("awaited", "called") else None
         self.loop.life = life_of(run.origin)
         self.requests: dict[str, StepRequest] = {}
         self.asks: dict[str, Ask] = {}
@@ -652,9 +653,24 @@ class LiveRun:
         steps = [f"{request.name!r} at {request.position}" for request in self.requests.values()]
         return ", ".join([*steps, *(f"{ask.name!r} at {ask.position}" for ask in self.asks.values())]) or "nothing"
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it waits, and nothing that it asked for is outstanding."""
+        return self.idle and not self.pausing and not self.loop.outstanding_timers and not self.asks
+
     def close(self) -> None:
+        at_once(self.close_in_pieces())
+
+    def close_in_pieces(self) -> Pieces[None]:
+        """End what its code has left unfinished, and its timers. It is of no more use from the first piece on."""
         self.ended = True
-        self.loop.close()
+        for start, part in parts([*self.timers.values()]):
+            if start:
+                yield
+            for timer in part:
+                timer.cancel()
+        self.timers.clear()
+        yield from self.loop.close_in_pieces()
         self.loop.about = None  # It refers back to the loop.
 
 

@@ -141,7 +141,7 @@ class Execution:
             function = partial(_without_stop_iteration, step.function, *call.args, **call.kwargs)
             if step.is_timed:
                 function = partial(self._announce, pulse, function)
-            function = partial(runner.proof.guarded, function)
+            function = partial(runner.proof.guarded, self.live.id, function)
             if self.live.id in runner.blame.watched:
                 is_current = partial(self._is_current, pulse)
                 function = partial(runner.blame.call_in_thread, self.live.id, self, is_current, runner.loop, function)
@@ -217,6 +217,16 @@ class Execution:
         if self._beats is not None:
             self._beats.settle()
             self._beats = None  # It refers back to here.
+
+    @property
+    def run_id(self) -> str:
+        return self.live.id
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether its run is surely this engine's to go on with. For those that are async the carriers find out."""
+        step = self.step
+        return step.is_async or self.runner.proof.is_sure_of(self.live.id, is_alive=step.transactional)
 
     @property
     def label(self) -> str:
@@ -544,7 +554,7 @@ class StepRunner:
         """Made when a step first needs it: most engines need none."""
         from perdure.models.functions.processes import ProcessPool
 
-        return ProcessPool(self._processes_max, self.proof.is_surely_alive)
+        return ProcessPool(self._processes_max, self.proof.is_sure_of)
 
     def tell(self, callback: Callable[..., object], *args: Any) -> None:
         """Call back on the loop, from any thread. Once the loop is closed, nobody listens."""

@@ -376,6 +376,11 @@ async def _wait(*choices: Choice[Any]) -> Any:
     for index, choice in enumerate(choices):
         if isinstance(choice, RunChoice) and choice.run_id == loop.run_id:
             raise Misuse(f"run {loop.run_id!r} cannot wait for its own end: it would wait for ever")
+        if isinstance(choice, RunChoice) and choice.run_id == loop.awaited_by and len(choices) == 1:
+            raise Misuse(
+                f"run {loop.run_id!r} cannot wait for the end of run {choice.run_id!r}, which awaits it: each would "
+                "wait for the other for ever. Start the child with `start`, or send its parent an event"
+            )
         if isinstance(choice, TimerChoice):
             due[index] = loop.now() + choice.after if choice.at is None else choice.at
     earliest = min(due, key=lambda index: due[index], default=None)

@@ -456,6 +456,12 @@ select count(*) from gone
 select runs.id from runs
 where runs.parent_id is not null and runs.parent_id = any(:ids::text[]) and {found_active} and runs.bond <> 'detached' order by runs.created_at, runs.id
 
+-- name: stopped_children
+-- The same, with those that were cancelled or rolled back.
+select runs.id from runs
+where runs.parent_id is not null and runs.parent_id = any(:ids::text[]) and (runs.status || '') not in ('succeeded', 'failed')
+and runs.bond <> 'detached' order by runs.created_at, runs.id
+
 -- name: is_stray
 -- A wait's run only waits, fits what is offered, and nobody has it: looked at one by one, in the order of the waits.
 (

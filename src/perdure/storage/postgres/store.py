@@ -288,11 +288,11 @@ class PostgresStore:
         async with self._lanes.use() as connection:
             return await load_whole(connection, ids)
 
-    async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
+    async def children(self, ids: Sequence[str], *, stopped: bool = False) -> builtins.list[LoadedRun]:
         if not ids:
             return []
         async with self._snapshot() as connection:
-            rows = await fetch(connection, "children", ids=[*ids])
+            rows = await fetch(connection, "stopped_children" if stopped else "children", ids=[*ids])
             return await load_now(connection, [row[0] for row in rows])
 
     async def ripe(self, *, offers: Sequence[Offer], before: int, limit: int) -> builtins.list[Ripe]:

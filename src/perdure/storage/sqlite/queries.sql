@@ -530,6 +530,12 @@ delete from event_keys where key in (select key from event_keys indexed by event
 select {run_columns} from runs indexed by runs_parent
 where runs.parent_id in {given_ids} and {active} and runs.bond <> 'detached' order by runs.created_at, runs.id
 
+-- name: stopped_children
+-- The same, with those that were cancelled or rolled back.
+select {run_columns} from runs indexed by runs_parent
+where runs.parent_id in {given_ids} and runs.status not in ('succeeded', 'failed') and runs.bond <> 'detached'
+order by runs.created_at, runs.id
+
 -- name: known_version
 -- A run's version. That of an operation is the topic of its message, which earlier versions of Perdure did not store with it.
 case when runs.model = 'operation' and runs.workflow_version = '' then coalesce(

@@ -56,9 +56,11 @@ def _boxes(connection: sqlite3.Connection, ids: list[str]) -> tuple[Readings[Wai
     return waits, events
 
 
-def children(connection: sqlite3.Connection, *, ids: list[str]) -> list[LoadedRun]:
+def children(connection: sqlite3.Connection, *, ids: list[str], stopped: bool) -> list[LoadedRun]:
     with snapshot(connection):
-        rows = connection.execute(QUERIES["children"], {"ids": json_text(ids)}).fetchall()
+        rows = connection.execute(
+            QUERIES["stopped_children" if stopped else "children"], {"ids": json_text(ids)}
+        ).fetchall()
         return load_now(connection, [row[0] for row in rows])
 
 

@@ -206,8 +206,8 @@ class SqliteStore:
     async def load_whole(self, ids: Sequence[str]) -> dict[str, tuple[LoadedRun, Journal]]:
         return await self._read(partial(reading.load_whole, ids=[*ids])) if ids else {}
 
-    async def children(self, ids: Sequence[str]) -> builtins.list[LoadedRun]:
-        return await self._read(partial(reading.children, ids=[*ids]))
+    async def children(self, ids: Sequence[str], *, stopped: bool = False) -> builtins.list[LoadedRun]:
+        return await self._read(partial(reading.children, ids=[*ids], stopped=stopped))
 
     async def ripe(self, *, offers: Sequence[Offer], before: int, limit: int) -> builtins.list[Ripe]:
         wanted = {"offers": fleet.offers_text(offers), "before": before, "limit": max(0, limit)}

@@ -15,8 +15,8 @@ from perdure.ports import Store
 from perdure.testing.conformance.base import Author, Rules, a_run, an_event, insert, update, waits_for
 
 
-def ended(run: Run) -> RunWrite:
-    return update(run, status=Status.SUCCEEDED, owner=None, completed_at=9)
+def ended(run: Run, status: Status = Status.SUCCEEDED) -> RunWrite:
+    return update(run, status=status, owner=None, completed_at=9)
 
 
 async def places(store: Store, *run_ids: str) -> dict[str, list[tuple[str, str | None]]]:

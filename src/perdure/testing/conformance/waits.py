@@ -104,6 +104,19 @@ class WaitRules(Rules):
             assert {one.run.id for one in found} == {"awaited", "started"}
             assert await author.store.children([]) == []
 
+    async def test_children_that_were_stopped_are_found_if_asked_for(self) -> None:
+        async with self.author() as author:
+            statuses = ["cancelled", "rolled_back", "rollback_failed", "succeeded", "failed"]
+            children = {status: a_run(status, parent_id="p-1", bond="called") for status in statuses}
+            detached = a_run("detached", parent_id="p-1", bond="detached")
+            await author.commit(*map(insert, [*children.values(), detached, a_run("active", parent_id="p-1")]))
+            await author.commit(
+                *(ended(run, Status(status)) for status, run in children.items()), ended(detached, Status.CANCELLED)
+            )
+            found = await author.store.children(["p-1", "p-2"], stopped=True)
+            assert {one.run.id for one in found} == {"active", "cancelled", "rolled_back", "rollback_failed"}
+            assert {one.run.id for one in await author.store.children(["p-1"])} == {"active"}
+
     async def _suspended(self, author: Author, run_id: str, due_at: int | None, **fields: object) -> None:
         run = a_run(run_id, status=Status.SUSPENDED, **fields)
         waits = {} if due_at is None else {(run_id, "1", 0): a_wait(run_id, due_at=due_at)}
