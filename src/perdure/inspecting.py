@@ -23,8 +23,9 @@ from perdure.models.functions.checks import (
     checked_text,
     checked_texts,
     checked_time,
+    checked_within,
 )
-from perdure.ports import Codec, RunFilter, Store
+from perdure.ports import Codec, RunFilter, Store, Within
 from perdure.registry import Registry, named
 from perdure.views import (
     AuditView,
@@ -201,11 +202,13 @@ class Inspecting:
             events=[hierarchy_event_view(row, topics.get(row.message_id, ""), self._codec) for row in rows],
         )
 
-    async def tree(self, id: str, *, runs_max: int = 10_000) -> RunTree:
+    async def tree(self, id: str, *, runs_max: int = 10_000, within: Within | None = None) -> RunTree:
         """A run with its children and theirs, oldest first, without payloads: as data, as text (`.text()`) or as a
-        Mermaid chart (`.mermaid()`). With the id of a root emission, all that follows from it. Raises RunNotFound, and
-        Misuse if there are more than `runs_max`."""
+        Mermaid chart (`.mermaid()`). With the id of a root emission, all that follows from it. `within` leaves out
+        other children, with all below those; they do not count either. Raises RunNotFound, and Misuse if there are
+        more than `runs_max`."""
         self._check_open()
+        checked_within(within)
         checked_number(runs_max, "runs_max")
         loaded = (await self._patient_store.load([checked_text(id, "a run's id")])).get(id)
         view = run_view(loaded.run) if loaded is not None else await self._emission(id)
@@ -214,7 +217,7 @@ class Inspecting:
         while level:
             below: list[RunTree] = []
             for parent in level:
-                async for run in self._children(parent.run.id):
+                async for run in self._children(parent.run.id, within):
                     count += 1
                     if count > runs_max:
                         raise Misuse(f"run {id!r} has more than {runs_max} runs below it; look at a smaller part")
@@ -259,10 +262,21 @@ class Inspecting:
             completed_at=None,
         )
 
-    async def _children(self, run_id: str) -> AsyncIterator[Run]:
+    async def _children(self, run_id: str, within: Within | None) -> AsyncIterator[Run]:
         """Newest first, as all listings."""
+        parts = [RunFilter(parent_id=run_id, limit=_PAGE)]
+        if within is not None:
+            parts = [replace(parts[0], workflow=workflow) for workflow in within.workflows] + [
+                replace(parts[0], tags={key: value}) for key, value in within.tags
+            ]
         after: tuple[int, str] | None = None
-        while page := await self._patient_store.list(RunFilter(parent_id=run_id, after=after, limit=_PAGE)):
+        while True:
+            found: dict[str, Run] = {}
+            for part in parts:
+                found |= {run.id: run for run in await self._patient_store.list(replace(part, after=after))}
+            page = sorted(found.values(), key=lambda run: (run.created_at, run.id), reverse=True)[:_PAGE]
+            if not page:
+                return
             for run in page:
                 yield run
             after = (page[-1].created_at, page[-1].id)

@@ -21,10 +21,11 @@ from perdure.models.functions.checks import (
     checked_remark,
     checked_text,
     checked_version,
+    checked_within,
 )
 from perdure.models.functions.staging import unsealed
 from perdure.models.functions.values import to_text
-from perdure.ports import ArtifactFilter, Clock, Codec, Store
+from perdure.ports import ArtifactFilter, Clock, Codec, Store, Within
 from perdure.views import plain_value, shown_time, shown_value
 
 
@@ -81,17 +82,26 @@ class Keeping:
         run: str | None = None,
         type: str | None = None,
         staged: bool = False,
+        within: Within | None = None,
         after: str | None = None,
         limit: int = 100,
     ) -> list[ArtifactView]:
         """Published artifacts, the newest first; `after` is the id of the last one seen. With `staged` also those that
-        are staged in runs that have not ended."""
+        are staged in runs that have not ended. `within` leaves out artifacts of other runs."""
         self._check_open()
         for argument, text in (("name", name), ("run", run), ("type", type), ("after", after)):
             checked_option(text, argument)
         checked_flag(staged, "staged")
         checked_limit(limit)
-        wanted = ArtifactFilter(name=name, run_id=run, type=type, staged=staged, after=after, limit=limit)
+        wanted = ArtifactFilter(
+            name=name,
+            run_id=run,
+            type=type,
+            staged=staged,
+            within=checked_within(within),
+            after=after,
+            limit=limit,
+        )
         return [artifact_view(one) for one in await self._patient_store.artifacts(wanted)]
 
     async def artifact(

@@ -181,27 +181,40 @@ ENGINES_KEPT_US = 24 * 60 * 60 * 1_000_000
 STREAM_PAGE_CHARS_MAX = 4 * 1024 * 1024
 
 
+class Within(Struct, frozen=True, kw_only=True):
+    """Runs that have one of these workflows, or one of these tags (key and value). Without any it is no run at all."""
+
+    workflows: tuple[str, ...] = ()
+    tags: tuple[tuple[str, str], ...] = ()
+
+    def covers(self, workflow: str, tags: Mapping[str, str]) -> bool:
+        return workflow in self.workflows or any(tags.get(key) == value for key, value in self.tags)
+
+
 class ArtifactFilter(Struct, frozen=True, kw_only=True):
     """Which artifacts to list: all that match every given field, by id, the greatest first, strictly below `after`.
-    Those that are staged count only if `staged` is set; those set aside never do."""
+    Those that are staged count only if `staged` is set; those set aside never do. With `within` their runs must be
+    among these."""
 
     name: str | None = None
     run_id: str | None = None
     type: str | None = None
     staged: bool = False
+    within: Within | None = None
     after: str | None = None
     limit: int = 100
 
 
 class TaskFilter(Struct, frozen=True, kw_only=True):
     """Which tasks to list: all that match every given field, by id, strictly after `after`. An open one whose lease has
-    not passed at `at` is claimed, and one whose lease has is open."""
+    not passed at `at` is claimed, and one whose lease has is open. With `within` their runs must be among these."""
 
     queue: str | None = None
     kind: str | None = None
     run_id: str | None = None
     status: str | None = None  # open | claimed | answered | withdrawn
     at: int = 0
+    within: Within | None = None
     after: str | None = None
     limit: int = 100
 

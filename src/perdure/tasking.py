@@ -18,12 +18,18 @@ from perdure.kernel.records import Event
 from perdure.kernel.stock import Task, task_event
 from perdure.kernel.stocking import closed, lost
 from perdure.models.functions.assigning import Given, NewArtifact
-from perdure.models.functions.checks import checked_limit, checked_option, checked_remark, checked_text
+from perdure.models.functions.checks import (
+    checked_limit,
+    checked_option,
+    checked_remark,
+    checked_text,
+    checked_within,
+)
 from perdure.models.functions.context import seconds_of
 from perdure.models.functions.schemas import misfit
 from perdure.models.functions.staging import draft_of
 from perdure.models.functions.values import to_text
-from perdure.ports import Clock, Codec, Ids, PlainCodec, Store, TaskFilter
+from perdure.ports import Clock, Codec, Ids, PlainCodec, Store, TaskFilter, Within
 from perdure.views import plain_value, shown_time, shown_value
 
 TaskStatus = Literal["open", "claimed", "answered", "withdrawn"]
@@ -82,10 +88,12 @@ class Tasking:
         kind: str | None = None,
         status: TaskStatus | None = None,
         run: str | None = None,
+        within: Within | None = None,
         after: str | None = None,
         limit: int = 100,
     ) -> list[TaskView]:
-        """Tasks, the oldest first; `after` is the id of the last one seen. Raises Misuse."""
+        """Tasks, the oldest first; `after` is the id of the last one seen. `within` leaves out tasks of other runs.
+        Raises Misuse."""
         self._check_open()
         checked_limit(limit)
         for argument, text in (("queue", queue), ("kind", kind), ("run", run), ("after", after)):
@@ -93,7 +101,16 @@ class Tasking:
         if checked_option(status, "status") is not None and status not in _STATUSES:
             raise Misuse(f"no task is {status!r:.40}; there are {', '.join(_STATUSES)}")
         now = self._clock.now()
-        wanted = TaskFilter(queue=queue, kind=kind, status=status, run_id=run, at=now, after=after, limit=limit)
+        wanted = TaskFilter(
+            queue=queue,
+            kind=kind,
+            status=status,
+            run_id=run,
+            at=now,
+            within=checked_within(within),
+            after=after,
+            limit=limit,
+        )
         return [self._task_view(one) for one in await self._patient_store.tasks(wanted)]
 
     async def task(self, id: str) -> TaskView:

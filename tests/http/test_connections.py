@@ -111,6 +111,46 @@ async def test_a_head_that_does_not_end_is_refused() -> None:
         assert await here.is_alive()
 
 
+def head_of(bytes_count: int, *, path: bytes = b"/health/live") -> bytes:
+    """A whole head of this size."""
+    start = b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\nx-a: "
+    return start + b"a" * (bytes_count - len(start) - 4) + b"\r\n\r\n"
+
+
+async def test_a_head_that_is_too_large_is_refused_also_if_it_comes_whole() -> None:
+    """And nothing that is behind it is looked at."""
+    async with site(FOR_EVER) as here:
+        for many in (80_000, 200_000, 1_000_000):
+            reader, _ = await here.connect(head_of(many))
+            assert not (await ended(reader)).startswith(b"HTTP/1.1 200")
+        reader, _ = await here.connect(head_of(60_000) + HEAD + b"connection: close\r\n\r\n")
+        assert (await ended(reader)).count(b"HTTP/1.1 200") == 2
+        assert await here.is_alive()
+
+
+async def test_a_head_that_comes_while_another_is_answered_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With httptools, which reads on meanwhile; h11 reads nothing more until the answer is complete."""
+    monkeypatch.setattr(server, "protocol", partial(connections.limited, HttpToolsProtocol))
+    async with site(FOR_EVER) as here:
+        reader, writer = await here.connect(b"GET /api/v1/changes HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200" in await reader.readline()  # A stream, which does not end by itself.
+        writer.write(HEAD)
+        with pytest.raises(ConnectionError):
+            await pour(writer, b"x-a: " + b"a" * 10_000 + b"\r\n")
+        await ended(reader)
+        assert await here.is_alive()
+
+
+async def test_a_large_body_is_no_head() -> None:
+    async with site(FOR_EVER) as here:
+        body = b'{"workflow": "w", "id": "' + b"x" * 500_000 + b'"}'
+        head = POST.replace(b"100", b"%d") % len(body)
+        reader, _ = await here.connect(head + body + HEAD + b"connection: close\r\n\r\n")
+        answers = await ended(reader)
+        assert answers.startswith(b"HTTP/1.1 400")
+        assert b"HTTP/1.1 200" in answers
+
+
 @pytest.mark.parametrize("sends", [b"", HEAD], ids=["nothing", "some"])
 async def test_half_open_connections_keep_nobody_out(sends: bytes, caplog: pytest.LogCaptureFixture) -> None:
     limits = ConnectionLimits(connections_max=20, head_s=3600, body_s=3600)

@@ -319,15 +319,21 @@ async def test_a_start_is_for_what_the_scopes_say_and_tells_nothing_of_others(ma
             return answer.status_code, answer.json().get("code", "")
 
         order = {"order": "o"}
-        assert await start(by_workflow, "pays", "p-1", input=order) == (201, "")
+        own = "workflow=pays/p-1"
+        assert await start(by_workflow, "pays", own, input=order) == (201, "")
         assert await start(by_workflow, "greet", input={"name": "x"}) == (403, "forbidden")
-        assert await start(by_workflow, "pays", "theirs", input=order) == (409, "run_exists")
+        # Whether there is a run with an id that is not one of its own makes no difference.
+        assert await start(by_workflow, "pays", "theirs", input=order) == (403, "forbidden")
+        assert await start(by_workflow, "pays", "nobody's", input=order) == (403, "forbidden")
         assert await start(by_tag, "greet", input={"name": "x"}) == (403, "forbidden")
         assert await start(by_tag, "greet", input={"name": "x"}, tags={"tenant": "other"}) == (403, "forbidden")
-        assert await start(by_tag, "greet", "t-1", input={"name": "x"}, tags=acme) == (201, "")
-        # The same workflow and arguments as a run out of reach: who asks is not told that it is the same.
-        assert await start(by_tag, "pays", "p-1", input=order, tags=acme) == (409, "run_exists")
-        assert await start(by_tag, "greet", "theirs", input={"name": "y"}, tags=acme) == (409, "run_exists")
+        assert await start(by_tag, "greet", "tag=tenant=acme/t-1", input={"name": "x"}, tags=acme) == (201, "")
+        assert await start(by_tag, "pays", own, input=order, tags=acme) == (403, "forbidden")
+        # Somebody whose scope is for everything has taken an id of this scope: the same arguments, and others.
+        await here.start("greet", "tag=tenant=acme/taken", name="x")
+        for name in ("x", "y"):
+            taken = await start(by_tag, "greet", "tag=tenant=acme/taken", input={"name": name}, tags=acme)
+            assert taken == (409, "run_exists")
         answer = await here.http.post("/runs", json={"workflow": "unknown", "tags": acme}, headers=by_tag)
         assert answer.json()["code"] == "unknown_workflow"
         assert "sleeps" not in answer.text
@@ -337,7 +343,7 @@ async def test_a_run_cannot_be_put_out_of_ones_own_reach(make_store: Callable[[]
     async with site(make_store) as here:
         token = {"authorization": f"Bearer {await make_token(here.client, 't', 'operate:tag=tenant=acme')}"}
         run = {"workflow": "pays", "id": "p", "input": {"order": "o"}, "tags": {"tenant": "acme"}}
-        assert (await here.http.post("/runs", json=run, headers=token)).status_code == 201
+        assert (await here.http.post("/runs", json=run)).status_code == 201
         headers = {**token, "if-match": "*"}
         moved = await here.http.patch("/runs/p", json={"tags": {"tenant": "other"}}, headers=headers)
         assert moved.status_code == 403

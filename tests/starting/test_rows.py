@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.starting.transactions import opened
 from tests.storage.postgres.meddling import meddler
 from tests.storage.postgres.server import VERSIONS, Servers
 
-NOW = 1_700_000_000_000_000
+NOW = time.time_ns() // 1_000  # The server refuses a time that is far from its own.
 # These tell of engines and their liveness, not of runs.
 OTHERS = {"engines", "heartbeats", "perdure_schema"}
 TRICKY = 'a "quoted", (bracketed) \\ {braced} text: NULL, naïve, \U0001f422,\n and a second line'

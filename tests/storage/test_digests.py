@@ -81,6 +81,7 @@ async def test_in_a_file(tmp_path: Path) -> None:
 
 
 DROP = """
+drop function require_v1, is_name_v1, is_now_v1, are_short_tags_v1;
 drop function are_tags_v1, obstacle_v1, insert_created_v1, start_v2, emit_v2, put_token_v1;
 drop table perdure_tokens, perdure_sessions;
 drop function enter_step_v2, stage_v2, end_step_v1, end_dead_steps_v1, is_step_open_v1, step_key_v1, step_family_v1;

@@ -44,6 +44,17 @@ ClientCa = Annotated[
 ]
 
 
+TrustedProxies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trusted-proxy",
+        metavar="ADDRESS",
+        help="A reverse proxy, or a network of them, whose X-Forwarded-For says who tries to get in.",
+        show_default=False,
+    ),
+]
+
+
 def add_to(app: typer.Typer) -> None:
     @verb(app, "serve")
     async def serve(
@@ -61,6 +72,7 @@ def add_to(app: typer.Typer) -> None:
         tls_certificate: Certificate = None,
         tls_key: Key = None,
         tls_client_ca: ClientCa = None,
+        trusted_proxy: TrustedProxies = None,
         log_level: LogLevel = "info",
     ) -> None:
         """Serve the HTTP API of a store, and the dashboard, until Ctrl-C or SIGTERM. It runs no workflows: that is what
@@ -74,7 +86,7 @@ def add_to(app: typer.Typer) -> None:
                 pages = _pages(desk, modules or ()) if has_dashboard else None
                 needs_none = no_auth or await http.has_tokens(client)
                 token = None if needs_none else http.new_startup_token()
-                options = {"pages": pages, "startup_token": token, "tls": tls}
+                options = {"pages": pages, "startup_token": token, "tls": tls, "trusted_proxies": trusted_proxy or ()}
                 async with http.serving(client, host=host, port=port, **options) as url:
                     _tell(desk, url, token, has_dashboard=has_dashboard)
                     await signals.wait(client)

@@ -1,8 +1,9 @@
 """Signing in to the pages through an OpenID Connect provider: authorization code flow with PKCE, state and nonce.
 
-What a sign-in needs to end (the nonce, the verifier, where to go then) is in the store for ten minutes, so that any
-server can end it, once. The browser that began it keeps the state in a cookie: nobody can have another browser end a
-sign-in of theirs. Needs the extra `oidc`: authlib, joserfc and httpx.
+What a sign-in needs to end is in a cookie of the browser that began it, for ten minutes: a secret, of which the state,
+the nonce and the verifier are made, and where to go then. So beginning writes nothing, any server can end it, and
+nobody can have another browser end a sign-in of theirs. The store remembers those that have ended, so that each ends
+once. Needs the extra `oidc`: authlib, joserfc and httpx.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import hmac
 import logging
 import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,6 +21,8 @@ from importlib.util import find_spec
 from time import monotonic
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from perdure.client import Client
 from perdure.dashboard.sessions import LASTS, NoSession, open_foreign_session
@@ -38,6 +42,12 @@ _LEEWAY_S: Final = 60
 _TEXT_MAX: Final = 200
 # Signatures that anybody can check and only the provider can make: no shared secrets, and never none at all.
 _ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+_LATE_US: Final = (PENDING + timedelta(seconds=_LEEWAY_S)) // _MICROSECOND
+_EXCHANGES_MAX: Final = 8  # codes that are shown to the provider at the same time
+_FAILED_FOR_S: Final = 5.0
+_TO_CHARS_MAX: Final = 1_000
+_DIGITS_MAX: Final = 18
+_NO_ANSWER: Final = "The provider does not answer as it should. Try again later, or sign in with a token."
 _TOO_LATE: Final = "Signing in was begun in another browser, or too long ago. Try again."
 
 
@@ -101,13 +111,15 @@ class OidcProvider:
         self._metadata: dict[str, Any] | None = None
         self._keys: Any = None
         self._keys_at = 0.0
+        self._failed_at = -_FAILED_FOR_S
+        self._exchanges = asyncio.Semaphore(_EXCHANGES_MAX)
 
     async def begin(self, client: Client, to: str) -> tuple[str, str]:
-        """Where to send the browser, and the state that it has to keep. Raises NoSession."""
+        """Where to send the browser, and what it has to keep. Raises NoSession."""
         from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
         from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
-        state, nonce, verifier = (secrets.token_urlsafe(_SECRET_BYTES) for _ in range(3))
+        begun = _Begun(secrets.token_urlsafe(_SECRET_BYTES), client.credentials.now(), to)
         metadata = await self._described()
         url = prepare_grant_uri(
             metadata["authorization_endpoint"],
@@ -115,31 +127,27 @@ class OidcProvider:
             response_type="code",
             redirect_uri=self.config.redirect_uri,
             scope=" ".join(self.config.request),
-            state=state,
-            nonce=nonce,
-            code_challenge=create_s256_code_challenge(verifier),
+            state=begun.made("state"),
+            nonce=begun.made("nonce"),
+            code_challenge=create_s256_code_challenge(begun.made("verifier")),
             code_challenge_method="S256",
         )
-        await client.credentials.tidy_sessions()
-        body = {"nonce": nonce, "verifier": verifier, "to": to}
-        lasts_us = PENDING // _MICROSECOND
-        await client.credentials.put_session(_pending(state), body, lasts_us=lasts_us, actor="oidc")
-        return str(url), state
+        return str(url), begun.text
 
     async def finish(self, client: Client, kept: str, asked: Mapping[str, str]) -> tuple[str, str]:
         """The id of a new session for whoever comes back from the provider, and where they wanted to go. Raises
         NoSession. A second time with the same state is too late."""
-        state = asked.get("state", "")
-        if not state or not hmac.compare_digest(state.encode(), kept.encode()):
+        begun = _Begun.of(kept)
+        state = asked.get("state", "").encode(errors="surrogateescape")
+        if begun is None or not hmac.compare_digest(state, begun.made("state").encode()):
             raise NoSession(_TOO_LATE)
-        pending = await client.credentials.session(_pending(state))
-        if pending is None:
+        is_late = not 0 <= client.credentials.now() - begun.at + _LEEWAY_S * 1_000_000 <= _LATE_US
+        if is_late or await client.credentials.session(begun.ended) is not None:
             raise NoSession(_TOO_LATE)
-        await client.credentials.end_session(_pending(state))
         if asked.get("error") or not asked.get("code"):
             said = f"{asked.get('error', 'no code')} {asked.get('error_description', '')}".strip()
             raise NoSession(f"The provider does not let you in: {said[:_TEXT_MAX]}")
-        claims = await self._claims(asked["code"], pending.body["verifier"], pending.body["nonce"])
+        claims = await self._claims(asked["code"], begun.made("verifier"), begun.made("nonce"))
         grants = self.config.grants(claims)
         is_verified = claims.get("email_verified") is True and bool(claims.get("email"))
         who = claims["email"] if is_verified else claims["sub"]
@@ -148,15 +156,16 @@ class OidcProvider:
         name = f"{'oidc' if is_verified else 'oidc-id'}:{who}"[:_TEXT_MAX]
         lasts_us = self.config.lasts // _MICROSECOND
         scopes = [str(one) for one in grants.granted]
+        await client.credentials.put_session(begun.ended, {}, lasts_us=2 * _LATE_US, actor="oidc")
         session = await open_foreign_session(client, name, self.config.issuer, scopes, lasts_us)
-        return session, pending.body["to"]
+        return session, begun.to
 
     async def _claims(self, code: str, verifier: str, nonce: str) -> Mapping[str, Any]:
         from authlib.integrations.base_client import OAuthError
 
         metadata = await self._described()
         try:
-            async with asyncio.timeout(_PATIENCE_S), self._asking() as asking:
+            async with asyncio.timeout(_PATIENCE_S), self._exchanges, self._asking() as asking:
                 given = await asking.fetch_token(metadata["token_endpoint"], code=code, code_verifier=verifier)
         except OAuthError as error:
             log.warning("the provider %s refuses a code: %s", self.config.issuer, error)
@@ -196,7 +205,13 @@ class OidcProvider:
 
     async def _described(self) -> dict[str, Any]:
         if self._metadata is None:
-            found = await self._get(f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration")
+            if monotonic() - self._failed_at < _FAILED_FOR_S:
+                raise NoSession(_NO_ANSWER)  # Who asks again at once is not passed on to the provider.
+            try:
+                found = await self._get(f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration")
+            except NoSession:
+                self._failed_at = monotonic()
+                raise
             if found.get("issuer") != self.config.issuer:
                 log.error("%s says that it is the issuer %r", self.config.issuer, found.get("issuer"))
                 raise NoSession("The provider is not the one that this server expects.")
@@ -235,12 +250,45 @@ class OidcProvider:
 
     def _unreachable(self, error: BaseException) -> NoSession:
         log.warning("the provider %s does not answer: %r", self.config.issuer, error)
-        return NoSession("The provider does not answer as it should. Try again later, or sign in with a token.")
+        return NoSession(_NO_ANSWER)
 
 
-def _pending(state: str) -> str:
-    """Where a sign-in stands among sessions: at an id that no session has."""
-    return f"oidc-{hashlib.sha256(state.encode(errors='surrogateescape')).hexdigest()}"
+class _Begun(Struct, frozen=True):
+    """A sign-in that has begun, as the browser keeps it. Only a browser that has this text can end the sign-in: the
+    provider is shown what is made of the secret. The state is made of the whole text, so no part can be exchanged."""
+
+    secret: str
+    at: int
+    to: str
+
+    @property
+    def text(self) -> str:
+        where = self.to if len(self.to) <= _TO_CHARS_MAX else ""
+        return f"{self.secret}.{self.at}.{urlsafe_b64encode(where.encode()).decode().rstrip('=')}"
+
+    @classmethod
+    def of(cls, text: str) -> _Begun | None:
+        """None if nobody here has written the text."""
+        secret, _, rest = text.partition(".")
+        at, _, to = rest.partition(".")
+        if len(secret) < _SECRET_BYTES or not at.isascii() or not at.isdigit() or len(at) > _DIGITS_MAX:
+            return None
+        try:
+            where = urlsafe_b64decode(f"{to}{'=' * (-len(to) % 4)}".encode("ascii")).decode()
+        except ValueError:
+            return None
+        found = cls(secret, int(at), where)
+        return found if found.text == text else None
+
+    def made(self, purpose: str) -> str:
+        """A text of 256 bits for a purpose."""
+        made = hmac.digest(self.secret.encode(), f"{purpose} {self.text}".encode(), "sha256")
+        return urlsafe_b64encode(made).decode().rstrip("=")
+
+    @property
+    def ended(self) -> str:
+        """Where it stands among sessions once it has ended: at an id that no session has."""
+        return f"oidc-{hashlib.sha256(self.made('ended').encode()).hexdigest()}"
 
 
 __all__ = ["COOKIE", "PENDING", "Oidc", "OidcProvider"]

@@ -21,16 +21,14 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
 from perdure.client import Client
-from perdure.dashboard.gate import session_of
 from perdure.dashboard.graphs import Graphs
 from perdure.dashboard.rendering import HEADERS, PATH, Renderer
-from perdure.dashboard.sessions import is_session_over
 from perdure.errors import PerdureError
 from perdure.http.access import Caller, caller_of, operates, reads
 from perdure.http.given import Asked, TheClient, TheStreams
 from perdure.http.problems import Refused
 from perdure.http.scopes import Scope
-from perdure.http.streams import MEDIA_TYPE, Said, Streams, looked
+from perdure.http.streams import MEDIA_TYPE, Said, Streams, looked, may_still_read
 
 log = logging.getLogger("perdure.http")
 
@@ -83,12 +81,6 @@ class Visit:
     @property
     def may_change(self) -> bool:
         return self.caller.grants.includes(Scope.OPERATE)
-
-    async def is_over(self) -> bool:
-        """Whether whoever looks has no right to any more: they have signed out, or their token is gone."""
-        if not self.caller.by_token:
-            return False
-        return await is_session_over(self.client, session_of(self._request.headers))
 
     def part(self, name: str) -> str:
         """A part of the path."""
@@ -174,7 +166,7 @@ def _live(page: Page, renderer: Renderer, visit: Visit, streams: Streams, seen: 
         nonlocal known
         began = loop.time()
         try:
-            if await visit.is_over():
+            if not await may_still_read(visit.asking):
                 return None
             regions = renderer.regions(page.name, await _values(page, visit))
         except (PerdureError, Refused) as error:

@@ -86,12 +86,6 @@ async def find_session(client: Client, session_id: str, issuer: str | None = Non
     return Caller(found.name, found.grants, True)
 
 
-async def is_session_over(client: Client, session_id: str) -> bool:
-    """Whether a session that somebody was let in with has ended since, or its token is not valid any more."""
-    session = await client.credentials.session(_digest(session_id))
-    return session is None or await find_session(client, session_id, session.body.get("issuer")) is None
-
-
 async def close_session(client: Client, session_id: str) -> None:
     """End a session, for good, whatever clocks say. A crash leaves it as it was, or ended; a second time changes
     nothing."""
@@ -109,7 +103,6 @@ __all__ = [
     "check_pages",
     "close_session",
     "find_session",
-    "is_session_over",
     "open_foreign_session",
     "open_session",
 ]

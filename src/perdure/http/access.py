@@ -9,6 +9,7 @@ The dashboard's pages are guarded by the same functions: `Access.identify` tells
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 import secrets
@@ -26,6 +27,8 @@ from perdure.http.tokens import find_token, has_tokens
 
 NOBODY: Final = "http"  # who changes something where there are no tokens
 NOTED_EVERY_S: Final = 60.0
+STARTUP_SESSION_S: Final = 12 * 3600.0
+_STARTUP_SESSIONS_MAX: Final = 100
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
@@ -52,6 +55,7 @@ class Access:
         self.client = client
         self._needs_token = False
         self._startup_token = startup_token
+        self._startup_sessions: dict[bytes, float] = {}  # until when, by the SHA-256 of their ids; the oldest first
         self._noted_at: dict[str, float] = {}  # when uses of tokens were last written, by name
 
     async def needs_token(self) -> bool:
@@ -77,14 +81,22 @@ class Access:
     def is_startup_token(self, shown: str) -> bool:
         return self._startup_token is not None and _is_same(self._startup_token, shown)
 
-    @property
-    def startup_session(self) -> str:
+    # Sessions of whoever has shown the start-up token. They end with this process, or earlier, so it alone knows them.
+
+    def open_startup_session(self) -> str:
         """What the browser of whoever has shown the start-up token keeps instead of it."""
-        key = (self._startup_token or secrets.token_urlsafe(32)).encode()
-        return hmac.digest(key, b"perdure dashboard session", "sha256").hex()
+        session = secrets.token_urlsafe(32)
+        self._startup_sessions[_digest(session)] = monotonic() + STARTUP_SESSION_S
+        if len(self._startup_sessions) > _STARTUP_SESSIONS_MAX:
+            del self._startup_sessions[next(iter(self._startup_sessions))]
+        return session
 
     def is_startup_session(self, shown: str) -> bool:
-        return self._startup_token is not None and _is_same(self.startup_session, shown)
+        return self._startup_sessions.get(_digest(shown), 0.0) > monotonic()
+
+    def end_startup_session(self, shown: str) -> None:
+        """Forget a session; one that there is not is none already."""
+        self._startup_sessions.pop(_digest(shown), None)
 
     async def _by_token(self, token: str) -> Caller:
         found = await find_token(self.client, token) if token else None
@@ -106,6 +118,10 @@ class Access:
 def _bearer(headers: dict[str, str]) -> str:
     kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else ""
+
+
+def _digest(shown: str) -> bytes:
+    return hashlib.sha256(shown.encode(errors="surrogateescape")).digest()
 
 
 def _is_same(known: str, shown: str) -> bool:
@@ -145,9 +161,27 @@ def _host(header: str) -> str:
 Asking = ASGIConnection[Any, Any, Any, Any]
 
 
+ADDRESS: Final = "perdure_address"
+IDENTIFY: Final = "perdure_identify"
+
+
 def caller_of(connection: Asking) -> Caller:
     caller: Caller = connection.scope["state"]["caller"]
     return caller
+
+
+def address_of(connection: Asking) -> str:
+    """The address that tries of whoever asks are counted for."""
+    found: str = connection.scope["state"][ADDRESS]
+    return found
+
+
+async def check_again(connection: Asking) -> None:
+    """Find out once more who asks, and whether they may ask for this: for what goes on after the request was admitted.
+    Raises as the first time, if the token or session has ended, has other scopes, or a run is out of reach by now."""
+    state = connection.scope["state"]
+    state["caller"] = await state[IDENTIFY]()
+    await connection.route_handler.authorize_connection(connection)
 
 
 def _check(connection: Asking, scope: Scope) -> None:
@@ -170,12 +204,16 @@ def administers(connection: Asking, _handler: BaseRouteHandler) -> None:
 
 
 __all__ = [
+    "ADDRESS",
+    "IDENTIFY",
     "NOBODY",
     "Access",
     "Asking",
     "Caller",
+    "address_of",
     "administers",
     "caller_of",
+    "check_again",
     "check_local",
     "is_loopback",
     "new_startup_token",

@@ -16,6 +16,7 @@ from litestar.types import ASGIApp, Receive, Send
 
 from perdure.client import Client
 from perdure.http.access import Access
+from perdure.http.addresses import Proxies
 from perdure.http.bodies import checked
 from perdure.http.measures import Measures
 from perdure.http.pace import Pace
@@ -72,6 +73,8 @@ def create_app(
     stream_s_max: float = 900,
     poll_s: float = 0.5,
     startup_token: str | None = None,
+    trusted_proxies: Iterable[str] = (),
+    check_s: float = 5,
 ) -> App:
     """The API as an ASGI application. A client, or an engine, that is given must be open while it serves; for a store,
     or its URL, it has a client of its own.
@@ -81,11 +84,15 @@ def create_app(
     `requests_per_s` times a second. There may be `streams_max` streams, `token_streams_max` of them of one token. A
     stream ends after `stream_s_max`, and looks for changes every `poll_s`. As long as no token was made in the store,
     everybody on this machine may ask for everything, unless they have to show a `startup_token`.
+
+    `trusted_proxies` are addresses and networks of reverse proxies whose X-Forwarded-For says for which address tries
+    to get in are counted: none unless given. Every `check_s` it is looked at whether a stream's reader may still read.
+    Raises InvalidArguments.
     """
     is_given = isinstance(client_or_store, Client)
     client = client_or_store if isinstance(client_or_store, Client) else Client(client_or_store)
     measures = Measures()
-    streams = Streams(streams_max, token_streams_max, stream_s_max, poll_s)
+    streams = Streams(streams_max, token_streams_max, stream_s_max, poll_s, check_s)
     access = Access(client, startup_token)
 
     @asynccontextmanager
@@ -122,6 +129,7 @@ def create_app(
         streams=streams,
         origins=frozenset(origins),
         pages=pages,
+        proxies=Proxies(trusted_proxies),
     )
     return App(client, inner, shield, access, streams)
 

@@ -30,6 +30,7 @@ IdempotencyKey = Annotated[
 ]
 _ETAG: Final = re.compile(r'"(0|[1-9][0-9]{0,17})"')
 _NAMESPACE: Final = uuid.UUID("5e0c6e04-6d0e-5f2c-9a0a-3f6a8b8a6f10")
+_SCOPED: Final = uuid.UUID("b1f5a1d0-7c43-5b0e-8f63-2f6e1d2f9c55")
 
 
 def etag(version: int) -> str:
@@ -48,9 +49,21 @@ def expected_version(if_match: str | None) -> int | None:
     return int(found[1])
 
 
-def run_id_of(key: str) -> str:
-    """The id of the run that a start with this key gives: the same one each time."""
-    return str(uuid.uuid5(_NAMESPACE, hashlib.sha256(key.encode()).hexdigest()))
+def run_id_of(key: str, scope: str | None = None) -> str:
+    """The id of the run that a start with this key gives: the same one each time. Keys of a scope for some runs are
+    apart from those of all others."""
+    if scope is None:
+        return str(uuid.uuid5(_NAMESPACE, hashlib.sha256(key.encode()).hexdigest()))
+    return str(uuid.uuid5(_SCOPED, _digest(scope, key)))
 
 
-__all__ = ["IdempotencyKey", "IfMatch", "etag", "expected_version", "run_id_of"]
+def event_key_of(key: str | None, scope: str | None) -> str | None:
+    """The key that an event is sent with: a scope for some runs has keys of its own."""
+    return key if key is None or scope is None else f"perdure.scope:{_digest(scope, key)}"
+
+
+def _digest(scope: str, key: str) -> str:
+    return hashlib.sha256(f"{len(scope)}:{scope}:{key}".encode()).hexdigest()
+
+
+__all__ = ["IdempotencyKey", "IfMatch", "etag", "event_key_of", "expected_version", "run_id_of"]

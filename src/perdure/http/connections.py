@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import sys
 from collections.abc import Generator
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+import h11
 from msgspec import Struct
 
 log = logging.getLogger("perdure.http")
@@ -21,6 +23,8 @@ log = logging.getLogger("perdure.http")
 _SAID_EVERY_S: Final = 60.0
 _FILES_SPARE: Final = 64  # of the process's own: the store, its log, modules that are imported late
 _CONNECTIONS_MIN: Final = 16
+_PIECE_BYTES: Final = 8 * 1024
+_HEAD_END: Final = re.compile(rb"\n\r?\n")
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _NOISY: Final = {
     "uvicorn.error": ("Invalid HTTP request received", "Unsupported upgrade request", "No supported WebSocket"),
@@ -135,20 +139,49 @@ class _Limited(_Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        # The parser gets no more than a piece at a time, so that it never has much more of a head than the limit says.
+        for at in range(0, len(data), _PIECE_BYTES):
+            self._piece_received(data[at : at + _PIECE_BYTES])
+            if self.transport.is_closing():
+                return
+
+    def _piece_received(self, piece: bytes) -> None:
+        before: Any = self.cycle
+        super().data_received(piece)
         if self.transport.is_closing():
             return
         cycle: Any = self.cycle  # None before the first request, whatever its type says
-        if cycle is None or cycle.response_complete:
+        is_answered = cycle is None or cycle.response_complete
+        if is_answered:
             self._enter("head")
-            self._head_bytes += len(data)
-            if self._head_bytes > self._connections.limits.head_bytes_max:
-                why = f"the head of a request was larger than {self._connections.limits.head_bytes_max} bytes"
-                self._connections.refuse(self, why, _TOO_LARGE)
         else:
             self._enter("body" if cycle.more_body else "answer")
+        # Also a head that comes while the request before it is being answered is looked at.
+        self._head_bytes = self._head_bytes + len(piece) if cycle is before and self._is_in_head() else 0
+        if self._head_bytes > self._connections.limits.head_bytes_max:
+            self._refuse_head(_TOO_LARGE if is_answered else b"")
+
+    def _is_in_head(self) -> bool:
+        """Whether the parser has begun to read a head, or waits for one, and has not read all of it."""
+        conn: Any = getattr(self, "conn", None)  # h11's
+        if conn is not None:
+            return bool(conn.their_state is h11.IDLE)
+        scope: Any = self.scope
+        return scope is None or "path" not in scope  # It is set when the head is complete.
+
+    def _refuse_head(self, answer: bytes) -> None:
+        why = f"the head of a request was larger than {self._connections.limits.head_bytes_max} bytes"
+        self._connections.refuse(self, why, answer)
 
     def on_response_complete(self) -> None:
+        conn: Any = getattr(self, "conn", None)
+        if conn is not None:
+            # What h11 has got of the next request while it was busy is read now, all at once.
+            early: bytes = conn.trailing_data[0]
+            bytes_max = self._connections.limits.head_bytes_max
+            if len(early) > bytes_max and _HEAD_END.search(early, 0, bytes_max) is None:
+                self._refuse_head(_TOO_LARGE)
+                return
         self._enter("")
         self._connections.waits(self, for_head=True)  # It may be closed for the sake of others.
         super().on_response_complete()
@@ -167,7 +200,6 @@ class _Limited(_Protocol):
         if phase == self._phase:
             return
         self._phase = phase
-        self._head_bytes = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

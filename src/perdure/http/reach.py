@@ -6,9 +6,10 @@ perdure.http.access) let no such caller pass, so a route that says nothing about
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Final
+from urllib.parse import quote
 
 from litestar.handlers import BaseRouteHandler
 from msgspec.structs import replace
@@ -19,11 +20,9 @@ from perdure.http.access import Asking, Caller, caller_of
 from perdure.http.problems import Refused
 from perdure.http.scopes import Grant, Scope
 from perdure.http.wanted import Wanted
-from perdure.views import Page, RunTree, RunView
+from perdure.ports import Within
+from perdure.views import Page, RunView
 
-T = TypeVar("T")
-
-_LOOKS_MAX: Final = 10  # pages of a list that are read for one page of what is within reach
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -84,6 +83,34 @@ class Reach:
         except (RunNotFound, ArtifactNotFound):
             raise ArtifactNotFound(f"no artifact that was published has the id {artifact_id!r}") from None
 
+    # Ids and keys. Those that a scope for some runs may choose are apart from all others: nobody learns by trying which
+    # ones others have used, or takes them first.
+
+    def key_scope(self, workflow: str, tags: Mapping[str, str]) -> str | None:
+        """The scope whose keys the caller uses for such a run, as a text; None if it has those of everything."""
+        return next(iter(self._key_scopes(workflow, tags)), None)
+
+    async def key_scope_of(self, run_id: str) -> str | None:
+        """The same for a run that there is."""
+        if self._grants.includes(Scope.OPERATE):
+            return None
+        run = await self._found(run_id)
+        return self.key_scope(run.workflow, run.tags)
+
+    def check_id(self, run_id: str, workflow: str, tags: Mapping[str, str]) -> None:
+        """Raise Refused unless the caller may choose this id for such a run."""
+        own = [f"{scope}/" for scope in self._key_scopes(workflow, tags)]
+        if own and not any(run_id.startswith(start) and run_id != start for start in own):
+            raise Refused(
+                "forbidden",
+                f"the token {self._caller.name!r} is for some runs, so ids that it chooses begin with {own[0]!r}; or "
+                "send an Idempotency-Key instead of an id",
+            )
+
+    def _key_scopes(self, workflow: str, tags: Mapping[str, str]) -> list[str]:
+        parts = self._grants.parts(Scope.OPERATE)
+        return sorted((_key_scope(part) for part in parts if part.covers(workflow, tags)), reverse=True)
+
     async def started(self, starting: Awaitable[str], run_id: str | None) -> RunView:
         """A run that the caller starts. Raises as `start`, and tells nothing of runs or workflows out of reach."""
         if self._grants.includes(Scope.READ):
@@ -126,47 +153,16 @@ class Reach:
         runs = runs[:limit]
         return Page(runs=runs, cursor=_cursor(runs[-1]) if runs and is_more else None)
 
-    async def listed(
-        self, fetch: Callable[[str | None], Awaitable[list[T]]], limit: int, after: str | None
-    ) -> tuple[list[T], str | None]:
-        """A page of what belongs to runs (it has an `id` and a `run_id`) that the caller may look at, and the cursor
-        after it. Where much is out of reach a page may be short, or empty, and have a cursor all the same."""
-        kept: list[Any] = []
-        for _ in range(_LOOKS_MAX):
-            found: list[Any] = await fetch(after)
-            is_last = len(found) < limit
-            kept += await self._reached(found)
-            after = None if is_last or not found else found[-1].id
-            if is_last or len(kept) >= limit:
-                break
-        if len(kept) > limit:
-            kept = kept[:limit]
-            after = kept[-1].id
-        return kept, after
-
-    async def _reached(self, found: list[Any]) -> list[Any]:
+    @property
+    def within(self) -> Within | None:
+        """The runs that the caller may look at, for the store to leave out all else; None if it may look at all."""
         if self._grants.includes(Scope.READ):
-            return found
-        runs = await self._client.get_many(sorted({one.run_id for one in found}))
-        return [
-            one
-            for one in found
-            if (run := runs.get(one.run_id)) is not None and self.covers(Scope.READ, run.workflow, run.tags)
-        ]
-
-    def pruned(self, tree: RunTree) -> RunTree:
-        """A tree without the children that the caller may not look at, and without what is below those."""
-        if self._grants.includes(Scope.READ):
-            return tree
-        pruned = RunTree(run=tree.run, children=[])
-        waiting = [(tree, pruned)]
-        while waiting:
-            whole, kept = waiting.pop()
-            for child in whole.children:
-                if self.covers(Scope.READ, child.run.workflow, child.run.tags):
-                    kept.children.append(RunTree(run=child.run, children=[]))
-                    waiting.append((child, kept.children[-1]))
-        return pruned
+            return None
+        parts = self._grants.parts(Scope.READ)
+        return Within(
+            workflows=tuple(part.workflow for part in parts if part.workflow is not None),
+            tags=tuple(part.tag for part in parts if part.tag is not None),
+        )
 
     def knows(self, workflow: str) -> bool:
         """Whether the caller may know of a workflow."""
@@ -178,6 +174,14 @@ class Reach:
         which = f" for runs of {workflow!r} with these tags" if workflow else ""
         text = f"the token {self._caller.name!r} has the scope {self._grants}; this needs {level}{which}"
         return Refused("forbidden", text)
+
+
+def _key_scope(part: Grant) -> str:
+    """A scope as a text without slashes, which is no other's."""
+    if part.workflow is not None:
+        return f"workflow={quote(part.workflow, safe='')}"
+    assert part.tag is not None
+    return f"tag={quote(part.tag[0], safe='')}={quote(part.tag[1], safe='')}"
 
 
 def _narrowed(wanted: Wanted, part: Grant) -> Wanted | None:

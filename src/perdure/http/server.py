@@ -85,6 +85,7 @@ async def serving(
             app,
             http=spoken if context is None else secured(spoken, connections, context),
             backlog=connections.limits.backlog_max,
+            h11_max_incomplete_event_size=2 * connections.limits.head_bytes_max,  # `connections` has a closer look
             timeout_keep_alive=connections.limits.idle_s,  # type: ignore[arg-type]  # any number will do
             lifespan="on",
             log_config=None,

@@ -12,7 +12,8 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from perdure.errors import PerdureError
-from perdure.http.access import Access, Caller
+from perdure.http.access import ADDRESS, IDENTIFY, Access, Caller
+from perdure.http.addresses import Proxies
 from perdure.http.measures import Measures
 from perdure.http.pace import Pace
 from perdure.http.pages import Answer, Pages
@@ -56,6 +57,7 @@ class Shield:
         streams: Streams,
         origins: frozenset[str],
         pages: Pages | None = None,
+        proxies: Proxies | None = None,
     ) -> None:
         self._inner = inner
         self._access = access
@@ -65,6 +67,7 @@ class Shield:
         self._streams = streams
         self._origins = origins
         self._pages = pages
+        self._proxies = proxies or Proxies()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -119,39 +122,33 @@ class Shield:
                 log.info("%s asked for %s %r: %s", caller.name, scope["method"], scope.get("raw_path"), status)
 
     async def _check(self, scope: Scope, headers: dict[str, str], origin: str | None) -> None:
-        """Raise Refused, or leave the caller in the scope."""
+        """Raise Refused, or leave in the scope who asks, how to find that out again, and whose tries it counts as."""
         peer = scope["client"][0] if scope.get("client") else None
         scope["path"] = _path(scope)
-        caller: Caller | None = None
-        if (pages := self._pages_at(scope["path"])) is not None:
-            caller = await self._identify_visitor(pages, scope, headers, peer)
-        elif scope["path"] not in OPEN:
-            caller = await self._identify(headers, peer)
+        pages = self._pages_at(scope["path"])
+        is_open = scope["path"] in OPEN
+        address = self._proxies.client(peer, scope["headers"])
+
+        async def identify() -> Caller | None:
+            if pages is not None:
+                return await pages.identify(self._access, scope, headers, peer)
+            return None if is_open else await self._access.identify(headers, peer)
+
+        try:
+            caller = await identify()
+        except Refused as refused:
+            if refused.code == "unauthenticated" and (pages is None or "cookie" in headers):
+                _keep_pace(self._strangers, f"address {address}")  # It may be a guess.
+            raise
+        if caller is not None and pages is None:
             self._check_origin(headers, origin, caller)
-        scope.setdefault("state", {})["caller"] = caller
-        who = f"token {caller.name}" if caller is not None and caller.by_token else f"address {peer}"
-        _keep_pace(self._pace, who)
+        scope.setdefault("state", {}).update({"caller": caller, IDENTIFY: identify, ADDRESS: address})
+        # Whoever shows nothing is not counted: behind a proxy, strangers would use up what others need to sign in.
+        if caller is not None:
+            _keep_pace(self._pace, f"token {caller.name}" if caller.by_token else f"address {address}")
 
     def _pages_at(self, path: str) -> Pages | None:
         return self._pages if self._pages is not None and self._pages.covers(path) else None
-
-    async def _identify_visitor(
-        self, pages: Pages, scope: Scope, headers: dict[str, str], peer: str | None
-    ) -> Caller | None:
-        try:
-            return await pages.identify(self._access, scope, headers, peer)
-        except Refused as refused:
-            if refused.code == "unauthenticated" and "cookie" in headers:
-                _keep_pace(self._strangers, f"address {peer}")  # It may be a guess.
-            raise
-
-    async def _identify(self, headers: dict[str, str], peer: str | None) -> Caller:
-        try:
-            return await self._access.identify(headers, peer)
-        except Refused as refused:
-            if refused.code == "unauthenticated":
-                _keep_pace(self._strangers, f"address {peer}")
-            raise
 
     def _check_origin(self, headers: dict[str, str], origin: str | None, caller: Caller) -> None:
         """Where there are no tokens, a page elsewhere that somebody on this machine looks at must not ask for anything.

@@ -7,6 +7,7 @@ while by itself: a browser then asks again with the id of the last event (Last-E
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
@@ -15,14 +16,18 @@ import msgspec
 from litestar.response import Stream
 from msgspec import Struct
 
-from perdure.http.access import Asking, caller_of
+from perdure.errors import PerdureError
+from perdure.http.access import Asking, caller_of, check_again
 from perdure.http.problems import Refused
+
+log = logging.getLogger("perdure.http")
 
 MEDIA_TYPE: Final = "text/event-stream"
 ALIVE_S: Final = 15.0
 _ALIVE: Final = b": still here\n\n"
 _PLACE: Final = "perdure_stream"
 _RETRY: Final = b"retry: 1000\n\n"
+_FIRST: Final = asyncio.FIRST_COMPLETED
 
 
 class Said(Struct, frozen=True, kw_only=True):
@@ -35,10 +40,14 @@ class Said(Struct, frozen=True, kw_only=True):
 
 class Streams:
     """The streams of a server: at most `streams_max` at a time, and `token_streams_max` of one token, each for at most
-    `stream_s_max`. A place is taken when a request is admitted, and given back when the request has ended."""
+    `stream_s_max`. A place is taken when a request is admitted, and given back when the request has ended. Every
+    `check_s` it is looked at whether its reader may still read; if not, nothing more is sent."""
 
-    def __init__(self, streams_max: int, token_streams_max: int, stream_s_max: float, poll_s: float) -> None:
+    def __init__(
+        self, streams_max: int, token_streams_max: int, stream_s_max: float, poll_s: float, check_s: float = 5
+    ) -> None:
         self.poll_s = poll_s
+        self.check_s = check_s
         self._streams_max = streams_max
         self._token_streams_max = token_streams_max
         self._stream_s_max = stream_s_max
@@ -63,7 +72,7 @@ class Streams:
             raise _too_many(f"{self._open[token]} streams of the token {token!r} are open, as many as it may have")
         self._open[token] += 1
         asking.scope["state"][_PLACE] = token
-        return Stream(self._written(said), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
+        return Stream(self._written(said, asking), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
 
     def ended(self, state: dict[str, Any]) -> None:
         """Give the place of a request back, if it has one: it has ended, whether or not anything was sent."""
@@ -73,24 +82,32 @@ class Streams:
             if not self._open[token]:
                 del self._open[token]
 
-    async def _written(self, said: AsyncIterator[Said]) -> AsyncIterator[bytes]:
+    async def _written(self, said: AsyncIterator[Said], asking: Asking) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + self._stream_s_max
+        said_at = checked_at = loop.time()
         ending: asyncio.Future[Any] = asyncio.ensure_future(self._ending.wait())
         upcoming: asyncio.Future[Any] | None = None
         try:
             yield _RETRY
             while (left_s := ends_at - loop.time()) > 0 and not ending.done():
                 upcoming = upcoming or asyncio.ensure_future(_next(said))
-                await asyncio.wait({upcoming, ending}, timeout=min(left_s, ALIVE_S), return_when="FIRST_COMPLETED")
+                due_s = min(said_at + ALIVE_S, checked_at + self.check_s) - loop.time()
+                await asyncio.wait({upcoming, ending}, timeout=max(0, min(left_s, due_s)), return_when=_FIRST)
+                if loop.time() >= checked_at + self.check_s:
+                    if not await may_still_read(asking):
+                        return
+                    checked_at = loop.time()
                 if upcoming.done():
                     try:
                         text = written(upcoming.result())
                     except StopAsyncIteration:
                         return
                     upcoming = None
+                    said_at = loop.time()
                     yield text
-                elif not ending.done():
+                elif not ending.done() and loop.time() >= said_at + ALIVE_S:
+                    said_at = loop.time()
                     yield _ALIVE
         finally:
             ending.cancel()
@@ -100,6 +117,16 @@ class Streams:
             close = getattr(said, "aclose", None)
             if close is not None:
                 await close()
+
+
+async def may_still_read(asking: Asking) -> bool:
+    """Whether whoever asked may go on reading. If the store cannot say so the answer is no: they can ask again."""
+    try:
+        await check_again(asking)
+    except (Refused, PerdureError) as error:
+        log.info("a stream ends: %s", error)
+        return False
+    return True
 
 
 def _too_many(detail: str) -> Refused:
@@ -126,4 +153,4 @@ async def looked(look: Callable[[], Awaitable[list[Said] | None]], pause_s: floa
         await asyncio.sleep(pause_s)
 
 
-__all__ = ["MEDIA_TYPE", "Said", "Streams", "looked", "written"]
+__all__ = ["MEDIA_TYPE", "Said", "Streams", "looked", "may_still_read", "written"]

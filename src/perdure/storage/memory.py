@@ -351,7 +351,7 @@ class MemoryStore:
     async def artifacts(self, wanted: ArtifactFilter) -> builtins.list[Artifact]:
         database = self._database()
         with database.lock:
-            return database.stock.list_artifacts(wanted)
+            return database.stock.list_artifacts(wanted, database.runs)
 
     async def artifact(self, *, id: str | None = None, name: str = "", version: int | None = None) -> Artifact | None:
         database = self._database()
@@ -364,7 +364,7 @@ class MemoryStore:
     async def tasks(self, wanted: TaskFilter) -> builtins.list[Task]:
         database = self._database()
         with database.lock:
-            return database.stock.list_tasks(wanted)
+            return database.stock.list_tasks(wanted, database.runs)
 
     async def load_tasks(self, ids: Sequence[str]) -> dict[str, Task]:
         known = self._database().stock.tasks

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perdure.kernel.batch import Batch
 from perdure.kernel.stock import LAP, Artifact, Chunk, Record, Stock, Task
-from perdure.ports import ArtifactFilter, TaskFilter
+from perdure.ports import ArtifactFilter, StoredRun, TaskFilter, Within
 
 
 class StockTables(Struct, eq=False):
@@ -94,7 +96,7 @@ class StockTables(Struct, eq=False):
 
     # Reading.
 
-    def list_artifacts(self, wanted: ArtifactFilter) -> list[Artifact]:
+    def list_artifacts(self, wanted: ArtifactFilter, runs: Mapping[str, StoredRun]) -> list[Artifact]:
         found = [
             replace(one, content=None)
             for one in self.artifacts.values()
@@ -103,6 +105,7 @@ class StockTables(Struct, eq=False):
             and wanted.run_id in (None, one.run_id)
             and wanted.type in (None, one.type)
             and (wanted.after is None or one.id < wanted.after)
+            and _is_within(one.run_id, wanted.within, runs)
         ]
         return sorted(found, key=lambda one: one.id, reverse=True)[: max(0, wanted.limit)]
 
@@ -118,18 +121,20 @@ class StockTables(Struct, eq=False):
         found = self.chunks.get(artifact_id, {}).get(number)
         return None if found is None else found.data
 
-    def list_tasks(self, wanted: TaskFilter) -> list[Task]:
+    def list_tasks(self, wanted: TaskFilter, runs: Mapping[str, StoredRun]) -> list[Task]:
         found = [
             self.tasks[one]
             for one in sorted(self.tasks)
-            if (wanted.after is None or one > wanted.after) and _matches(self.tasks[one], wanted)
+            if (wanted.after is None or one > wanted.after)
+            and _matches(self.tasks[one], wanted)
+            and _is_within(self.tasks[one].run_id, wanted.within, runs)
         ]
         return found[: max(0, wanted.limit)]
 
     # Writing beside commits.
 
     def claim_tasks(self, queue: str, worker: str, lease_us: int, at: int, limit: int, actor: str) -> list[Task]:
-        free = self.list_tasks(TaskFilter(queue=queue, status="open", at=at, limit=limit))
+        free = self.list_tasks(TaskFilter(queue=queue, status="open", at=at, limit=limit), {})
         claimed = [
             replace(
                 task,
@@ -193,6 +198,13 @@ def _matches(task: Task, wanted: TaskFilter) -> bool:
         and wanted.run_id in (None, task.run_id)
         and wanted.status in (None, status)
     )
+
+
+def _is_within(run_id: str, within: Within | None, runs: Mapping[str, StoredRun]) -> bool:
+    if within is None:
+        return True
+    found = runs.get(run_id)
+    return found is not None and within.covers(found.run.workflow, found.run.tags)
 
 
 def _mark(artifact: Artifact) -> tuple[str, int, int] | None:

@@ -189,6 +189,124 @@ async def test_the_functions_write_nothing_but_what_a_start_or_an_emission_is(ur
         assert [run.id for run in (await client.runs()).runs] == ["there"]
 
 
+NOW = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+LONG = "repeat('x', 501)"
+GOOD_START = {
+    "new_id": "'mine'",
+    "new_workflow": "'w'",
+    "its_version": "''",
+    "its_model": "'function'",
+    "is_known": "true",
+    "its_tags": "'{}'",
+    "its_deadline": "null",
+    "its_actor": "'ann'",
+    "now": NOW,
+    "its_input": "'{}'",
+}
+GOOD_EMISSION = {
+    "book": "(select 1)",
+    "root": "'root'",
+    "event_id": "'e'",
+    "emitted_at": NOW,
+    "its_context": "null",
+    "new_message": "'m'",
+    "its_topic": "'callers.bookings'",
+    "its_payload": "'1'",
+    "now": NOW,
+    "its_actor": "'ann'",
+    "run_ids": "array['r']",
+    "names": "array['callers.book']",
+    "tags": "array['{}']",
+    "inputs": "array['1']",
+}
+
+
+def call(function: str, given: dict[str, str], url: str, engine: str) -> str:
+    arguments = {"engine": f"'{engine}'", "began": "extract(epoch from transaction_timestamp())::text", **given}
+    text = ", ".join(f"{name} => {value}" for name, value in arguments.items())
+    return f'select state from "{schema_of(url)}".{function}({text})'
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"new_id": LONG},
+        {"new_id": "''"},
+        {"new_id": "null"},
+        {"new_workflow": LONG},
+        {"its_version": LONG},
+        {"its_actor": LONG},
+        {"its_actor": "''"},
+        {"is_known": "null"},
+        {"its_model": "null"},
+        {"now": "1"},
+        {"now": "-1"},
+        {"now": "null"},
+        {"now": f"{NOW} + 90000000000"},
+        {"now": "9223372036854775807"},
+        {"its_deadline": "9223372036854775807"},
+        {"its_deadline": "-1"},
+        {"its_tags": "null"},
+        {"its_tags": "json_build_object(" + LONG + ", 'v')::text"},
+        {"its_tags": "json_build_object('k', " + LONG + ")::text"},
+        {"its_tags": '\'{"k": ""}\''},
+        {"its_input": "repeat('x', 67108865)"},
+        {"its_input": "null"},
+    ],
+)
+async def test_a_start_by_hand_has_the_bounds_of_any_other(url: str, wrong: dict[str, str]) -> None:
+    caller_url = await make_caller(url)
+    async with Client(url) as client, as_caller(caller_url) as caller:
+        engine = client._coordinator.engine.id
+        with pytest.raises(asyncpg.InvalidParameterValueError):
+            async with caller.transaction():
+                await caller.fetchval(call("start_v2", GOOD_START | wrong, url, engine))
+        assert (await client.runs()).runs == []
+        async with caller.transaction():
+            assert await caller.fetchval(call("start_v2", GOOD_START, url, engine)) == "inserted"
+        [run] = (await client.runs()).runs
+        assert run.id == "mine"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"root": LONG},
+        {"root": "'a/b'"},
+        {"root": "'a b'"},
+        {"event_id": LONG},
+        {"new_message": LONG},
+        {"its_actor": LONG},
+        {"its_payload": "repeat('x', 67108865)"},
+        {"its_context": "repeat('x', 1048577)"},
+        {"now": "1"},
+        {"emitted_at": "9223372036854775807"},
+        {"run_ids": "array['r', 's']", "names": "array['callers.book', 'callers.book']", "tags": "array['{}', '{}']",
+         "inputs": "array['1', '1']"},
+        {"run_ids": "array['r', 's']"},
+        {"tags": "array['{}', '{}']"},
+        {"inputs": "array[]::text[]"},
+        {"inputs": "array[null]"},
+        {"run_ids": "array['a/b']"},
+        {"run_ids": "array[" + LONG + "]"},
+        {"tags": "array['[]']"},
+        {"tags": "array[null]"},
+    ],
+)  # fmt: skip
+async def test_an_emission_by_hand_has_the_bounds_of_any_other(url: str, wrong: dict[str, str]) -> None:
+    caller_url = await make_caller(url)
+    async with Engine(url, workflows=[booking()]) as engine, as_caller(caller_url) as caller, meddler(url) as meddling:
+        known = str(await meddling.fetchval(f'select version from "{schema_of(url)}".handler_book'))
+        good = GOOD_EMISSION | {"book": known}
+        with pytest.raises(asyncpg.InvalidParameterValueError):
+            async with caller.transaction():
+                await caller.fetchval(call("emit_v2", good | wrong, url, engine._coordinator.engine.id))
+        assert (await engine.runs()).runs == []
+        async with caller.transaction():
+            made = await caller.fetchval(call("emit_v2", good, url, engine._coordinator.engine.id))
+        assert made == "inserted"
+
+
 async def test_tables_of_the_session_do_not_stand_in_for_ours(url: str) -> None:
     """The functions have the owner's rights: a table or a function of the caller's own must not be met in them."""
     caller_url = await make_caller(url)

@@ -11,7 +11,7 @@ from perdure.dashboard.oidc import COOKIE, PENDING, OidcProvider
 from perdure.dashboard.page import form_of
 from perdure.dashboard.rendering import HEADERS, PATH, Renderer
 from perdure.dashboard.sessions import NoSession, close_session, open_session
-from perdure.http.access import Access, reads
+from perdure.http.access import Access, address_of, reads
 from perdure.http.given import Asked, TheAccess, TheClient
 from perdure.http.pace import Pace
 from perdure.http.problems import Refused
@@ -25,8 +25,7 @@ def handlers_of(renderer: Renderer, provider: OidcProvider | None = None) -> lis
     through = provider.config.title if provider is not None else ""
 
     def check_pace(request: Asked) -> None:
-        peer = request.client.host if request.client is not None else None
-        if wait_s := tries.wait_s(f"address {peer}"):
+        if wait_s := tries.wait_s(f"address {address_of(request)}"):
             raise Refused("too_many_requests", f"too many tries; try again in {wait_s} s")
 
     def answer(status: int, to: str, wrong: str = "") -> Response[str]:
@@ -41,7 +40,7 @@ def handlers_of(renderer: Renderer, provider: OidcProvider | None = None) -> lis
 
     async def session_for(access: Access, client: Client, token: str) -> str:
         if not await access.needs_token() and access.is_startup_token(token):
-            return access.startup_session
+            return access.open_startup_session()
         return await open_session(client, token)
 
     @get(SIGN_IN)
@@ -50,7 +49,7 @@ def handlers_of(renderer: Renderer, provider: OidcProvider | None = None) -> lis
         to = safe_target(request.query_params.get("to", ""))
         shown = request.query_params.get("token", "")
         if shown and not await access.needs_token() and access.is_startup_token(shown):
-            return signed_in(request, access.startup_session, to)
+            return signed_in(request, access.open_startup_session(), to)
         return answer(200, to)
 
     @post(SIGN_IN, status_code=303)
@@ -65,7 +64,8 @@ def handlers_of(renderer: Renderer, provider: OidcProvider | None = None) -> lis
         return signed_in(request, session, to)
 
     @post(f"{PATH}/sign-out", guards=[reads], status_code=303)
-    async def sign_out(request: Asked, client: TheClient) -> Response[None]:
+    async def sign_out(request: Asked, client: TheClient, access: TheAccess) -> Response[None]:
+        access.end_startup_session(session_of(request.headers))
         await close_session(client, session_of(request.headers))
         cookie = session_cookie("", request.headers, request.url.scheme)
         return Response(None, status_code=303, headers={"location": SIGN_IN, "set-cookie": cookie})
@@ -75,17 +75,17 @@ def handlers_of(renderer: Renderer, provider: OidcProvider | None = None) -> lis
 
     @get(f"{SIGN_IN}/oidc", status_code=303)
     async def begin(request: Asked, client: TheClient) -> Response[str] | Response[None]:
-        """On to the provider, whose page asks who it is."""
-        check_pace(request)
+        """On to the provider, whose page asks who it is. It costs next to nothing, and is not slowed down: strangers
+        behind the same proxy must not keep others from signing in."""
         to = safe_target(request.query_params.get("to", ""))
         try:
-            url, state = await provider.begin(client, to)
+            url, kept = await provider.begin(client, to)
         except NoSession as wrong:
             return answer(502, to, str(wrong))
         secure = secure_mark(request.headers, request.url.scheme)
         lasts = int(PENDING.total_seconds())
         # Lax: the browser comes back from a page of the provider's.
-        cookie = f"{COOKIE}={state}; Path={SIGN_IN}; Max-Age={lasts}; HttpOnly; SameSite=Lax{secure}"
+        cookie = f"{COOKIE}={kept}; Path={SIGN_IN}; Max-Age={lasts}; HttpOnly; SameSite=Lax{secure}"
         return Response(None, status_code=303, headers={"location": url, "set-cookie": cookie})
 
     @get(f"{SIGN_IN}/oidc/callback", status_code=303)

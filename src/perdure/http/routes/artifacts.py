@@ -17,7 +17,7 @@ from perdure.errors import ArtifactNotFound
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
 from perdure.http.reach import reach_of, reads_artifact, reads_some
-from perdure.http.wanted import After, Id, Limit, Text
+from perdure.http.wanted import After, Id, Limit, Text, cursor_of
 from perdure.keeping import ArtifactView
 
 _MEDIA_TYPE: Final = re.compile(
@@ -51,12 +51,11 @@ async def list_artifacts(
     limit: Limit = 100,
 ) -> Artifacts:
     """Published artifacts, the newest first, without content; `staged` adds those of runs under way."""
-
-    async def fetch(after: str | None) -> list[ArtifactView]:
-        return await client.artifacts(name=name, run=run, type=type, staged=staged, after=after, limit=limit)
-
-    found, cursor = await reach_of(request).listed(fetch, limit, after)
-    return Artifacts(artifacts=found, cursor=cursor)
+    within = reach_of(request).within
+    found = await client.artifacts(
+        name=name, run=run, type=type, staged=staged, within=within, after=after, limit=limit
+    )
+    return Artifacts(artifacts=found, cursor=cursor_of(found, limit))
 
 
 @get("/{artifact_id:str}", guards=[reads_artifact], responses=no(ArtifactNotFound))

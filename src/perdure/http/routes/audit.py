@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import datetime
+from time import monotonic
 from typing import Annotated, Final
 
 import msgspec
@@ -12,8 +13,9 @@ from litestar.params import QueryParameter
 from litestar.response import Stream
 
 from perdure.http.access import administers
-from perdure.http.given import TheClient
+from perdure.http.given import Asked, TheClient, TheStreams
 from perdure.http.problems import no
+from perdure.http.streams import may_still_read
 from perdure.http.wanted import moment
 from perdure.trail import AuditLine
 
@@ -23,7 +25,9 @@ _CHUNK_BYTES: Final = 64 * 1024
 
 @get("/", guards=[administers], media_type=MEDIA_TYPE, responses=no())
 async def export_audit(
+    request: Asked,
     client: TheClient,
+    streams: TheStreams,
     since: Annotated[datetime | None, QueryParameter(description="From this time on.")] = None,
     until: Annotated[datetime | None, QueryParameter(description="Before this time.")] = None,
 ) -> Stream:
@@ -31,14 +35,21 @@ async def export_audit(
     The last line is `{"type": "end", "lines": …}`; an answer without it is not whole."""
     first = None if since is None else moment(since)
     last = None if until is None else moment(until)
-    return Stream(_written(client.export_audit(since=first, until=last)), media_type=MEDIA_TYPE)
+    lines = client.export_audit(since=first, until=last)
+    return Stream(_written(lines, request, streams.check_s), media_type=MEDIA_TYPE)
 
 
-async def _written(lines: AsyncIterator[AuditLine]) -> AsyncIterator[bytes]:
+async def _written(lines: AsyncIterator[AuditLine], request: Asked, check_s: float) -> AsyncIterator[bytes]:
+    """The lines as they are sent. They stop, without the last one, when the token is not valid any more."""
     chunk = bytearray()
+    checked_at = monotonic()
     async for line in lines:
         chunk += msgspec.json.encode(line) + b"\n"
         if len(chunk) >= _CHUNK_BYTES:
+            if monotonic() - checked_at >= check_s:
+                if not await may_still_read(request):
+                    return
+                checked_at = monotonic()
             yield bytes(chunk)
             chunk.clear()
     yield bytes(chunk)

@@ -115,11 +115,11 @@ async def list_changes(
     """The newest runs that match, and whatever changes among them: an event `run` for each that is new or has changed,
     then, if the list is another, `page` with the ids that it has now. Begins with the whole list."""
     seen = Seen.of(last_event_id)
-    reach = reach_of(request)
 
     async def look() -> list[Said]:
         nonlocal seen
-        runs = (await reach.page(wanted, limit)).runs
+        # Who asks is found out again now and then, and may have other scopes by now.
+        runs = (await reach_of(request).page(wanted, limit)).runs
         now = Seen.at(runs)
         new = [Said(event="run", data=run) for run, mark in zip(runs, now.runs, strict=True) if mark not in seen.known]
         if now.page != seen.page:
@@ -130,7 +130,7 @@ async def list_changes(
         seen = now
         return new
 
-    await reach.page(wanted, 1)  # What is wrong with the request is told before the stream begins.
+    await reach_of(request).page(wanted, 1)  # What is wrong with the request is told before the stream begins.
     return streams.response(looked(look, streams.poll_s), request)
 
 

@@ -19,7 +19,7 @@ from perdure.errors import (
     UnstorableValue,
 )
 from perdure.http.access import caller_of, operates
-from perdure.http.conditions import IdempotencyKey
+from perdure.http.conditions import IdempotencyKey, event_key_of
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import Refused, no
 from perdure.http.reach import operates_run, reach_of, reads_some
@@ -75,7 +75,10 @@ async def send_event(
     """Send an event to a run. With an Idempotency-Key it is sent once."""
     event = NamedEvent(data.name, data.value)
     actor = caller_of(request).name
-    return sent_view(await client.send(event, to=run_id, key=idempotency_key, strict=data.strict, actor=actor))
+    key = idempotency_key
+    if key is not None:
+        key = event_key_of(key, await reach_of(request).key_scope_of(run_id))
+    return sent_view(await client.send(event, to=run_id, key=key, strict=data.strict, actor=actor))
 
 
 @get("/events", guards=[reads_some], responses=no(RunNotFound))

@@ -91,10 +91,12 @@ async def start_run(
 ) -> Response[RunView]:
     """Start a run. With an id, or with an Idempotency-Key, sending it again gives the same run."""
     run_id = data.id
-    if run_id is None and idempotency_key is not None:
-        run_id = run_id_of(idempotency_key)
     reach = reach_of(request)
     reach.check(Scope.OPERATE, data.workflow, data.tags)
+    if run_id is not None:
+        reach.check_id(run_id, data.workflow, data.tags)
+    elif idempotency_key is not None:
+        run_id = run_id_of(idempotency_key, reach.key_scope(data.workflow, data.tags))
 
     async def start() -> str:
         handle = await client.start(
@@ -234,7 +236,7 @@ async def run_tree(
     runs_max: Annotated[int, QueryParameter(ge=1, le=_TREE_RUNS_MAX)] = 1_000,
 ) -> RunTree:
     """A run with its children and theirs."""
-    return reach_of(request).pruned(await client.tree(run_id, runs_max=runs_max))
+    return await client.tree(run_id, runs_max=runs_max, within=reach_of(request).within)
 
 
 @get("/{run_id:str}/published", guards=[reads_run], responses=no(RunNotFound))

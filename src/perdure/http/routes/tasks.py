@@ -13,7 +13,7 @@ from perdure.http.access import caller_of
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
 from perdure.http.reach import operates_task, reach_of, reads_some, reads_task
-from perdure.http.wanted import After, Body, Id, Limit, Text
+from perdure.http.wanted import After, Body, Id, Limit, Text, cursor_of
 from perdure.tasking import TaskStatus, TaskView
 
 
@@ -42,12 +42,9 @@ async def list_tasks(
     limit: Limit = 100,
 ) -> Tasks:
     """Tasks, the oldest first."""
-
-    async def fetch(after: str | None) -> list[TaskView]:
-        return await client.tasks(queue=queue, kind=kind, status=status, run=run, after=after, limit=limit)
-
-    found, cursor = await reach_of(request).listed(fetch, limit, after)
-    return Tasks(tasks=found, cursor=cursor)
+    within = reach_of(request).within
+    found = await client.tasks(queue=queue, kind=kind, status=status, run=run, within=within, after=after, limit=limit)
+    return Tasks(tasks=found, cursor=cursor_of(found, limit))
 
 
 @get("/{task_id:str}", guards=[reads_task], responses=no(TaskNotFound))

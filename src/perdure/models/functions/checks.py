@@ -11,6 +11,7 @@ from perdure.arguments import shown
 from perdure.errors import InvalidArguments, Misuse
 from perdure.models.functions.context import from_datetime
 from perdure.models.functions.values import UNSTORABLE_TEXT
+from perdure.ports import Within
 
 _TEXT_MAX_CHARS = 500
 _REASON_MAX_CHARS = 10_000
@@ -45,6 +46,18 @@ def checked_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
 def checked_option(text: object, what: str) -> str | None:
     """Text that may be left out. Raises InvalidArguments."""
     return None if text is None else checked_text(text, what)
+
+
+def checked_within(within: object) -> Within | None:
+    """Which runs a list is for. Raises InvalidArguments."""
+    if within is None:
+        return None
+    if not isinstance(within, Within):
+        raise InvalidArguments(f"within is a Within(workflows=…, tags=…), not {shown(within)}")
+    checked_texts(within.workflows, "a workflow's name")
+    for pair in within.tags:
+        checked_texts(pair, "a tag")
+    return within
 
 
 def checked_limit(limit: object, limit_max: int = 1_000, what: str = "limit") -> int:

@@ -53,7 +53,18 @@ def listing_of_artifacts(wanted: ArtifactFilter) -> tuple[str, dict[str, Any]]:
         query = "artifacts_of_name"
     else:
         query = "artifacts_all" if wanted.type is None else "artifacts_of_type"
-    return query, asdict(wanted) | {"limit": max(0, wanted.limit)}
+    return query, _variables(wanted)
+
+
+def _variables(wanted: ArtifactFilter | TaskFilter) -> dict[str, Any]:
+    """The variables of a list's query."""
+    within = wanted.within
+    return asdict(wanted) | {
+        "limit": max(0, wanted.limit),
+        "workflows": None if within is None else [*within.workflows],
+        "tag_keys": [] if within is None else [key for key, _ in within.tags],
+        "tag_values": [] if within is None else [value for _, value in within.tags],
+    }
 
 
 def search_of_artifact(id: str | None, name: str, version: int | None) -> tuple[str, dict[str, Any]]:
@@ -69,7 +80,7 @@ def listing_of_tasks(wanted: TaskFilter) -> tuple[str, dict[str, Any]]:
         query = "tasks_open_anywhere" if wanted.queue is None else "tasks_open"
     else:
         query = "tasks_all"
-    return query, asdict(wanted) | {"limit": max(0, wanted.limit)}
+    return query, _variables(wanted)
 
 
 def artifact_of(row: Sequence[Any]) -> Artifact:

@@ -9,25 +9,41 @@ staged_at, published_at, chunks
 -- Those that are published, and, if asked for, those that are staged.
 (state = 'published' or (:staged::boolean and state = 'staged'))
 
+-- name: artifacts_within
+-- Whether the run is one of those that a list is for; without a limit in that, all are.
+(
+    :workflows::text[] is null
+    or exists (
+        select from runs where runs.id = artifacts.run_id and (
+            runs.workflow = any(:workflows)
+            or exists (
+                select from unnest(:tag_keys::text[], :tag_values::text[]) as wanted (key, value)
+                join run_tags as found on found.key = wanted.key and found.value = wanted.value
+                    and found.created_at = runs.created_at and found.run_id = runs.id
+            )
+        )
+    )
+)
+
 -- name: artifacts_of_run
 select {artifact_columns} from artifacts
-where run_id = :run_id and (:after::text is null or id < :after) and {visible} and (:name::text is null or name = :name)
+where run_id = :run_id and (:after::text is null or id < :after) and {visible} and {artifacts_within} and (:name::text is null or name = :name)
     and (:type::text is null or type = :type)
 order by id desc limit :limit
 
 -- name: artifacts_of_name
 select {artifact_columns} from artifacts
-where name = :name and (:after::text is null or id < :after) and {visible}
+where name = :name and (:after::text is null or id < :after) and {visible} and {artifacts_within}
     and (:type::text is null or type = :type)
 order by id desc limit :limit
 
 -- name: artifacts_of_type
 select {artifact_columns} from artifacts
-where type = :type and (:after::text is null or id < :after) and {visible} order by id desc limit :limit
+where type = :type and (:after::text is null or id < :after) and {visible} and {artifacts_within} order by id desc limit :limit
 
 -- name: artifacts_all
 select {artifact_columns} from artifacts
-where (:after::text is null or id < :after) and {visible} order by id desc limit :limit
+where (:after::text is null or id < :after) and {visible} and {artifacts_within} order by id desc limit :limit
 
 -- name: artifact
 -- One that is not set aside, with its content.
@@ -48,6 +64,22 @@ tasks.id, tasks.run_id, tasks.position, tasks.queue, tasks.kind, tasks.title, ta
 tasks.worker, tasks.lease_us, tasks.lease_until, tasks.beat_at, tasks.details, tasks.error, tasks.claims, tasks.due_at,
 tasks.created_at, tasks.closed_at, tasks.answered_by, tasks.actor
 
+-- name: tasks_within
+-- Whether the run is one of those that a list is for; without a limit in that, all are.
+(
+    :workflows::text[] is null
+    or exists (
+        select from runs where runs.id = tasks.run_id and (
+            runs.workflow = any(:workflows)
+            or exists (
+                select from unnest(:tag_keys::text[], :tag_values::text[]) as wanted (key, value)
+                join run_tags as found on found.key = wanted.key and found.value = wanted.value
+                    and found.created_at = runs.created_at and found.run_id = runs.id
+            )
+        )
+    )
+)
+
 -- name: is_wanted_task
 -- The rest of a filter for tasks.
 (:after::text is null or id > :after) and (:kind::text is null or kind = :kind) and (:queue::text is null or queue = :queue)
@@ -57,6 +89,7 @@ and (
     or (:status = 'claimed' and status = 'open' and lease_until > :at)
     or (:status <> 'open' and status = :status)
 )
+and {tasks_within}
 
 -- name: tasks_of_run
 select {task_columns} from tasks where run_id = :run_id and {is_wanted_task} order by id limit :limit

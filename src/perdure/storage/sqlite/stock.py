@@ -92,8 +92,19 @@ def artifacts(connection: sqlite3.Connection, *, wanted: ArtifactFilter) -> list
         query = "artifacts_of_name"
     else:
         query = "artifacts_all" if wanted.type is None else "artifacts_of_type"
-    variables = asdict(wanted) | {"limit": max(0, wanted.limit)}
+    variables = _variables(wanted)
     return [artifact_of(row) for row in connection.execute(QUERIES[query], variables)]
+
+
+def _variables(wanted: ArtifactFilter | TaskFilter) -> dict[str, Any]:
+    """The variables of a list's query."""
+    within = wanted.within
+    return asdict(wanted) | {
+        "limit": max(0, wanted.limit),
+        "workflows": None if within is None else json_text(within.workflows),
+        "tags": None if within is None else json_text(within.tags),
+        "within": None,
+    }
 
 
 def artifact(connection: sqlite3.Connection, *, id: str | None, name: str, version: int | None) -> Artifact | None:
@@ -117,7 +128,7 @@ def tasks(connection: sqlite3.Connection, *, wanted: TaskFilter) -> list[Task]:
         query = "tasks_open_anywhere" if wanted.queue is None else "tasks_open"
     else:
         query = "tasks_all"
-    variables = asdict(wanted) | {"limit": max(0, wanted.limit)}
+    variables = _variables(wanted)
     return [task_of(row) for row in connection.execute(QUERIES[query], variables)]
 
 

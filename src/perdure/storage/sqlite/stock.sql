@@ -61,25 +61,41 @@ update artifacts set
         where known.name = :name and known.version is not null and known.version < 4611686018427387904)
 where id = :id
 
+-- name: artifacts_within
+-- Whether the run is one of those that a list is for; without a limit in that, all are.
+(
+    :workflows is null
+    or exists (
+        select 1 from runs where runs.id = artifacts.run_id and (
+            runs.workflow in (select value from json_each(:workflows))
+            or exists (
+                select 1 from json_each(:tags) as wanted cross join run_tags as found
+                where found.key = json_extract(wanted.value, '$[0]') and found.value = json_extract(wanted.value, '$[1]')
+                    and found.created_at = runs.created_at and found.run_id = runs.id
+            )
+        )
+    )
+)
+
 -- name: artifacts_of_run
 select {artifact_columns} from artifacts indexed by artifacts_run
-where run_id = :run_id and (:after is null or id < :after) and {visible} and (:name is null or name = :name)
+where run_id = :run_id and (:after is null or id < :after) and {visible} and {artifacts_within} and (:name is null or name = :name)
     and (:type is null or type = :type)
 order by id desc limit :limit
 
 -- name: artifacts_of_name
 select {artifact_columns} from artifacts indexed by artifacts_name
-where name = :name and (:after is null or id < :after) and {visible}
+where name = :name and (:after is null or id < :after) and {visible} and {artifacts_within}
     and (:type is null or type = :type)
 order by id desc limit :limit
 
 -- name: artifacts_of_type
 select {artifact_columns} from artifacts indexed by artifacts_type
-where type = :type and id < coalesce(:after, char(1114111)) and {visible} order by id desc limit :limit
+where type = :type and id < coalesce(:after, char(1114111)) and {visible} and {artifacts_within} order by id desc limit :limit
 
 -- name: artifacts_all
 select {artifact_columns} from artifacts
-where id < coalesce(:after, char(1114111)) and {visible} order by id desc limit :limit
+where id < coalesce(:after, char(1114111)) and {visible} and {artifacts_within} order by id desc limit :limit
 
 -- name: artifact
 -- One that is not set aside, with its content.
@@ -117,6 +133,22 @@ where id = :task_id and status = 'open' and (:worker is null or worker = :worker
 -- name: withdraw_task
 update tasks set status = 'withdrawn', closed_at = :at where id = :id and status = 'open'
 
+-- name: tasks_within
+-- Whether the run is one of those that a list is for; without a limit in that, all are.
+(
+    :workflows is null
+    or exists (
+        select 1 from runs where runs.id = tasks.run_id and (
+            runs.workflow in (select value from json_each(:workflows))
+            or exists (
+                select 1 from json_each(:tags) as wanted cross join run_tags as found
+                where found.key = json_extract(wanted.value, '$[0]') and found.value = json_extract(wanted.value, '$[1]')
+                    and found.created_at = runs.created_at and found.run_id = runs.id
+            )
+        )
+    )
+)
+
 -- name: is_wanted_task
 -- The rest of a filter for tasks.
 (:after is null or id > :after) and (:kind is null or kind = :kind) and (:queue is null or queue = :queue)
@@ -126,6 +158,7 @@ and (
     or (:status = 'claimed' and status = 'open' and lease_until > :at)
     or (:status <> 'open' and status = :status)
 )
+and {tasks_within}
 
 -- name: tasks_of_run
 select {task_columns} from tasks indexed by tasks_run where run_id = :run_id and {is_wanted_task} order by id limit :limit

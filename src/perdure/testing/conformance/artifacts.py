@@ -11,7 +11,7 @@ import pytest
 from perdure.errors import CommitConflict, CommitRefused
 from perdure.kernel.status import Status
 from perdure.kernel.stock import Artifact, Chunk, Stock
-from perdure.ports import ArtifactFilter, Store
+from perdure.ports import ArtifactFilter, Store, Within
 from perdure.testing.conformance.base import Author, Rules, a_run, an_entry, insert, update
 
 
@@ -53,6 +53,28 @@ class ArtifactRules(Rules):
             assert await author.store.artifact(name="report") is None
             assert await _listed(author.store, staged=True) == ["a-1"]
             assert await author.store.artifact(id="a-1") == an_artifact()
+
+    async def test_a_list_of_artifacts_leaves_out_those_of_other_runs(self) -> None:
+        async with self.author() as author:
+            runs = [
+                a_run("r-1", workflow="one", tags={"tenant": "acme"}),
+                a_run("r-2", workflow="two", tags={"tenant": "other"}),
+            ]
+            for number, run in enumerate(runs, 1):
+                made = an_artifact(f"a-{number}", run_id=run.id)
+                await author.commit(insert(run), stock=staged(made))
+            cases: list[tuple[Within | None, list[str]]] = [
+                (None, ["a-2", "a-1"]),
+                (Within(), []),
+                (Within(workflows=("two", "three")), ["a-2"]),
+                (Within(tags=(("tenant", "acme"),)), ["a-1"]),
+                (Within(workflows=("two",), tags=(("tenant", "acme"),)), ["a-2", "a-1"]),
+            ]
+            for within, found in cases:
+                for more in ({}, {"name": "report"}, {"type": an_artifact().type}):
+                    assert await _listed(author.store, within=within, staged=True, **more) == found
+                of_one = [one for one in found if one == "a-1"]
+                assert await _listed(author.store, within=within, staged=True, run_id="r-1") == of_one
 
     async def test_the_end_of_a_run_publishes_what_it_has_staged_in_the_order_of_staging(self) -> None:
         async with self.author() as author:

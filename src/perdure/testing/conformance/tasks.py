@@ -10,7 +10,7 @@ import pytest
 
 from perdure.errors import CommitConflict
 from perdure.kernel.stock import Record, Stock, Task, TaskAnswer
-from perdure.ports import Store, TaskFilter
+from perdure.ports import Store, TaskFilter, Within
 from perdure.testing.conformance.base import Author, Rules, a_run, insert
 
 
@@ -60,6 +60,33 @@ class TaskRules(Rules):
             assert await author.store.tasks(TaskFilter()) == [task]
             assert await author.store.load_tasks(["t-2", "t-1", "t-1"]) == {"t-1": task}
             assert await author.store.load_tasks([]) == {}
+
+    async def test_a_list_of_tasks_leaves_out_those_of_other_runs(self) -> None:
+        async with self.author() as author:
+            runs = [
+                a_run("r-1", workflow="one", tags={"tenant": "acme", "a": "b"}),
+                a_run("r-2", workflow="two", tags={"tenant": "other"}),
+                a_run("r-3", workflow="one"),
+            ]
+            for number, run in enumerate(runs, 1):
+                await author.commit(insert(run), stock=Stock(tasks=[a_task(f"t-{number}", run_id=run.id)]))
+            cases: list[tuple[Within | None, list[str]]] = [
+                (None, ["t-1", "t-2", "t-3"]),
+                (Within(), []),
+                (Within(workflows=("one",)), ["t-1", "t-3"]),
+                (Within(tags=(("tenant", "acme"),)), ["t-1"]),
+                (Within(tags=(("tenant", "b"), ("a", "acme"))), []),
+                (Within(tags=(("a", "x"), ("a", "b")), workflows=("two", "none")), ["t-1", "t-2"]),
+            ]
+            for within, found in cases:
+                assert await _listed(author.store, within=within) == found
+                for more in ({"queue": "approvals", "status": "open"}, {"status": "open"}):
+                    assert await _listed(author.store, within=within, at=5, **more) == found
+                assert await _listed(author.store, within=within, run_id="r-1") == [
+                    one for one in found if one == "t-1"
+                ]
+                assert await _listed(author.store, within=within, limit=1) == found[:1]
+                assert await _listed(author.store, within=within, after="t-1") == [one for one in found if one > "t-1"]
 
     async def test_a_task_is_answered_once(self) -> None:
         async with self.author() as author:
