@@ -34,6 +34,7 @@ ROWS = (
         "credentials",
         "diagnosing",
         "emission",
+        "emissions",
         "emitting",
         "handles",
         "graph_runs",

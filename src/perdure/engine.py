@@ -20,8 +20,8 @@ from perdure.coordinator.recovery import Recovery, RecoveryReport
 from perdure.coordinator.sweep import Answered, Sweeper
 from perdure.coordinator.timers import Timer, Timers, pause
 from perdure.coordinator.waking import Waker
+from perdure.emissions import Cooperator
 from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, InvalidArguments, PerdureError, StoreError
-from perdure.joining import Cooperator
 from perdure.kernel import ops
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Examine, Finish, Look, Proceed, Published, Rearm
 from perdure.kernel.records import Run
