@@ -3,6 +3,7 @@ the functions do that, see joining.py."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -10,9 +11,11 @@ from msgspec import Struct
 
 from perdure.emitting import RootHandle, Source, failure_of
 from perdure.kernel.status import FINISHED, Status
+from perdure.models.cooperation.context import EMPTY, Context
 from perdure.models.cooperation.define import Topic
 from perdure.models.cooperation.events import EventType
 from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.levels import Levels
 from perdure.models.cooperation.rows import StoredScopes
 
 
@@ -34,7 +37,9 @@ class Undoing(Struct, frozen=True):
 
 
 class _Engine(Source, Protocol):
-    async def emit(self, topic: Topic[Any], message: Any, *, id: str | None = None) -> RootHandle: ...
+    async def emit(
+        self, topic: Topic[Any], message: Any, *, id: str | None = None, context: Context = EMPTY
+    ) -> RootHandle: ...
 
     async def hold_back(self, topic: Topic[Any], id: str) -> RootHandle: ...
 
@@ -46,13 +51,15 @@ class _Engine(Source, Protocol):
 class Cooperator:
     """Emits for functions, and has their hierarchies undone. It is among the engine's resources."""
 
-    def __init__(self, engine: _Engine) -> None:
+    def __init__(self, engine: _Engine, levels: Callable[[], Levels]) -> None:
         self._engine = engine
+        self._levels = levels
 
-    async def emit(self, topic: str, payload: str, message_id: str) -> Emitted:
-        """Emit a message; with the same id, again, this gives the same hierarchy."""
+    async def emit(self, topic: str, payload: str, message_id: str, run_id: str) -> Emitted:
+        """Emit a message for a run; with the same id, again, this gives the same hierarchy. Raises HierarchyTooDeep."""
+        context = await self._levels().context_below(run_id, topic)
         message = msgspec.json.decode(payload)
-        handle = await self._engine.emit(Topic(topic, object), message, id=message_id)
+        handle = await self._engine.emit(Topic(topic, object), message, id=message_id, context=context)
         return Emitted(handle.id, topic, handle.message_id, handle.run_ids)
 
     async def withdraw(self, topic: str, message_id: str, reason: str) -> Emitted | None:

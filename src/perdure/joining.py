@@ -13,7 +13,7 @@ from perdure.models.cooperation.define import Topic
 from perdure.models.cooperation.failures import Failure
 from perdure.models.functions.children import run_of
 from perdure.models.functions.compensation import compensate_and_wait
-from perdure.models.functions.context import current_run, resource
+from perdure.models.functions.context import current_run, current_step, resource
 from perdure.models.functions.define import step
 from perdure.models.functions.waiting import first
 
@@ -25,7 +25,8 @@ _REASON: Final = "the function that emitted it rolls back"
 @step(name="perdure.emit")
 async def emit_message(topic: str, payload: str, message_id: str) -> Emitted:
     """In every attempt, and after every crash, it is the same message."""
-    return await resource(Cooperator).emit(topic, payload, message_id)
+    me = current_step()
+    return await me.resource(Cooperator).emit(topic, payload, message_id, me.run_id)
 
 
 @step(name="perdure.undo_emission")
@@ -75,7 +76,9 @@ async def emit(topic: Topic[M], message: M) -> None:
     """In a workflow function: emit a message, and wait durably for all who handle it, and for all that they emit.
 
     Raises ScopeFailed if one of them failed: then all that followed is undone. If the function fails afterwards, or is
-    cancelled, the hierarchy is rolled back among its compensations, in the order in which they were registered.
+    cancelled, the hierarchy is rolled back among its compensations, in the order in which they were registered. Raises
+    HierarchyTooDeep if the handlers would be more than the engine's `hierarchy_levels_max` levels down, counted through
+    the operations that started the function, and those above it.
     """
     payload, message_id = topic.write(message), str(current_run().uuid4())
     # First, since it may be cancelled while the message is being emitted.
