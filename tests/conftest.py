@@ -58,6 +58,7 @@ ON_POSTGRES = {
     "test_continue_as",
     "test_mail_crashes",
     "test_token_crashes",
+    "test_undone_emissions",
     "test_control",
     "test_cut_shutdowns",
     "test_diagnosing",

@@ -34,6 +34,7 @@ ROWS = (
         "credentials",
         "diagnosing",
         "emission",
+        "emissions",
         "emitting",
         "fences",
         "handles",

@@ -98,19 +98,7 @@ class RootHandle:
         ended = [await self._source.outcome(run_id) for run_id in self.run_ids]
         failed = [run for run, _ in ended if run.status in (Status.ROLLED_BACK, Status.ROLLBACK_FAILED)]
         if failed:
-            raise (await self._failure([run.id for run in failed])).error()
-
-    async def _failure(self, run_ids: list[str]) -> Failure:
-        runs = await self._source.root_scopes(self.id)
-        hierarchy = await in_turns(runs.hierarchy_in_pieces())
-        found: list[tuple[Failure, bool]] = []
-        for run in runs.runs.values():
-            rows = hierarchy.own(run.lineage)
-            if run.id in run_ids:
-                failure = failure_in(rows) or Failure(type="unknown", message="it gave no reason")
-                failure = await self._source.with_causes(failure)
-                found.append((failure, any(row.type == "ROLLBACK_FAILED" for row in rows)))
-        return found[0][0] if len(found) == 1 else child_failure("emit", "outside", found)
+            raise (await failure_of(self._source, self.id, [run.id for run in failed])).error()
 
     async def returned(self, name: str, type: type[V], *, handler: str | None = None) -> list[V]:
         """What those who handle the message itself have returned under a name, of each that has committed; with a
@@ -135,6 +123,20 @@ class RootHandle:
 
     def __repr__(self) -> str:
         return f"<root {self.id!r}>"
+
+
+async def failure_of(source: Source, root: str, run_ids: Sequence[str]) -> Failure:
+    """Why a hierarchy has failed, if these are the runs that have failed of those who handle its message."""
+    runs = await source.root_scopes(root)
+    hierarchy = await in_turns(runs.hierarchy_in_pieces())
+    found: list[tuple[Failure, bool]] = []
+    for run in runs.runs.values():
+        rows = hierarchy.own(run.lineage)
+        if run.id in run_ids:
+            failure = failure_in(rows) or Failure(type="unknown", message="it gave no reason")
+            failure = await source.with_causes(failure)
+            found.append((failure, any(row.type == "ROLLBACK_FAILED" for row in rows)))
+    return found[0][0] if len(found) == 1 else child_failure("emit", "outside", found)
 
 
 @checked
@@ -354,25 +356,30 @@ class Emitting:
         heard of it. So it takes as long as it takes those engines to read their mail. If this process dies before, the
         cancellation counts all the same.
         """
+        if not (asked := await self.request_cancel(id, reason=reason, actor=actor)):
+            return False
+        await self._fences().of_hierarchies([id])
+        stored = await self._patient_store.load(asked)
+        return any(one.run.status is not Status.SUCCEEDED for one in stored.values())
+
+    async def request_cancel(self, id: str, *, reason: str = "", actor: str = "api") -> list[str]:
+        """As `cancel_scope`, without waiting until other engines know. Returns the runs that were asked; none if the
+        hierarchy has ended, or was cancelled before."""
         self._check_open()
         checked_remark(reason, actor)
         found = await self.root_scopes(checked_text(id, "an id"))
         lineage, message_id = _place(found, id)
         told = [run for run in found.runs.values() if run.id == id or _is_handled_by(run, id)]
         if not lineage or all(found.statuses[run.id] in FINISHED for run in told):
-            return False
+            return []
         hierarchy = await in_turns(found.hierarchy_in_pieces())
         rows = cancel(lineage, hierarchy.own(lineage), message_id, reason=reason or "cancelled", source=actor)
         if not rows:
-            return False
+            return []
         now = self._clock.now()
         tells = [self._asking(hierarchy.view(run, now), found.statuses[run.id], rows[0], actor) for run in told]
         op = ops.CancelScope(run_id=id, at=now, actor=actor, added=self._stamped(rows, now), tells=tuple(tells))
-        if not await self._submitted(op):
-            return False
-        await self._fences().of_hierarchies([id])
-        stored = await self._patient_store.load([run.id for run in told])
-        return any(one.run.status is not Status.SUCCEEDED for one in stored.values())
+        return [run.id for run in told] if await self._submitted(op) else []
 
     async def cancel_token(self, token: CancellationToken, *, reason: str = "", actor: str = "api") -> bool:
         """Cancel a token: each run that has it, in whatever hierarchy, gives up at its next step boundary, and rolls
@@ -662,4 +669,4 @@ def _topic_name(topic: Topic[Any] | str) -> str:
     return checked_text(topic, "a topic's name") if isinstance(topic, str) else topic.name
 
 
-__all__ = ["Emitting", "RootHandle"]
+__all__ = ["Emitting", "RootHandle", "failure_of"]

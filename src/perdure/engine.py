@@ -21,14 +21,15 @@ from perdure.coordinator.sweep import Answered, Sweeper
 from perdure.coordinator.timers import Timer, Timers, pause
 from perdure.coordinator.turns import in_turns
 from perdure.coordinator.waking import Waker
+from perdure.emissions import Cooperator
 from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, InvalidArguments, PerdureError, StoreError
-from perdure.joining import Cooperator
 from perdure.kernel import ops
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Examine, Finish, Look, Proceed, Published, Rearm
 from perdure.kernel.records import Run
 from perdure.kernel.status import ACTIVE, FINISHED
 from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.host import OperationHost
+from perdure.models.cooperation.levels import Levels
 from perdure.models.cooperation.live import LiveOperation
 from perdure.models.cooperation.scope import HIERARCHY_LEVELS_MAX
 from perdure.models.functions.blocking import BlockWatch
@@ -127,7 +128,7 @@ class Engine(Client):
         self._workflows = Registry(workflows)
         own = {
             Catalogue: Catalogue(lambda: self._store, self._workflows),
-            Cooperator: Cooperator(self),
+            Cooperator: Cooperator(self, lambda: self._levels),
             Records: Records(lambda: self._store, self._codec),
         }
         self._resources = Resources(resources or {}, own)
@@ -146,6 +147,7 @@ class Engine(Client):
         self._is_inviting = False
         self._kept: set[tuple[str, str]] = set()  # graphs whose definitions the store has
         self._block_watch: BlockWatch | None = None
+        self._levels: Levels
         self._recovery: Recovery
         self._functions: FunctionHost
         self.operations: OperationHost  # not for users
@@ -261,6 +263,8 @@ class Engine(Client):
             read_mail=self._try_to_read_mail,
         )
         self._drafting = self.operations.drafting
+        levels_max, lookup = self._hierarchy_levels_max, self._coordinator.loaded
+        self._levels = Levels(self._patient_store, self._codec, lookup, levels_max)
         self._waker = Waker(
             self._own_store,
             self._coordinator,

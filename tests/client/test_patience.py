@@ -49,6 +49,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "beat_task": lambda c: c.beat_task("t", "w"),
     "cancel": lambda c: c.cancel("r"),
     "cancel_scope": lambda c: c.cancel_scope("s"),
+    "request_cancel": lambda c: c.request_cancel("s"),
     "cancel_token": lambda c: c.cancel_token(CancellationToken("t")),
     "claim_tasks": lambda c: c.claim_tasks("q", "w"),
     "complete_handler": lambda c: c.complete_handler("s"),

@@ -65,7 +65,8 @@ WRITES = {
     "answer", "beat_task", "cancel", "cancel_scope", "cancel_token", "claim_tasks", "complete_handler",
     "complete_rollback", "emit", "fail_handler", "fail_task", "hold_back", "insert_start", "kill", "mark_dead_engines",
     "open", "pause", "prepare_start", "purge",
-    "put_record", "recover", "register_handler", "release_task", "remove_dead_letter", "replay_dead_letter", "resume",
+    "put_record", "recover", "register_handler", "release_task", "remove_dead_letter", "replay_dead_letter",
+    "request_cancel", "resume",
     "retire_handler", "retry", "roll_back", "run", "send", "send_many", "shutdown", "start", "update",
 }  # fmt: skip
 # Those that ask for nothing, need no store, or are for handles and models inside.

@@ -175,12 +175,20 @@ ROLLBACK_DEADLINE: Final = Key("perdure.rollback_deadline", Deadline, merge=earl
 # rollback that reached that run or one above it is the very reason for the emission, and does not stop it.
 EXEMPT: Final = Key("perdure.exempt", int, merge=max)
 
+# Set in what a function emits: how many levels of operations and functions are above that root (see levels.py).
+ABOVE: Final = Key("perdure.levels_above", int, merge=max)
+
 # When handlers of a message may begin, in microseconds since the epoch. It is only in the context of what emits the
 # message: a run that has begun does not have it, nor does what it emits.
 NOT_BEFORE: Final = Key("perdure.not_before", int, merge=max)
 
 # How many times periodic operations have run, by name.
 ROUNDS: Final = Key("perdure.rounds", dict[str, int])
+
+
+def levels_above(context: Context) -> int:
+    """How many levels are above the root of the hierarchy that a context belongs to."""
+    return (context.get(ABOVE) or 0) if ABOVE.name in context.values else 0
 
 
 def token_names(context: Context | None) -> tuple[str, ...]:
@@ -267,6 +275,6 @@ def begun(context: Context | None) -> Context:
 
 def independent(context: Context) -> Context:
     """The context of an emission on the global scope: what bounds this hierarchy does not bound another."""
-    for key in (HAPPY_DEADLINE, ROLLBACK_DEADLINE, EXEMPT, TOKENS):
+    for key in (HAPPY_DEADLINE, ROLLBACK_DEADLINE, EXEMPT, ABOVE, TOKENS):
         context = context.without(key)
     return context

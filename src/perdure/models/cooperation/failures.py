@@ -31,6 +31,8 @@ DISMISSED = "Dismissed"
 # What a failure is wrapped in on its way through a hierarchy.
 _PASSED_ON = frozenset({CHILD_ROLLED_BACK, CHILD_ROLLBACK_FAILED, PARENT_SAID_SO, GAVE_UP, ROLLBACK_FAILED})
 
+_SCOPE_FAILED = f"{ScopeFailed.__module__}:{ScopeFailed.__qualname__}"
+
 _MODELS = Path(__file__).parent.parent
 _OURS = {str(_MODELS / "carriers.py"), str(_MODELS / "cooperation" / "executing.py")}
 _THREAD = concurrent.futures.thread.__file__
@@ -76,10 +78,12 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     def error(self) -> ScopeFailed:
         """For `raise failure.error()`: the step fails with this very failure, not with one that wraps it.
 
-        The first line of its message is the root cause, the second this failure, if it is another.
+        The first line of its message is the root cause, the second this failure, if it is another. A function that has
+        failed with a hierarchy of its own has such a message, whose first line is passed on: so messages do not grow
+        from level to level.
         """
         root = self.root_cause
-        text = root.line()
+        text = root.message.partition("\n")[0] if root.type == _SCOPE_FAILED else root.line()
         return ScopeFailed(text if root is self else f"{text}\n{self.line()}", failure=self)
 
     @property

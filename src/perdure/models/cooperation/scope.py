@@ -26,6 +26,7 @@ from perdure.models.cooperation.context import (
     bounded,
     check_name,
     independent,
+    levels_above,
     time_of,
     token_names,
 )
@@ -41,6 +42,12 @@ V = TypeVar("V")
 HIERARCHY_LEVELS_MAX: Final = 1_000  # unless an engine allows fewer, or more
 
 _NAME_CHARS_MAX: Final = 500
+
+
+def allowed_levels(levels_max: int, *, rolling_back: bool) -> int:
+    """How many levels there may be. What a rollback emits may be further down by a tenth, so that what the last level
+    did can be undone."""
+    return levels_max + (levels_max // 10 + 1 if rolling_back else 0)
 
 
 class Callee(Protocol):
@@ -211,10 +218,10 @@ class Scope:
         )
 
     def _check_level(self, what: str) -> None:
-        """Raise HierarchyTooDeep if children of this run would be too far down. What a rollback emits may be further
-        down by a tenth, so that what the last level did can be undone."""
-        level = depth_of(self.lineage)  # of the children: the lineage of a run of the first level has two ids
-        allowed = self._levels_max + (self._levels_max // 10 + 1 if self.rolling_back else 0)
+        """Raise HierarchyTooDeep if children of this run would be too far down."""
+        # Of the children: the lineage of a run of the first level has two ids.
+        level = depth_of(self.lineage) + levels_above(self.context)
+        allowed = allowed_levels(self._levels_max, rolling_back=self.rolling_back)
         if level > allowed:
             raise HierarchyTooDeep(
                 f"step {self.step!r} of {self.handler!r} {what}, {level:,} levels below the root of its hierarchy, "

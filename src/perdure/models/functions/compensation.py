@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.json import encode as to_json
@@ -18,15 +18,19 @@ from perdure.models.functions.values import PAYLOAD_MAX_BYTES
 
 BRANCH = "undo."  # where the positions of a rollback begin
 
+R = TypeVar("R")
+
 
 class Compensation(Struct, frozen=True):
-    """A step or a workflow to be called to undo something, with its arguments as they were."""
+    """A step or a workflow to be called to undo something, with its arguments as they were. `rest` is workflow code
+    that is given the result, and is done before the next compensation begins: it may wait."""
 
     target: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     input: str
     digest: str = ""  # of its arguments
+    rest: Callable[[Any], Coroutine[Any, Any, None]] | None = None
 
     @property
     def text(self) -> str:
@@ -41,6 +45,18 @@ async def compensate(call: StepCall[Any] | RunCall[Any]) -> None:
 
     It is durable together with what came before it: register it right after what it undoes.
     """
+    await _register(call, None)
+
+
+async def compensate_and_wait(call: StepCall[R], rest: Callable[[R], Coroutine[Any, Any, None]]) -> None:
+    """As `compensate`, for what takes longer than a step may: the step asks for it, and `rest`, which is workflow code,
+    waits for it durably."""
+    await _register(call, rest)
+
+
+async def _register(
+    call: StepCall[Any] | RunCall[Any], rest: Callable[[Any], Coroutine[Any, Any, None]] | None
+) -> None:
     loop = require_loop("compensate")
     if isinstance(call, StepCall):
         target: Any = call.step
@@ -52,7 +68,7 @@ async def compensate(call: StepCall[Any] | RunCall[Any]) -> None:
     args, kwargs = target.signature.read(input)
     digest = digest_of(target.signature, call.args, call.kwargs) if loop.has_digests else ""
     call.close()
-    await loop.ask("compensate", target.name, Compensation(target, args, kwargs, input, digest))
+    await loop.ask("compensate", target.name, Compensation(target, args, kwargs, input, digest, rest))
 
 
 def is_waiting(waits: Iterable[Wait], now: int) -> bool:
@@ -69,7 +85,9 @@ async def roll_back(compensations: Sequence[Compensation], policy: str) -> None:
     failures: list[tuple[str, Exception]] = []
     for compensation in reversed(compensations):
         try:
-            await compensation.target(*compensation.args, **compensation.kwargs)
+            result = await compensation.target(*compensation.args, **compensation.kwargs)
+            if compensation.rest is not None:
+                await compensation.rest(result)
         except Exception as error:  # noqa: BLE001 - whatever it is, the policy says what it means
             failures.append((compensation.target.name, error))
             if policy == "halt":

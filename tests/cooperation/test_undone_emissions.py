@@ -1,0 +1,458 @@
+"""Rollbacks of functions and graphs that wait for what they emitted to be undone: the wait is durable, and no step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from perdure import Engine, Retry, Workflow, compensate, current_run, first, resource, sleep, step, workflow
+from perdure.cooperation import Failure, Operation, Scope, Topic, emit
+from perdure.errors import RunCancelled, RunFailed, ScopeFailed
+from perdure.graph import Graph, terminate
+from perdure.graph import emit as emit_node
+from perdure.joining import emit_message
+from perdure.models.functions.children import run_of as child_of
+from perdure.testing import CRASH_POINTS, Environment, VirtualClock, run_with_crashes
+from perdure.testing.environment import StoreSource
+from tests.cooperation import engines
+from tests.cooperation.shop import topic
+from tests.cooperation.test_cooperation_engine import run_of
+
+ROOT, CHILD, UNDO, NEST = topic("root"), topic("child"), topic("undo"), topic("nest")
+DONE: list[str] = []
+Message = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def nothing_done() -> None:
+    DONE.clear()
+
+
+@step(retry=Retry.never())
+async def release() -> None:
+    DONE.append("release")
+
+
+@workflow
+async def checkout() -> None:
+    await compensate(release())
+    await emit(ROOT, {})
+    raise ValueError("too late")
+
+
+@workflow
+async def patient() -> None:
+    await compensate(release())
+    await emit(ROOT, {})
+    await sleep(timedelta(days=1))
+
+
+def graph() -> Graph[Any, Any]:
+    made = Graph("graph")
+    made.node("order", emit_node(ROOT), input={})
+    made.node("fail", terminate("failed", "'too late'"))
+    made.edge("order", "fail")
+    return made
+
+
+def root() -> Operation[Message]:
+    """An operation that asks people, and undoes what they did before what it did itself."""
+    made = Operation("root", ROOT)
+
+    @made.step
+    async def ask(scope: Scope, message: Message) -> None:
+        await scope.emit(CHILD, {})
+
+    @ask.rollback
+    async def undo(scope: Scope, message: Message, cause: Failure) -> None:
+        DONE.append("undo root")
+
+    return made
+
+
+async def seen(env: Environment, run_id: str = "r-1") -> tuple[str, str | None, int]:
+    found = await env.engine.get(run_id)
+    assert found is not None
+    return found.status, None if found.hold is None else found.hold.kind, found.recoveries
+
+
+async def answered(env: Environment, call: Any) -> str:
+    """The run of a person who has done what was asked for, and is now to undo it. The function rolls back."""
+    await env.engine.register_handler(CHILD, "person")
+    await env.engine.start(call, id="r-1")
+    await env.settle()
+    person = await run_of(env.engine, "person")
+    await env.engine.complete_handler(person)
+    await env.settle()
+    return person
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Waiting is no execution
+
+
+@pytest.mark.parametrize("call", [checkout, graph()], ids=["function", "graph"])
+async def test_a_rollback_that_waits_is_not_blamed_for_deaths(call: Any, source: StoreSource) -> None:
+    async with Environment([call, root()], source, autojump_s=None, recoveries_max=2) as env:
+        person = await answered(env, call() if call is checkout else call({}))
+        for _ in range(5):
+            assert await seen(env) == ("rolling_back", None, 0)
+            assert env.engine.steps_running == 0
+            await env.restart()
+            await env.settle()
+        await env.engine.complete_rollback(person)
+        await env.settle()
+        assert await seen(env) == ("rolled_back", None, 0)
+        assert (["undo root", "release"] if call is checkout else ["undo root"]) == DONE
+        await env.check()
+
+
+async def test_what_a_rollback_waits_for_is_shown(source: StoreSource) -> None:
+    async with Environment([checkout, root()], source, autojump_s=None) as env:
+        await answered(env, checkout())
+        (wait,) = await env.engine.waits("r-1")
+        assert (wait.kind, wait.target) == ("run", await run_of(env.engine, "root"))
+
+
+async def test_a_rollback_that_waits_is_reached_by_holds_and_by_nothing_else(source: StoreSource) -> None:
+    async with Environment([checkout, root()], source, autojump_s=None) as env:
+        person = await answered(env, checkout())
+        assert not await env.engine.cancel("r-1")  # It is being undone already.
+        await env.engine.update("r-1", deadline=timedelta(seconds=1))
+        await env.advance(5)
+        assert await seen(env) == ("rolling_back", None, 0)
+        assert await env.engine.pause("r-1")
+        await env.engine.complete_rollback(person)  # While it is held, and before it dies.
+        await env.restart()
+        await env.settle()
+        assert await seen(env) == ("rolling_back", "paused", 0)
+        assert DONE == ["undo root"]
+        assert await env.engine.resume("r-1")
+        with pytest.raises(RunFailed, match="too late"):
+            await env.engine.handle("r-1").result()
+        assert DONE == ["undo root", "release"]
+        await env.check()
+
+
+async def test_rollbacks_wait_though_others_fill_the_memory(source: StoreSource) -> None:
+    async with Environment([checkout, root()], source, autojump_s=None, live_runs_max=1) as env:
+        await env.engine.register_handler(CHILD, "person")
+        for number in range(4):
+            await env.engine.start(checkout(), id=f"r-{number}")
+        await env.settle()
+        people = [run.id for run in (await env.engine.runs(workflow="person")).runs]
+        for person in people:
+            await env.engine.complete_handler(person)
+        await env.settle()
+        await env.restart()
+        await env.settle()
+        for person in people:
+            await env.engine.complete_rollback(person)
+        await env.settle()
+        assert [await seen(env, f"r-{number}") for number in range(4)] == [("rolled_back", None, 0)] * 4
+        assert DONE.count("release") == 4
+        await env.check()
+
+
+async def test_another_engine_takes_over_a_rollback_that_waits(source: StoreSource) -> None:
+    """Its engine signs off, and another one goes on."""
+    async with Environment([checkout, root()], source, autojump_s=None) as env:
+        person = await answered(env, checkout())
+        await env.engine.shutdown()
+        await env.restart()
+        await env.settle()
+        assert await seen(env) == ("rolling_back", None, 0)
+        await env.engine.complete_rollback(person)
+        await env.settle()
+        assert await seen(env) == ("rolled_back", None, 0)
+        assert DONE == ["undo root", "release"]
+
+
+async def test_what_cannot_be_undone_fails_the_rollback(source: StoreSource) -> None:
+    made = Operation("root", ROOT)
+
+    @made.step
+    async def do(scope: Scope, message: Message) -> None: ...
+
+    @do.rollback
+    async def undo(scope: Scope, message: Message, cause: Failure) -> None:
+        DONE.append("undo root")
+        raise OSError("it is gone")
+
+    async with Environment([checkout, made], source) as env:
+        await env.engine.start(checkout(), id="r-1")
+        await env.settle()
+        assert await seen(env) == ("rollback_failed", None, 0)
+        assert DONE == ["undo root"]
+        with pytest.raises(RunFailed, match="could not be undone by"):
+            await env.engine.handle("r-1").result()
+
+
+async def test_a_rollback_waits_for_one_that_was_begun_further_down(source: StoreSource) -> None:
+    """A part of the hierarchy is being undone by hand, so that the whole cannot be undone yet."""
+    child = Operation("child", CHILD)
+
+    @child.step
+    async def do(scope: Scope, message: Message) -> None: ...
+
+    @do.rollback
+    async def undo(scope: Scope, message: Message, cause: Failure) -> None:
+        DONE.append("undo child")
+        await scope.emit(UNDO, {})
+
+    async with Environment([patient, root(), child], source, autojump_s=None) as env:
+        await env.engine.register_handler(UNDO, "person")
+        await env.engine.start(patient(), id="r-1")
+        await env.settle()
+        assert await seen(env) == ("suspended", None, 0)
+        assert await env.engine.roll_back(await run_of(env.engine, "child"))
+        await env.settle()
+        assert await env.engine.cancel("r-1")
+        await env.settle()
+        assert await seen(env) == ("rolling_back", None, 0)
+        assert env.engine.steps_running == 0
+        assert DONE == ["undo child"]
+        await env.restart()
+        await env.settle()
+        await env.engine.complete_handler(await run_of(env.engine, "person"))
+        await env.settle()
+        assert await seen(env) == ("rolled_back", None, 0)
+        assert DONE == ["undo child", "undo root", "release"]
+        await env.check()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Nests
+
+
+@workflow
+async def inner(left: int, wide: int) -> None:
+    await emit(NEST, {"left": left, "wide": wide})
+
+
+def nest() -> Operation[Message]:
+    """Operations that start functions, which emit to operations, and so on; the last of them waits for a day."""
+    made = Operation("nest", NEST)
+
+    @made.step
+    async def go_down(scope: Scope, message: Message) -> None:
+        if message["left"]:
+            for _ in range(message["wide"]):
+                await scope.start(inner(message["left"] - 1, message["wide"]))
+        else:
+            scope.sleep(timedelta(days=1))
+
+    @go_down.rollback
+    async def come_up(scope: Scope, message: Message, cause: Failure) -> None:
+        DONE.append(f"undo {message['left']}")
+
+    return made
+
+
+async def statuses(env: Environment) -> set[str]:
+    found: set[str] = set()
+    page = await env.engine.runs(limit=1000)
+    found |= {run.status for run in page.runs}
+    return found
+
+
+@pytest.mark.parametrize(("levels", "wide"), [(6, 1), (1, 8), (3, 2)])
+async def test_a_nest_is_undone_with_few_slots(levels: int, wide: int, source: StoreSource) -> None:
+    async with Environment([inner, nest()], source, autojump_s=None, steps_max=2) as env:
+        await env.engine.start(inner(levels, wide), id="r-1")
+        await env.settle()
+        assert await env.engine.cancel("r-1")
+        await env.settle()
+        with pytest.raises(RunCancelled):
+            await env.engine.handle("r-1").result()
+        assert await statuses(env) == {"rolled_back"}
+        assert wide > 1 or sorted(DONE) == DONE  # From below.
+        assert len(DONE) == sum(wide**level for level in range(levels + 1))
+        await env.check()
+
+
+async def test_a_nest_that_has_succeeded_is_undone_with_few_slots(source: StoreSource) -> None:
+    async with Environment([inner, nest()], source, steps_max=2) as env:
+        root = await env.engine.emit(NEST, {"left": 6, "wide": 1})
+        await root.finished()
+        assert await root.roll_back()
+        await env.settle()
+        assert await statuses(env) == {"rolled_back"}
+        assert [f"undo {left}" for left in range(7)] == DONE
+        await env.check()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Runs that earlier versions have left: there the step that asked for the rollback waited for it too
+
+
+ENGINES: list[Engine] = []  # the last one runs
+
+
+@step(name="perdure.undo_emission", retry=Retry(attempts=3, initial=timedelta(minutes=1)))
+async def undo_as_before(topic: str, message_id: str) -> None:
+    engine = ENGINES[-1]
+    emitted = await engine.hold_back(Topic(topic, object), message_id)
+    await engine.cancel(emitted.id)
+    ended = [(await engine.outcome(run_id))[0] for run_id in emitted.run_ids]
+    if any(run.status == "succeeded" for run in ended):
+        await engine.roll_back(emitted.id)
+        ended = [(await engine.outcome(run_id))[0] for run_id in emitted.run_ids]
+    if any(run.status == "rollback_failed" for run in ended):
+        raise ScopeFailed("what followed could not be undone")
+
+
+async def emit_as_before(topic: Topic[Any], message: Any) -> None:
+    payload, message_id = topic.write(message), str(current_run().uuid4())
+    await compensate(undo_as_before(topic.name, message_id))
+    emitted = await emit_message(topic.name, payload, message_id)
+    for run_id in emitted.run_ids:
+        await first(child_of(run_id))
+
+
+def checkouts(emit: Any) -> Workflow[Any, Any]:
+    """The workflow with `emit` as it is, or as it was. What it undoes last takes an hour."""
+
+    @step(name="release", retry=Retry.never())
+    async def release() -> None:
+        await resource(VirtualClock).sleep(3600)
+        DONE.append("release")
+
+    @workflow(name="checkout", compensation="continue")
+    async def checkout() -> None:
+        await compensate(release())
+        await emit(ROOT, {})
+        raise ValueError("too late")
+
+    return checkout
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    while not await is_so():
+        await asyncio.sleep(0)
+
+
+async def entries(env: Environment) -> list[tuple[str, str]]:
+    """What the rollback has done."""
+    journal = (await env.engine.history("r-1")).journal
+    return [(entry.kind, entry.name) for entry in journal if entry.position.startswith("undo.")]
+
+
+@pytest.mark.parametrize("at", ["forward", "waiting", "done"])
+async def test_runs_of_earlier_versions_go_on(at: str, source: StoreSource) -> None:
+    """The message is being handled; the old step waits; the old step has done its work."""
+    async with Environment([checkouts(emit_as_before), root()], source, autojump_s=None) as env:
+        ENGINES.append(env.engine)
+        await env.engine.register_handler(CHILD, "person")
+        await env.engine.start("checkout", id="r-1")
+        await env.settle()
+        person = await run_of(env.engine, "person")
+        if at != "forward":
+            await env.engine.complete_handler(person)
+
+            async def is_undoing() -> bool:
+                return (await seen(env, person))[0] == "rolling_back"
+
+            await until(is_undoing)
+        if at == "done":
+            await env.engine.complete_rollback(person)
+            await env.settle()
+            assert await entries(env) == [("step", "perdure.undo_emission")]
+        await env.restart([checkouts(emit), root()])
+        await env.settle()
+        if at == "forward":
+            await env.engine.complete_handler(person)
+            await env.settle()
+        if at != "done":
+            assert (await seen(env))[:2] == ("rolling_back", None)
+            assert env.engine.steps_running == 0
+            await env.engine.complete_rollback(person)
+            await env.settle()
+        await env.advance(timedelta(hours=2))
+        assert await seen(env) == ("rolled_back", None, 0)
+        assert DONE == ["undo root", "release"]
+        if at == "done":
+            assert await entries(env) == [("step", "perdure.undo_emission"), ("step", "release")]
+        await env.check()
+
+
+@pytest.mark.parametrize("at", ["pausing", "failed"])
+async def test_failures_of_earlier_versions_are_kept(at: str, source: StoreSource) -> None:
+    """The old step waits for its next attempt; it has failed for good."""
+    made = Operation("root", ROOT)
+
+    @made.step
+    async def do(scope: Scope, message: Message) -> None: ...
+
+    @do.rollback
+    async def undo(scope: Scope, message: Message, cause: Failure) -> None:
+        raise OSError("it is gone")
+
+    async with Environment([checkouts(emit_as_before), made], source, autojump_s=None) as env:
+        ENGINES.append(env.engine)
+        await env.engine.start("checkout", id="r-1")
+        await env.settle()
+        (wait,) = await env.engine.waits("r-1")
+        assert (wait.kind, wait.name) == ("retry", "perdure.undo_emission")
+        if at == "failed":
+            await env.advance(timedelta(minutes=5))
+            assert await entries(env) == [("step", "perdure.undo_emission")]
+        await env.restart([checkouts(emit), made])
+        await env.settle()
+        await env.advance(timedelta(hours=2))
+        assert (await seen(env))[:2] == ("rollback_failed", None)
+        assert DONE == ["release"]
+        await env.check()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Crashes
+
+
+CRASHING = ["memory", "sqlite", "postgres"]
+
+
+@pytest.mark.parametrize("on", CRASHING)
+async def test_a_rollback_that_waits_survives_crashes_at_every_commit(on: str) -> None:
+    async def scenario(env: Environment) -> tuple[str, list[str]]:
+        engine = env.engine
+        await engine.register_handler(CHILD, "person")
+        await engine.start(checkout(), id="r-1")
+        await env.settle()
+        person = (await engine.runs(workflow="person")).runs[0]
+        if person.status == "created":
+            await engine.complete_handler(person.id)
+            await env.settle()
+        person = (await engine.runs(workflow="person")).runs[0]
+        if person.status == "rolling_back":
+            await engine.complete_rollback(person.id)
+        await env.settle()
+        assert (await seen(env))[1:] == (None, 0)
+        return (await seen(env))[0], sorted(set(DONE))
+
+    report = await run_with_crashes(
+        scenario, workflows=[checkout, root()], store=engines.SOURCES[on], autojump_s=None,
+        points=("before", "before_effects") if on == "postgres" else CRASH_POINTS,
+    )  # fmt: skip
+    assert report.result == ("rolled_back", ["release", "undo root"])
+    assert report.commits > 10
+
+
+@pytest.mark.parametrize("on", ["memory", "sqlite"])
+async def test_a_nest_that_is_cancelled_survives_crashes_at_every_commit(on: str) -> None:
+    async def scenario(env: Environment) -> set[str]:
+        await env.engine.start(inner(1, 1), id="r-1")
+        await env.settle()
+        await env.engine.cancel("r-1")
+        await env.settle()
+        return await statuses(env)
+
+    report = await run_with_crashes(
+        scenario, workflows=[inner, nest()], store=engines.SOURCES[on], autojump_s=None, steps_max=1
+    )
+    assert report.result == {"rolled_back"}
+    assert report.commits > 10
