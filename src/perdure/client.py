@@ -383,15 +383,15 @@ class Client(Emitting, Starting, Inspecting, GraphRuns, Diagnosing, Sending, Rea
     async def outcome(self, run_id: str) -> tuple[Run, Outcome]:
         """Wait until a run has ended; its last state and what it left. Raises RunNotFound, EngineStopped, and
         StoreUnavailable if the store has been away for long. Logs once if the run is held, or nobody has its code."""
-        checked_text(run_id, "a run's id")
         pause_s = _ASK_AGAIN_S
-        obstacles = Obstacles(self._stranded)
+        obstacles: Obstacles | None = None
         while True:
             self._check_open()
             if self._coordinator.loaded(run_id) is not None:
                 if (ended := await self._notice(run_id)) is not None:
                     return ended
                 continue  # This engine has it no more.
+            checked_text(run_id, "a run's id")
             stored = (await self._patient_store.get([run_id])).get(run_id)
             if stored is None:
                 raise RunNotFound(run_id)
@@ -401,6 +401,7 @@ class Client(Emitting, Starting, Inspecting, GraphRuns, Diagnosing, Sending, Rea
                 self._check_unbroken()
                 raise EngineStopped("the engine is stopping; the run goes on when an engine has it again")
             if self._coordinator.loaded(run_id) is None:
+                obstacles = obstacles or Obstacles(self._stranded)
                 await obstacles.look(stored.run)
                 # Another engine has it, or none: that one's time is the real one.
                 await asyncio.sleep(pause_s)

@@ -436,14 +436,15 @@ class Engine(Client):
     def _perform(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             try:
-                if isinstance(effect, Proceed):  # By far the most of them.
-                    self._functions.proceed(effect.run_id)
-                elif isinstance(effect, Begin):
-                    self._begin(effect)
-                elif isinstance(effect, Finish):
-                    self._finish(effect)
-                else:
-                    self._perform_one(effect)
+                match effect:
+                    case Proceed():  # By far the most of them.
+                        self._functions.proceed(effect.run_id)
+                    case Begin():
+                        self._begin(effect)
+                    case Finish():
+                        self._finish(effect)
+                    case _:
+                        self._perform_one(effect)
             except Exception:
                 log.exception("an effect could not be performed: %r", effect)
 

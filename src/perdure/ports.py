@@ -666,7 +666,7 @@ def new_id(now: int) -> str:
     except IndexError:
         # To ask the system for each one's alone takes longer than all the rest. Others may do the same meanwhile.
         drawn = os.urandom(10 * _CHANCES_DRAWN).hex()
-        _CHANCES.extend(_chance(drawn[start : start + 20]) for start in range(0, len(drawn), 20))
+        _CHANCES.extend([_chance(drawn[start : start + 20]) for start in range(0, len(drawn), 20)])
         return new_id(now)
 
 

@@ -109,16 +109,10 @@ class Starting:
         a rollback or a crash. Until the commit its handle raises RunNotFound. Raises Misuse if the connection cannot be
         used for that, and what its driver raises; neither Misuse nor RunExists spoils the transaction.
         """
-        prepared = await self.prepare_start(
-            call, input, version=version, id=id, tags=tags, deadline=deadline, actor=actor
-        )
+        prepared = await self._prepare(call, input, version, id, tags, deadline, actor)
         if connection is not None:
             return self._inserted(prepared, await insert_async(connection, self._insertion(prepared)))
-        started: Started = await self._coordinator.submit(prepared.op)
-        if not started.created:
-            stored = (await self._patient_store.get([started.run.id]))[started.run.id]
-            self._check_same(stored.run, stored.input, prepared)
-        return self._handle(started.run.id, prepared.reader)
+        return await self._start_prepared(prepared)
 
     async def run(
         self,
@@ -129,7 +123,8 @@ class Starting:
         deadline: datetime | timedelta | None = None,
     ) -> R:
         """Start a run and wait for its result. As `start`, and raises what `RunHandle.result` does."""
-        return await (await self.start(call, id=id, tags=tags, deadline=deadline)).result()
+        prepared: PreparedStart[R] = await self._prepare(call, None, None, id, tags, deadline, "api")
+        return await (await self._start_prepared(prepared)).result()
 
     @overload
     async def prepare_start(
@@ -167,6 +162,19 @@ class Starting:
         actor: str = "api",
     ) -> PreparedStart[Any]:
         """The first half of `start`: all checks, and nothing written. For `insert_start`. Raises as `start`."""
+        return await self._prepare(call, input, version, id, tags, deadline, actor)
+
+    async def _prepare(
+        self,
+        call: RunCall[Any] | str,
+        input: Mapping[str, Any] | None,
+        version: str | None,
+        id: str | None,
+        tags: Mapping[str, str] | None,
+        deadline: datetime | timedelta | None,
+        actor: str,
+    ) -> PreparedStart[Any]:
+        """As `prepare_start`, for verbs that have had their arguments checked."""
         self._check_open(to_start=True)
         if actor != "api":
             checked_remark("", actor)
@@ -205,6 +213,14 @@ class Starting:
             fresh=id is None,
         )
         return PreparedStart(op, text, reader, workflow)
+
+    async def _start_prepared(self, prepared: PreparedStart[R]) -> RunHandle[R]:
+        """The second half of `start` without a connection."""
+        started: Started = await self._coordinator.submit(prepared.op)
+        if not started.created:
+            stored = (await self._patient_store.get([started.run.id]))[started.run.id]
+            self._check_same(stored.run, stored.input, prepared)
+        return self._handle(started.run.id, prepared.reader)
 
     def insert_start(self, prepared: PreparedStart[R], connection: object) -> RunHandle[R]:
         """The second half of `start` with a connection that blocks, for code that does: asks nobody but the connection,

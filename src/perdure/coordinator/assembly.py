@@ -47,7 +47,7 @@ class Assembly:
         batch = self.batch
         self.runs[run.id] = run
         if decision.entries:
-            batch.journal.extend(decision.entries)
+            batch.journal += decision.entries
             self.writes += 1
         if decision.row:
             self._add_row(before, run, decision)
@@ -58,7 +58,7 @@ class Assembly:
             batch.hops.append(run.id)
             self._take_back(run.id, None)
         if decision.audit:
-            batch.audit.extend(decision.audit)
+            batch.audit += decision.audit
         if decision.archive_from is not None:
             batch.archive.append((run.id, decision.archive_from, run.attempt - 1))
         if decision.waits_cleared or decision.waits or decision.waits_dropped:
@@ -87,7 +87,7 @@ class Assembly:
         """Take in a plain advance of a run whose state stays as it is."""
         for entry in entries:
             check_entry(entry)
-        self.batch.journal.extend(entries)
+        self.batch.journal += entries
         self.writes += 1
 
     def _add_row(self, before: Run | None, run: Run, decision: Decision) -> None:
@@ -212,8 +212,8 @@ class Assembly:
         for event_id in decision.events_read:
             batch.events_read.append((run_id, event_id))
         if decision.dead:
-            batch.dead.extend(decision.dead)
+            batch.dead += decision.dead
             self.writes += 1
         if decision.guard and before is not None and run_id not in batch.runs:
             batch.guards[run_id] = (before.owner, before.version, before.claim)
-        batch.consumed.extend(decision.consumed)
+        batch.consumed += decision.consumed

@@ -660,21 +660,22 @@ class Coordinator:
                     self._memory.taken(item.op.run_id, item.op.claim)
         effects: list[Effect] = []
         for item, decision in decided:
-            if type(decision) is Proceed:
-                effects.append(decision)
-                if item.reply is not None:
-                    item.answer(True)
-            elif isinstance(decision, Decision):
-                effects += decision.effects
-                if decision.audit:
-                    note_hold(decision, self.stats.holds)
-                if item.reply is not None:
-                    answer(item, decision.reply, committed)
-            elif isinstance(decision, Posted):
-                if isinstance(item.reply, asyncio.Future):
-                    self._posted(decision.slot, item.reply)
-            elif isinstance(decision, PerdureError):
-                item.refuse(decision)
+            match decision:
+                case Proceed():
+                    effects.append(decision)
+                    if item.reply is not None:
+                        item.answer(True)
+                case Decision():
+                    effects += decision.effects
+                    if decision.run is not None and decision.run.hold is not None and decision.audit:
+                        note_hold(decision.run, decision.run.hold, decision.audit[-1], self.stats.holds)
+                    if item.reply is not None:
+                        answer(item, decision.reply, committed)
+                case Posted():
+                    if isinstance(item.reply, asyncio.Future):
+                        self._posted(decision.slot, item.reply)
+                case PerdureError():
+                    item.refuse(decision)
             if item.outside:
                 self._inbox.leave()
         if committed.won or committed.spreading:

@@ -143,12 +143,16 @@ def in_pieces(items: Iterable[Item], found: Found, knowledge: Knowledge) -> Piec
     One op may bring ten thousand more, which are decided with it: a piece has at most DECIDED_AT_ONCE_MAX ops.
     """
     deciding = _Deciding(found, knowledge)
-    waiting = iter(items)
     posts = deciding.posts
-    while (item := posts.popleft() if posts else next(waiting, None)) is not None:
-        if len(deciding.decided) % DECIDED_AT_ONCE_MAX == DECIDED_AT_ONCE_MAX - 1:
-            yield
-        deciding.decide(item)
+    count = 0
+    for item in items:
+        following: Item | None = item
+        while following is not None:
+            count += 1
+            if count % DECIDED_AT_ONCE_MAX == 0:
+                yield
+            deciding.decide(following)
+            following = posts.popleft() if posts else None
     return Deliberation(deciding.assembly, deciding.decided, deciding.owed, deciding.stopped)
 
 
@@ -173,7 +177,7 @@ class _Deciding:
         op, me = item.op, self._knowledge.engine.id
         # What is stored may have another owner than what an op before this one made of it: one that is dead.
         before = self._knowledge.memory.runs.get(op.run_id)
-        run = self.assembly.runs.get(op.run_id) or before
+        run = self.assembly.runs.get(op.run_id, before)
         try:
             if type(op) is Advance and run is not None and goes_on(run, op, me):
                 self.assembly.add_entries(op.entries)
@@ -183,7 +187,7 @@ class _Deciding:
                 self.assembly.add_cooperation(op.added)
                 self.decided.append((item, WRITTEN))
                 return
-            if isinstance(op, Start):
+            if type(op) is Start:
                 op = self._admitted(op, is_asked=item.reply is not None)
             before, run = self._stored(op, before, run)
             op, scene = self._scene(op, run)
@@ -215,26 +219,30 @@ class _Deciding:
     def _scene(self, op: Op, run: Run | None) -> tuple[Op, Scene]:
         """What an op is decided on beside its run, and the op with what is known by now. Raises what refuses it."""
         known, assembly = self._knowledge, self.assembly
-        if isinstance(op, Advance):
-            box = assembly.boxes.get(op.run_id) or known.memory.boxes.get(op.run_id)
-            scene = NO_SCENE if box is None else Scene(box)
-            if op.onward is not None:
-                onward = ("", op.onward.workflow, op.onward.workflow_version)
-                scene = Scene(scene.box, onward in known.workflows)
-            return op, scene
-        if isinstance(op, Start):
-            return op, NO_SCENE
-        if known.book is not None and isinstance(op, (Cooperate, Emit)) and op.added.book not in (None, known.book):
-            raise HandlersChanged("a handler was registered or taken out meanwhile", run_id=op.run_id)
-        scene = NO_SCENE
+        match op:
+            case Advance():
+                box = assembly.boxes.get(op.run_id) or known.memory.boxes.get(op.run_id)
+                scene = NO_SCENE if box is None else Scene(box)
+                if op.onward is not None:
+                    onward = ("", op.onward.workflow, op.onward.workflow_version)
+                    scene = Scene(scene.box, onward in known.workflows)
+                return op, scene
+            case Start():
+                return op, NO_SCENE
+            case Cooperate() | Emit() if known.book is not None and op.added.book not in (None, known.book):
+                raise HandlersChanged("a handler was registered or taken out meanwhile", run_id=op.run_id)
+            case _:
+                scene = NO_SCENE
         if type(op) is not Cooperate or op.run_id in self._found.runs:
             op, scene = _scene(op, run, self._found, assembly, known.memory, known.workflows, known.engine.id)
-        if isinstance(op, Cooperate):
-            return _heard(op, scene, self._told.get(op.run_id, ()), known.hearing)
-        if isinstance(op, Tell) and op.kind != FENCE:
-            self._told.setdefault(op.run_id, []).append(op)
-            scene = replace(scene, is_ready=self._outlook.is_ready(op))
-        return op, scene
+        match op:
+            case Cooperate():
+                return _heard(op, scene, self._told.get(op.run_id, ()), known.hearing)
+            case Tell() if op.kind != FENCE:
+                self._told.setdefault(op.run_id, []).append(op)
+                return op, replace(scene, is_ready=self._outlook.is_ready(op))
+            case _:
+                return op, scene
 
     def _take_in(self, item: Item, before: Run | None, decision: Decision, scene: Scene) -> None:
         run_id, assembly = item.op.run_id, self.assembly
@@ -247,7 +255,7 @@ class _Deciding:
         if run_id in self._found.runs and run_id not in assembly.boxes:
             assembly.boxes[run_id] = scene.box  # It counts if the run is ours from now on.
         if decision.posts:
-            self.posts.extendleft(Item(post, None, False) for post in reversed(decision.posts))
+            self.posts.extendleft([Item(post, None, False) for post in reversed(decision.posts)])
 
     def _refuse(self, item: Item, op: Op, error: PerdureError) -> None:
         """Nothing was decided: leave the op to the run's owner, or have the error be the answer."""
@@ -331,12 +339,12 @@ def _heard(op: Cooperate, scene: Scene, told: Sequence[Tell], hearing: Hearing) 
     is_final = op.status is Status.SUCCEEDED
     is_calling = bool(op.starts) and op.starts[0].bond == CALLED and op.status is not Status.ROLLING_BACK
     if is_final or is_calling:
-        is_asked = any(tell.kind == ASK or (is_calling and tell.kind == "undo") for tell in told)
+        kinds = {tell.kind for tell in told} if told else ()
+        is_asked = ASK in kinds or (is_calling and "undo" in kinds)
         if is_asked or hearing.is_asked(op.run_id, op.heard):
             raise AskedMeanwhile(f"run {op.run_id!r} was asked to give up", run_id=op.run_id)
-    if is_final:
-        is_undone = hearing.is_undone(op.run_id) or any(tell.kind == "undo" for tell in told)
-        scene = replace(scene, is_undone=is_undone)
+        if is_final and ("undo" in kinds or hearing.is_undone(op.run_id)):
+            scene = replace(scene, is_undone=True)
     return op, scene
 
 

@@ -84,14 +84,19 @@ class Lane:
     def take(self, taken: list[Item], ops_max: int, bytes_max: int) -> int:
         """Move up to so many ops to a batch, unless they have too many bytes; how many bytes they have."""
         items = self.items
-        size = 0
-        for _ in range(min(ops_max, len(items))):
-            op = items[0].op
+        size = count = 0
+        for item in islice(items, ops_max):
+            op = item.op
             more = op.payload_bytes
-            if taken and (size + more > bytes_max or type(op) is Retry):
+            if (taken or count) and (size + more > bytes_max or type(op) is Retry):
                 break
             size += more
-            taken.append(items.popleft())
+            count += 1
+        if count == len(items):
+            taken += items
+            items.clear()
+        else:
+            taken += [items.popleft() for _ in range(count)]
         return size
 
 
@@ -221,8 +226,9 @@ class Inbox:
         part = max(1, ops_max // 4)
         first = [(lane, 1, 1) for lane in (own, outside, due) if lane.begins_a_batch][:1]
         lanes_used = sum(bool(lane.items) for lane in (own, outside, due))
+        share = ops_max if len(self) <= ops_max else part  # All of them, if there are no more.
         turns = [*first]
-        turns += [(own, part, 3), (outside, part, 2), (due, part, 1)]
+        turns += [(own, share, 3), (outside, share, 2), (due, part, 1)]
         others = len(own.items) + len(outside.items)
         if others >= part:
             turns.append((due, part, 1))

@@ -59,33 +59,36 @@ async def look_up(
         run_id = op.run_id
         if run_id and run_id not in loaded and run_id not in found.runs and not (type(op) is Start and op.fresh):
             missing.add(run_id)
-        if isinstance(op, Advance):
-            if op.cancels:
-                ending += op.cancels
-            run = loaded.get(op.run_id) if op.end is not None else None
-            if run is not None and run.bond == CALLED and run.parent_id not in loaded:
-                missing.add(run.parent_id or "")
-        elif isinstance(op, Start):
-            continue
-        elif isinstance(op, (Send, Forget)):
-            if op.letter:
-                letters.append(op.letter)
-            if isinstance(op, Send) and op.event.key is not None:
-                keys.append(op.event.key)
-        elif isinstance(op, (Cooperate, CancelScope, TellMembers, UndoScope)):
-            for tell in op.tells:
-                _look_for(tell, loaded, missing, ending)
-        elif isinstance(op, (Tell, Settle)):
-            _look_for(op, loaded, missing, ending)
-            if isinstance(op, Tell):
+        match op:  # Those first that come most often.
+            case Advance():
+                if op.cancels:
+                    ending += op.cancels
+                run = loaded.get(op.run_id) if op.end is not None else None
+                if run is not None and run.bond == CALLED and run.parent_id not in loaded:
+                    missing.add(run.parent_id or "")
+            case Start():
+                pass
+            case Cooperate() | CancelScope() | TellMembers() | UndoScope():
+                for tell in op.tells:
+                    _look_for(tell, loaded, missing, ending)
+            case Send() | Forget():
+                if op.letter:
+                    letters.append(op.letter)
+                if isinstance(op, Send) and op.event.key is not None:
+                    keys.append(op.event.key)
+            case Tell() | Settle():
+                _look_for(op, loaded, missing, ending)
+                if isinstance(op, Tell):
+                    _call_back(loaded.get(op.run_id), callers)
+            case Cancel() | Expire():
+                ending.append(op.run_id)
                 _call_back(loaded.get(op.run_id), callers)
-        elif isinstance(op, (Cancel, Expire)):
-            ending.append(op.run_id)
-            _call_back(loaded.get(op.run_id), callers)
-        elif isinstance(op, Answer):
-            tasks.append(op.task_id)
-        elif isinstance(op, Wake) and item.mail:
-            missing.add(op.run_id)  # Loaded or not: somebody else has given it something.
+            case Answer():
+                tasks.append(op.task_id)
+            case Wake() if item.mail:
+                missing.add(op.run_id)  # Loaded or not: somebody else has given it something.
+            case _:
+                pass
     for letter_id in letters:
         if await store.letter(letter_id) is not None:
             found.letters.add(letter_id)

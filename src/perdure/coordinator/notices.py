@@ -8,9 +8,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from perdure.kernel.decision import Decision
 from perdure.kernel.ops import Advance, Cooperate
-from perdure.kernel.records import Hold, Run
+from perdure.kernel.records import Audit, Hold, Run
 from perdure.kernel.status import Status
 
 log = logging.getLogger("perdure")
@@ -32,10 +31,10 @@ def todo(run: Run, hold: Hold) -> str:
     return f"mend the cause, then perdure runs resume {run.id}{or_cancel}"
 
 
-def note_hold(decision: Decision, holds: Counter[str]) -> None:
-    """Log and count a hold that is committed. Called for every decision that has audit rows."""
-    run = decision.run
-    if run is None or (hold := run.hold) is None or decision.audit[-1].became != hold.kind:
+def note_hold(run: Run, hold: Hold, audit: Audit, holds: Counter[str]) -> None:
+    """Log and count a hold that is committed. Called for every audited change of a held run; `audit` is the last row
+    of it."""
+    if audit.became != hold.kind:
         return
     holds[hold.kind] += 1
     child = f", a child of run {run.parent_id}," if run.parent_id else ""

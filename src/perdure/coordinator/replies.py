@@ -14,8 +14,11 @@ from perdure.kernel.ops import Send
 def answer(item: Item, reply: Any, committed: Committed) -> None:
     """Answer a caller with the reply that was decided. Where an event went to, and whether there was room for it, only
     the commit knows."""
+    if not isinstance(reply, (FromCommit, Queued)):
+        item.answer(reply)
+        return
     # A second one with the same key has the fate of the first.
-    pending = committed.refused.get(reply.event_id) if isinstance(reply, (FromCommit, Queued)) else None
+    pending = committed.refused.get(reply.event_id)
     if pending is not None and isinstance(reply, FromCommit) and reply.strict:
         message = f"nobody waits for {reply.name!r} now; leave out strict=True to have it queued"
         item.refuse(RunNotWaiting(message, event=reply.name, run_id=""))

@@ -156,7 +156,10 @@ class Cooperation(Struct, kw_only=True, gc=False):
         for message in self.messages:
             size += len(message.payload)
         for event in self.events:
-            size += len(event.context or "") + len(event.exception or "")
+            if event.context is not None:
+                size += len(event.context)
+            if event.exception is not None:
+                size += len(event.exception)
         for value in self.values:
             size += len(value.value)
         return size

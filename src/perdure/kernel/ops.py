@@ -114,7 +114,7 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
         for wait in self.waits:
             size += len(wait.details or "") + len(wait.failure or "")
         if self.end is not None:
-            size += len(self.end.outcome.output or "") + len(self.end.outcome.failure or "")
+            size += len(self.end.outcome.output or self.end.outcome.failure or "")
         for start in self.starts:
             size += len(start.input)
         for value in self.published:

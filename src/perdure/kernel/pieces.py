@@ -6,7 +6,7 @@ takes is not measured, so the same work has the same pieces on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -27,11 +27,13 @@ def at_once(work: Pieces[T]) -> T:
             return result
 
 
-def parts(items: Sequence[S]) -> Iterator[tuple[int, Sequence[S]]]:
+def parts(items: Sequence[S]) -> Iterable[tuple[int, Sequence[S]]]:
     """Cut items into parts of at most PIECE_ITEMS_MAX. Each part comes with the number of items before it."""
-    if len(items) <= PIECE_ITEMS_MAX:
-        if items:
-            yield 0, items
-        return
+    if not items:
+        return ()
+    return ((0, items),) if len(items) <= PIECE_ITEMS_MAX else _cut(items)
+
+
+def _cut(items: Sequence[S]) -> Iterator[tuple[int, Sequence[S]]]:
     for start in range(0, len(items), PIECE_ITEMS_MAX):
         yield start, items[start : start + PIECE_ITEMS_MAX]

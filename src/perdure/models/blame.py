@@ -49,12 +49,13 @@ class Blame:
         """A run comes to life. One that was never recovered, or has made progress since, is not watched."""
         if run.recoveries:
             self.watched[run.id] = _Watched(run.claim)
-        else:
+        elif self.watched:
             self.watched.pop(run.id, None)
 
     def forget(self, run_id: str) -> None:
         """The run has made progress, or is closed."""
-        self.watched.pop(run_id, None)
+        if self.watched:
+            self.watched.pop(run_id, None)
 
     def enter(self, run_id: str, execution: object, begin: Callable[[], None]) -> None:
         """Call `begin` as soon as the run is counted as executing: at once, or after a commit. It is never called if

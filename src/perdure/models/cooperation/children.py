@@ -146,7 +146,8 @@ class Children:
 
     def keep(self) -> None:
         """Those that were about to be written are."""
-        self._new.clear()
+        if self._new:
+            self._new.clear()
 
     def discard(self) -> None:
         """Those that were about to be written are not."""

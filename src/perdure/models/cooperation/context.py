@@ -198,6 +198,21 @@ def token_names(context: Context | None) -> tuple[str, ...]:
     return context.get(TOKENS) or ()
 
 
+def deadline_in(context: Context | None, *, rolling_back: bool) -> int | None:
+    """When the rollback is to be over, or else the happy path; None if there is no deadline."""
+    if context is None or not context.values:
+        return None
+    deadline = context.get(ROLLBACK_DEADLINE if rolling_back else HAPPY_DEADLINE)
+    return None if deadline is None else deadline.at
+
+
+def not_before(context: Context | None) -> int:
+    """When handlers of a message with this context may begin; 0 if at once."""
+    if context is None or NOT_BEFORE.name not in context.values:
+        return 0
+    return context.get(NOT_BEFORE) or 0
+
+
 def checked_tokens(tokens: Iterable[CancellationToken]) -> tuple[str, ...]:
     """Their names. Raises InvalidArguments."""
     if isinstance(tokens, (str, CancellationToken)):

@@ -31,14 +31,7 @@ from perdure.kernel.status import Status
 from perdure.models.cooperation.book import Book
 from perdure.models.cooperation.causes import KnownFailures
 from perdure.models.cooperation.children import Child
-from perdure.models.cooperation.context import (
-    EMPTY,
-    HAPPY_DEADLINE,
-    ROLLBACK_DEADLINE,
-    CancellationToken,
-    begun,
-    token_names,
-)
+from perdure.models.cooperation.context import CancellationToken, begun, deadline_in, token_names
 from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.emitting import Emitting, emit, given_tokens
 from perdure.models.cooperation.events import EventType, Message, MessageEvent, State
@@ -128,14 +121,13 @@ class Drafting:
 
     # What comes next.
 
-    def go_on(self, live: LiveOperation, draft: Draft) -> Pieces[Draft]:
+    def go_on(self, live: LiveOperation, draft: Draft, now: int) -> Pieces[Draft]:
         """All that comes next and needs no code; then the code, or what is waited for. Raises Blocked."""
         if draft.messages:
             live.wakes |= wakes_of(draft.messages)
         try:
-            folding = yield from live.folded_in_pieces()
+            folding = live.folding or (yield from live.folded_in_pieces())
             while True:
-                now = self._now()
                 move = next_move(live.plan, live.view(now), folding.progress())
                 if move.rows:
                     yield from self._add(live, draft, move.rows)
@@ -165,7 +157,7 @@ class Drafting:
                 draft.code = move
                 return True
             case Finish():
-                yield from self._finish(live, draft, move.state, move.failure)
+                yield from self._finish(live, draft, move.state, move.failure, now)
                 return True
             case Wait():
                 draft.tells += tuple(self._stopping(live, draft, now))
@@ -176,7 +168,7 @@ class Drafting:
                 draft.status = Status.RUNNING
                 self._see(draft, live.operation)
             case Refuse():
-                yield from self._finish(live, draft, State.ROLLED_BACK, move.failure)
+                yield from self._finish(live, draft, State.ROLLED_BACK, move.failure, now)
                 return True
             case BeginRollback():
                 draft.status = Status.ROLLING_BACK
@@ -202,26 +194,28 @@ class Drafting:
             draft.status = Status.SUSPENDED
         draft.until = until
 
-    def _finish(self, live: LiveOperation, draft: Draft, state: State, failure: Failure | None) -> Pieces[None]:
+    def _finish(
+        self, live: LiveOperation, draft: Draft, state: State, failure: Failure | None, now: int
+    ) -> Pieces[None]:
         draft.state = state
         draft.failure = failure
         draft.status = _STATUSES[state]
         if state is State.ROLLBACK_FAILED:
-            draft.tells += yield from self._abandoning(live, draft, failure)
+            draft.tells += yield from self._abandoning(live, draft, failure, now)
         if len(live.lineage) > 2:
             own = tuple(value for value in (*live.values.values(), *draft.values) if value.lineage == live.lineage)
             values = own if state is State.COMMITTED else ()
             about = self.write_news(News(live.id, state, failure, values))
-            draft.tells += (ops.Tell(run_id=live.lineage[-2], at=self._now(), kind="news", about=about),)
+            draft.tells += (ops.Tell(run_id=live.lineage[-2], at=now, kind="news", about=about),)
 
     # What code came to.
 
-    def land(self, live: LiveOperation, code: Code, outcome: StepOutcome, draft: Draft) -> Pieces[Draft]:
+    def land(self, live: LiveOperation, code: Code, outcome: StepOutcome, draft: Draft, now: int) -> Pieces[Draft]:
         """What code came to, and all that comes next and needs none. Raises Blocked."""
-        now = self._now()
         draft.book = self._book.version
-        emitting = Emitting(handlers=self._book.topics, ids=self._fresh_ids(), now=now)
-        yield from live.folded_in_pieces()
+        emitting = Emitting(handlers=self._book.topics, ids=self._fresh_ids(now), now=now)
+        if live.folding is None:
+            yield from live.folded_in_pieces()
         writes = yield from after_in_pieces(live.plan, live.view(now), code, outcome, emitting, live.progress)
         yield from self._add(live, draft, writes.rows)
         yield from self._take_in(draft, writes, now, live)
@@ -229,9 +223,9 @@ class Drafting:
         if last.type is EventType.ROLLING_BACK:
             draft.status = Status.ROLLING_BACK
         elif last.type is EventType.ROLLBACK_FAILED:
-            yield from self._finish(live, draft, State.ROLLBACK_FAILED, last.exception)
+            yield from self._finish(live, draft, State.ROLLBACK_FAILED, last.exception, now)
             return draft
-        return (yield from self.go_on(live, draft))
+        return (yield from self.go_on(live, draft, now))
 
     def emitted(self, emission: Emission, *, handled: bool = True, begins: bool = True) -> Draft:
         """A message from outside, perhaps one that nobody is to handle, or whose runs nobody is to take yet."""
@@ -239,7 +233,7 @@ class Drafting:
         now = self._now()
         draft.book = self._book.version
         handlers = self._book.topics if handled else {}
-        writes = emit((emission,), emitting=Emitting(handlers=handlers, ids=self._fresh_ids(), now=now))
+        writes = emit((emission,), emitting=Emitting(handlers=handlers, ids=self._fresh_ids(now), now=now))
         draft.rows += writes.rows
         if begins:
             at_once(self._take_in(draft, writes, now, None))
@@ -247,9 +241,9 @@ class Drafting:
             draft.messages, draft.runs = writes.messages, writes.runs
         return draft
 
-    def _fresh_ids(self) -> Iterator[str]:
+    def _fresh_ids(self, now: int) -> Iterator[str]:
         while True:
-            yield self._ids(self._now())
+            yield self._ids(now)
 
     def _take_in(self, draft: Draft, writes: Writes, now: int, live: LiveOperation | None) -> Pieces[None]:
         """What is written beside rows: messages, with a run for each handler, and values."""
@@ -333,10 +327,9 @@ class Drafting:
         it has called, and has not ended, ends with `call_failure`."""
         run_id, parent_id = child.lineage[-1], child.lineage[-2]
         if child.state is not State.CREATED and not child.is_call:
-            limit = None if view.told is None or view.told.context is None else view.told.context.get(ROLLBACK_DEADLINE)
-            by = 0 if limit is None else limit.at
+            by = None if view.told is None else deadline_in(view.told.context, rolling_back=True)
             return ops.Tell(
-                run_id=run_id, at=now, kind="undo", parent_id=parent_id, undone_by=by, call_failure=call_failure
+                run_id=run_id, at=now, kind="undo", parent_id=parent_id, undone_by=by or 0, call_failure=call_failure
             )
         told = view.told
         failure = parent_said_so(None if told is None else told.exception, view.source)
@@ -360,13 +353,14 @@ class Drafting:
             parent_id=child.lineage[-2],
         )
 
-    def _abandoning(self, live: LiveOperation, draft: Draft, failure: Failure | None) -> Pieces[tuple[ops.Tell, ...]]:
+    def _abandoning(
+        self, live: LiveOperation, draft: Draft, failure: Failure | None, now: int
+    ) -> Pieces[tuple[ops.Tell, ...]]:
         """Have children that nobody has taken never begin: their emitter ends without a rollback that would reach them.
         Those that are taken meanwhile see for themselves."""
         missing = [child for child in live.children if child.state is State.CREATED and not child.is_call]
         if not missing:
             return ()
-        now = self._now()
         origins = yield from _origins(live, draft)
         found: list[ops.Tell] = []
         for start, part in parts(missing):
@@ -433,10 +427,9 @@ class Drafting:
         tells = [ops.Tell(run_id=one.id, at=now, kind="stop", failure=failure, parent_id=live.id) for one in called]
         if any(reason.type == DEADLINE_MISSED for reason in found):
             # A cancellation reaches them by itself. A deadline they see for themselves, unless they are held.
-            limit = progress.context.get(ROLLBACK_DEADLINE) if progress.rollback is not None else None
-            by = 0 if limit is None else limit.at
+            by = None if progress.rollback is None else deadline_in(progress.context, rolling_back=True)
             busy = [one for one in outstanding.busy if not one.is_call]
-            tells += [ops.Tell(run_id=one.id, at=now, kind=ASK, undone_by=by) for one in busy]
+            tells += [ops.Tell(run_id=one.id, at=now, kind=ASK, undone_by=by or 0) for one in busy]
         return tells
 
     def _dismissing(self, live: LiveOperation, draft: Draft, move: Dismiss, now: int) -> Pieces[tuple[ops.Settle, ...]]:
@@ -497,7 +490,7 @@ class Drafting:
     def added(self, draft: Draft, now: int) -> Pieces[Cooperation]:
         """The rows. Who emits goes by the book."""
         messages: list[MessageRow] = []
-        for start, part in parts(draft.messages):
+        for start, part in parts(draft.messages) if draft.messages else ():
             if start:
                 yield
             messages += [self._rows.message(message, now) for message in part]
@@ -507,7 +500,7 @@ class Drafting:
                 yield
             events += self._events(rows, now, start, events[-1].id if start else "")
         values: list[ReturnValueRow] = []
-        for start, returned in parts(draft.values):
+        for start, returned in parts(draft.values) if draft.values else ():
             if start:
                 yield
             values += [self._rows.value(value) for value in returned]
@@ -537,8 +530,6 @@ class Drafting:
         self, draft: Draft, tags: Mapping[str, str], now: int, strategy: Strategy = _USUAL
     ) -> Pieces[tuple[ops.Start, ...]]:
         """The new runs, those of calls first."""
-        if not draft.runs:
-            return ()
         tags = without_token_tags(tags)
         here = {began.id: began.operation for began in draft.began}
         topics = {message.id: message.topic for message in draft.messages} | draft.late
@@ -581,8 +572,6 @@ class Drafting:
     def members(self, draft: Draft, now: int) -> Pieces[tuple[ops.TellMembers, ...]]:
         """For the tokens of new runs that no engine takes with this commit: they may be cancelled already, and the runs
         are to end even if the service that handles them is down."""
-        if not draft.runs:
-            return ()
         here = {began.id for began in draft.began}
         names: dict[str, None] = {}
         for start, part in parts(draft.runs):
@@ -596,7 +585,6 @@ class Drafting:
     ) -> ops.Start:
         if type(strategy).heeds is not Strategy.heeds:
             tags = {**tags, APART_TAG: "true"}  # Only its caller can tell which reasons to give up count.
-        deadline = (origin.context or EMPTY).get(HAPPY_DEADLINE)
         return ops.Start(
             run_id=run.id,
             at=now,
@@ -605,7 +593,7 @@ class Drafting:
             model=call.model,
             input=self._codec.encode(call.input),
             tags=tags,
-            deadline=None if deadline is None else deadline.at,
+            deadline=deadline_in(origin.context, rolling_back=False),
             parent_id=run.lineage[-2],
             bond=CALLED,
             origin=origin_of(run.message_id, run.lineage),

@@ -191,8 +191,8 @@ def failure_in(own: Iterable[MessageEvent]) -> Failure | None:
     return found
 
 
-_PER_MESSAGE = {EventType.EMITTED: "EMITTED", EventType.ROLLBACK_EMITTED: "ROLLBACK_EMITTED"}
-_PER_RUN = {
+PER_MESSAGE = {EventType.EMITTED: "EMITTED", EventType.ROLLBACK_EMITTED: "ROLLBACK_EMITTED"}
+PER_RUN = {
     EventType.SEEN: "SEEN",
     EventType.ROLLING_BACK: "ROLLING_BACK",
     EventType.COMMITTED: "COMMITTED",
@@ -203,10 +203,10 @@ _PER_RUN = {
 
 def unique_key(row: MessageEvent) -> tuple[str, ...] | None:
     """What there may be only one row of; None for rows of which there may be many."""
-    if row.type in _PER_MESSAGE:
-        return (_PER_MESSAGE[row.type], row.message_id)
-    if row.type in _PER_RUN:
-        return (_PER_RUN[row.type], row.message_id, row.coroutine_name or "")
+    if row.type in PER_MESSAGE:
+        return (PER_MESSAGE[row.type], row.message_id)
+    if row.type in PER_RUN:
+        return (PER_RUN[row.type], row.message_id, row.coroutine_name or "")
     if row.type is EventType.CANCELLATION_REQUESTED:
         return (row.type, *row.cooperation_lineage)
     return None

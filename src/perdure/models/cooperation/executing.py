@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -94,7 +93,6 @@ class Executor:
         return self._outcome(execution, partial(self._transacted, execution, work, call)), context
 
     def _scope(self, live: LiveOperation, code: Code) -> Scope:
-        rolling_back = isinstance(code, Undo) or (isinstance(code, Handle) and code.rolling_back)
         now = self._now()
         return Scope(
             lineage=live.lineage,
@@ -104,11 +102,11 @@ class Executor:
             context=code.context,
             now=now,
             ids=self._new_id,
-            rolling_back=rolling_back,
-            next_step=_next_step(live, code),
+            rolling_back=code.rolling_back,
+            next_step=_next_step(live, code) if type(code) is Handle else None,
             returned=readable(live.view(now), tuple(live.values.values())) if live.values else (),
             topics=live.topics_of_children() if live.values else {},
-            reasons=partial(self._reasons, live, rolling_back),
+            reasons=partial(self._reasons, live, code.rolling_back),
             levels_max=self._levels_max,
         )
 
@@ -256,35 +254,48 @@ def _announced(loop: asyncio.AbstractEventLoop, execution: StepExecution, body: 
     return body()
 
 
-def within_bounds(outcome: Outcome, source: str, payload_bytes_max: int) -> Outcome:
+def within_bounds(live: LiveOperation, outcome: Outcome, payload_bytes_max: int) -> Outcome:
     """What code came to, or a failure if something of it is too long: a message, a value, or a context, which every row
     has."""
     if not isinstance(outcome, Returned):
         return outcome
-    contexts = {id(one): one for one in (outcome.context, *(emission.context for emission in outcome.emissions))}
-    sizes = chain(
-        ((f"a message on topic {one.topic!r}", len(one.payload)) for one in outcome.emissions),
-        ((f"the return value {one.variable!r}", len(one.value)) for one in outcome.values),
-        (("the context", len(msgspec.json.encode(one.values))) for one in contexts.values() if one.values),
-    )
-    for what, size in sizes:
+    for what, size in _sizes(outcome):
         if size > payload_bytes_max:
             error = UnstorableValue(f"{what} has {size:,} bytes, and may have {payload_bytes_max:,}")
-            return Raised(failure=to_failure(error, source))
+            return Raised(failure=to_failure(error, live.source))
     return outcome
+
+
+def _sizes(outcome: Returned) -> Iterator[tuple[str, int]]:
+    """All that code gives to be stored, and how long it is."""
+    for emission in outcome.emissions:
+        yield f"a message on topic {emission.topic!r}", len(emission.payload)
+    for value in outcome.values:
+        yield f"the return value {value.variable!r}", len(value.value)
+    if outcome.context.values:
+        yield "the context", len(msgspec.json.encode(outcome.context.values))
+    measured = outcome.context
+    for emission in outcome.emissions:
+        if emission.context is not measured and emission.context.values:  # Those in a row mostly share one.
+            measured = emission.context
+            yield "the context", len(msgspec.json.encode(measured.values))
 
 
 def effort_of(live: LiveOperation, code: Code) -> Effort:
     """How often code is tried, and how long an attempt may take."""
     node = live.plan.nodes[code.index]
-    if isinstance(code, Invoke):
-        return node.effort
-    return node.undo_effort if isinstance(code, Undo) else node.handler_effort
+    match code:
+        case Invoke():
+            return node.effort
+        case Undo():
+            return node.undo_effort
+        case Handle():
+            return node.handler_effort
 
 
-def _next_step(live: LiveOperation, code: Code) -> NextStep | None:
+def _next_step(live: LiveOperation, code: Handle) -> NextStep | None:
     """What the answer to a child's failure sees of where its step said to go on."""
-    return live.plan.said(code.next_step, code.index) if isinstance(code, Handle) and not code.rolling_back else None
+    return None if code.rolling_back else live.plan.said(code.next_step, code.index)
 
 
 def text_of(code: Code) -> str:

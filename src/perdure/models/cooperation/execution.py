@@ -18,9 +18,8 @@ from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.records import Wait
 from perdure.kernel.status import Status
 from perdure.models.cooperation.attempts import Attempts, Effort, is_infrastructure, note_failure, read_attempts
-from perdure.models.cooperation.context import HAPPY_DEADLINE, ROLLBACK_DEADLINE
+from perdure.models.cooperation.context import deadline_in
 from perdure.models.cooperation.live import Code, Draft, LiveOperation
-from perdure.models.cooperation.moves import Handle, Invoke, Undo
 from perdure.models.heartbeats import Beats
 from perdure.models.transacting import Fate
 from perdure.ports import Clock, Codec, Journal, TimerHandle
@@ -215,7 +214,7 @@ class StepExecution:
     @property
     def is_forward(self) -> bool:
         """Whether this is not a part of a rollback."""
-        return isinstance(self.code, Invoke) or (isinstance(self.code, Handle) and not self.code.rolling_back)
+        return not self.code.rolling_back
 
     def is_current(self) -> bool:
         """Whether what it comes to still matters."""
@@ -233,7 +232,8 @@ class StepExecution:
         if is_tried_again and self._newest is not None:
             self._deliver()  # It may have been said just before.
         self.is_over = True
-        self._stop_timers()
+        if self._timeout is not None or self._silence is not None:
+            self._stop_timers()
         if self._beats is not None:
             self._beats.settle()
             self._beats = None  # It refers back to here.
@@ -271,9 +271,8 @@ def pause(live: LiveOperation, draft: Draft, code: Code, codec: Codec, now: int)
     if not live.is_pausing(code, now):
         return
     draft.code = None
-    is_back = isinstance(code, Undo) or (isinstance(code, Handle) and code.rolling_back)
-    limit = code.context.get(ROLLBACK_DEADLINE if is_back else HAPPY_DEADLINE)
-    draft.until = attempts.due_at if limit is None or limit.at <= now else min(attempts.due_at, limit.at)
+    deadline = deadline_in(code.context, rolling_back=code.rolling_back)
+    draft.until = attempts.due_at if deadline is None or deadline <= now else min(attempts.due_at, deadline)
     if attempts.is_durable:
         if draft.status is not Status.ROLLING_BACK:
             draft.status = Status.SUSPENDED

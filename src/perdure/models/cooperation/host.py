@@ -163,16 +163,17 @@ class OperationHost:
 
     def perform(self, effect: Begin | Drop | Examine | Finish | Look) -> None:
         """Do what was decided and is now committed."""
-        if isinstance(effect, Begin):
-            self._begin(effect.run, is_new=effect.input is not None)
-        elif isinstance(effect, Look):
-            self._look(effect.tell)
-        elif isinstance(effect, Finish):
-            self._close(effect.run.id)
-        elif isinstance(effect, Examine):
-            self._fetch(self._holds.examine(effect.run))
-        else:
-            self._drop(effect.run_id)
+        match effect:
+            case Begin():
+                self._begin(effect.run, is_new=effect.input is not None)
+            case Look():
+                self._look(effect.tell)
+            case Finish():
+                self._close(effect.run.id)
+            case Examine():
+                self._fetch(self._holds.examine(effect.run))
+            case Drop():
+                self._drop(effect.run_id)
 
     def examine_left(self) -> None:
         """Find out what held runs may do meanwhile, of which nobody has found it out."""
@@ -402,7 +403,7 @@ class OperationHost:
 
     def _draft(self, live: LiveOperation, status: Status, *, is_loaded: bool) -> Making:
         try:
-            draft = yield from self._drafting.go_on(live, Draft(status))
+            draft = yield from self._drafting.go_on(live, Draft(status), self._clock.now())
         except Blocked as blocked:
             self._hold(live, str(blocked))
             return None
@@ -420,13 +421,17 @@ class OperationHost:
         waits, gone = stored_waits(live, run, draft, is_loaded=is_loaded)
         is_same = draft.status is run.status and not (draft.rows or draft.tells or draft.runs or waits or gone)
         if is_same:
-            yield from self._drafts.hear(live)
+            if live.is_drafting:
+                yield from self._drafts.hear(live)
             return partial(self._committed, live, draft)
         now = self._clock.now()
         added = yield from self._drafting.added(draft, now)
-        starts = yield from self._drafting.starts(draft, run.tags, now, live.plan.strategy)
-        members = yield from self._drafting.members(draft, now)
-        draft.has_members = bool(members)
+        starts: tuple[ops.Start, ...] = ()
+        members: tuple[ops.TellMembers, ...] = ()
+        if draft.runs:
+            starts = yield from self._drafting.starts(draft, run.tags, now, live.plan.strategy)
+            members = yield from self._drafting.members(draft, now)
+            draft.has_members = bool(members)
         op = ops.Cooperate(
             run_id=live.id,
             at=now,
@@ -444,11 +449,13 @@ class OperationHost:
             has_waited=live.has_waited,
             workflow_version=live.operation.stored_version if live.operation.version and draft.begins else "",
         )
-        yield from self._drafts.hear(live)
+        if live.is_drafting:
+            yield from self._drafts.hear(live)
         live.in_commit = True
         if draft.rows:
             self._blame.forget(live.id)
-        self.expect(draft.began)
+        if draft.began:
+            self.expect(draft.began)
         self._request(op, partial(self._answered, live, draft, again))
         return None
 
@@ -589,9 +596,7 @@ class OperationHost:
             outcome = Raised(
                 failure=to_failure(error or EngineBug("a step came to nothing"), live.source, execution.code.name)
             )
-        landing = partial(
-            self._land, live, execution.code, within_bounds(outcome, live.source, self._payload_bytes_max)
-        )
+        landing = partial(self._land, live, execution.code, within_bounds(live, outcome, self._payload_bytes_max))
         if live.is_stale:
             self._slots.land_later(live, landing)
         else:
@@ -616,9 +621,7 @@ class OperationHost:
     def _possible(self, live: LiveOperation, code: Code, outcome: StepOutcome) -> StepOutcome:
         """What code came to, or why that cannot be."""
         failure = refused(live.plan, live.view(0), code, outcome) if isinstance(outcome, Returned) else None
-        return (
-            within_bounds(outcome, live.source, self._payload_bytes_max) if failure is None else Raised(failure=failure)
-        )
+        return within_bounds(live, outcome, self._payload_bytes_max) if failure is None else Raised(failure=failure)
 
     def _land(self, live: LiveOperation, code: Code, outcome: StepOutcome, *, is_loaded: bool = False) -> None:
         run = self._lookup(live.id)
@@ -629,13 +632,12 @@ class OperationHost:
         self, live: LiveOperation, code: Code, outcome: StepOutcome, status: Status, *, is_loaded: bool
     ) -> Making:
         try:
-            draft = yield from self._drafting.land(live, code, outcome, Draft(status))
+            draft = yield from self._drafting.land(live, code, outcome, Draft(status), self._clock.now())
         except PerdureError as error:
             log.error("run %s cannot go on", live.id, exc_info=error)
-            is_staged = isinstance(outcome, Returned) and bool(outcome.staged)
-            self._hold(live, f"what {code.name!r} came to cannot be written: {error}", is_staged=is_staged)
+            self._hold(live, f"what {code.name!r} came to cannot be written: {error}", is_staged=bool(outcome.staged))
             return None
-        draft.staged = outcome.staged if isinstance(outcome, Returned) else ""
+        draft.staged = outcome.staged
         again = partial(self._land, live, code, outcome, is_loaded=is_loaded)
         return (yield from self._write(live, draft, is_loaded=is_loaded, again=again))
 

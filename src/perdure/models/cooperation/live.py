@@ -15,7 +15,7 @@ from perdure.kernel.records import Wait as KernelWait
 from perdure.kernel.status import Status
 from perdure.models.cooperation.attempts import Attempts
 from perdure.models.cooperation.children import Child, Children
-from perdure.models.cooperation.define import Operation, Plan
+from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.events import (
     SLEEP_TOPIC,
     EventType,
@@ -80,6 +80,7 @@ class LiveOperation:
         "message",
         "operation",
         "origin",
+        "plan",
         "returned",
         "staged",
         "stopped",
@@ -111,6 +112,7 @@ class LiveOperation:
     ) -> None:
         self.id = lineage[-1]
         self.operation = operation
+        self.plan = operation.plan
         self.handler = operation.name
         self.lineage = lineage
         self.claim = claim
@@ -150,11 +152,11 @@ class LiveOperation:
     @property
     def progress(self) -> Progress:
         """What its rows come to. Raises Mismatch."""
-        return self.folded().progress()
+        return (self.folding or self.folded()).progress()
 
     def folded(self) -> Folding:
         """With the rows that it is about to write, while it is: see `forget`. Raises Mismatch."""
-        return at_once(self.folded_in_pieces())
+        return self.folding or at_once(self.folded_in_pieces())
 
     def folded_in_pieces(self) -> Pieces[Folding]:
         """As `folded`: one that was brought back to life, and has many rows, takes several pieces."""
@@ -191,10 +193,6 @@ class LiveOperation:
         self.folding = None
         self.children.discard()
         self.joined = None
-
-    @property
-    def plan(self) -> Plan:
-        return self.operation.plan
 
     @property
     def is_busy(self) -> bool:

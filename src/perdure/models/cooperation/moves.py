@@ -7,7 +7,7 @@ what came of it goes back to the rules.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from msgspec import Struct, field
 
@@ -89,6 +89,7 @@ class Refuse(Move, frozen=True, kw_only=True, gc=False):
 class Invoke(Move, frozen=True, kw_only=True, gc=False):
     """Run a step. With `cleanup`, its finally is to be called too if it raises."""
 
+    rolling_back: ClassVar[bool] = False
     index: int
     name: str
     iteration: int
@@ -113,6 +114,7 @@ class Handle(Move, frozen=True, kw_only=True, gc=False):
 class Undo(Move, frozen=True, kw_only=True, gc=False):
     """Call a step's rollback, after its finally if that has not been run (`cleanup`)."""
 
+    rolling_back: ClassVar[bool] = True
     index: int
     name: str
     iteration: int
@@ -187,6 +189,7 @@ class Returned(Struct, frozen=True, kw_only=True, gc=False):
 class Raised(Struct, frozen=True, kw_only=True, gc=False):
     """What user code raised. All that it asked for before is dropped."""
 
+    staged: ClassVar[str] = ""
     failure: Failure
 
 

@@ -120,7 +120,8 @@ class Folding:
     def add(self, row: MessageEvent) -> None:
         """The next row of the lineage. Raises Mismatch."""
         self._progress = None
-        self._last_seq = max(self._last_seq, row.seq)
+        if row.seq > self._last_seq:
+            self._last_seq = row.seq
         kind = row.type
         if kind is EventType.EMITTED:
             self._emitted.append(row.message_id)
@@ -216,8 +217,9 @@ def _next_step(plan: Plan, row: MessageEvent) -> int | None:
 
 def _misfit(plan: Plan, before: Sequence[Instance], index: int) -> str:
     """How the order of the steps that a run has executed differs from that of the code; "" if it does not."""
-    if any(one.is_numbered for one in before[-2:]):
-        return ""  # What the number meant is not known, and the rows say what came next.
+    for one in before[-2:]:
+        if one.is_numbered:
+            return ""  # What the number meant is not known, and the rows say what came next.
     expected = following(plan, before)
     if expected == index:
         return ""
@@ -237,16 +239,18 @@ def _listed(names: Iterable[str]) -> str:
 
 def iteration_of(plan: Plan, before: Sequence[Instance], index: int) -> int:
     """How often in a row a step has run before. The finally between two of its runs does not break the row."""
-    executed = (one for one in reversed(before) if one.call is None)
     is_finally = plan.nodes[index].kind == "finally"
-    last = next(executed, None)
-    if last is not None and not is_finally and plan.nodes[last.index].kind == "finally":
-        last = next(executed, None)
-    if last is None:
-        return 0
-    if last.index == index:
-        return last.iteration + 1
-    return last.iteration if is_finally else 0
+    passes_finally = not is_finally  # the first that is met, and no other
+    for one in reversed(before):
+        if one.call is not None:
+            continue
+        if passes_finally and plan.nodes[one.index].kind == "finally":
+            passes_finally = False
+            continue
+        if one.index == index:
+            return one.iteration + 1
+        return one.iteration if is_finally else 0
+    return 0
 
 
 def following(plan: Plan, instances: Sequence[Instance]) -> int:

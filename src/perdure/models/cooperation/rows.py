@@ -21,12 +21,13 @@ from perdure.kernel.records import Failure as StoredFailure
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import EMPTY, Context, token_names
 from perdure.models.cooperation.events import (
+    PER_MESSAGE,
+    PER_RUN,
     SLEEP_TOPIC,
     EventType,
     Message,
     MessageEvent,
     ReturnValue,
-    unique_key,
 )
 from perdure.models.cooperation.failures import Failure, as_stored, placed, source_of, trace
 from perdure.models.cooperation.gathering import Hierarchy
@@ -37,7 +38,7 @@ _decode_failure: Final = msgspec.json.Decoder(Failure).decode
 _NEXT_STEP: Final = "perdure.next_step"  # in the context of a row: the name of the step that comes next
 _decode_context: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _SHOWN_WITH_RUN_MAX: Final = 8  # failures: each run of a hierarchy has such a text, and theirs are in their own
-_ENDED: Final = {"ROLLED_BACK or ROLLBACK_FAILED": "ENDED"}
+_ENDS: Final = (EventType.ROLLED_BACK, EventType.ROLLBACK_FAILED)
 
 
 class RowCodec:
@@ -240,13 +241,14 @@ def _failure_of_call(text: str, run: NewRun) -> Failure:
 
 def key_of(row: MessageEvent) -> str | None:
     """What a message has one row of."""
-    key = unique_key(row)
-    if key is None:
-        return None
-    if row.type is EventType.CANCELLATION_REQUESTED:
-        return f"{row.type}/{row.cooperation_lineage[-1]}"
-    label = _ENDED.get(key[0], key[0])
-    return label if len(key) == 2 else f"{label}/{key[2]}"
+    kind = row.type
+    if kind in PER_MESSAGE:
+        return PER_MESSAGE[kind]
+    if kind in PER_RUN:
+        return f"{'ENDED' if kind in _ENDS else PER_RUN[kind]}/{row.coroutine_name or ''}"
+    if kind is EventType.CANCELLATION_REQUESTED:
+        return f"{kind}/{row.cooperation_lineage[-1]}"
+    return None
 
 
 def outcome_failure(failure: Failure) -> str:

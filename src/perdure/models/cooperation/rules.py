@@ -16,11 +16,12 @@ from perdure.models.cooperation.children import Child
 from perdure.models.cooperation.context import (
     EXEMPT,
     HAPPY_DEADLINE,
-    NOT_BEFORE,
     ROLLBACK_DEADLINE,
     Context,
     Deadline,
     begun,
+    deadline_in,
+    not_before,
 )
 from perdure.models.cooperation.define import Plan
 from perdure.models.cooperation.emitting import Emitting, Origin, emit_in_pieces
@@ -147,9 +148,8 @@ def _happy(plan: Plan, run: OperationRun, progress: Progress) -> Move:
             )
     elif found:
         return _begin_rollback(run, progress, gave_up(found, run.source), None)
-    elif (begins_at := run.origin.context and run.origin.context.get(NOT_BEFORE)) and begins_at > run.now:
-        limit = progress.context.get(HAPPY_DEADLINE)
-        return Wait(until=_first(begins_at, None if limit is None else limit.at))
+    elif (begins_at := not_before(run.origin.context)) > run.now:
+        return Wait(until=_first(begins_at, deadline_in(progress.context, rolling_back=False)))
     index = following(plan, progress.instances)
     if index >= len(plan.nodes):
         row = _row(run, progress.next_seq, EventType.COMMITTED, step=last.name if last else None)
@@ -297,8 +297,7 @@ def _waiting(
         return None
     outstanding = run.children.outstanding(window)
     missing = outstanding.missing
-    limit = progress.context.get(ROLLBACK_DEADLINE if rolling_back else HAPPY_DEADLINE)
-    deadline = None if limit is None else limit.at
+    deadline = deadline_in(progress.context, rolling_back=rolling_back)
     if outstanding.busy:
         return Wait(until=None if giving_up else deadline)
     # Asked with every news of a child, so this must not go through all messages of the window.
@@ -326,6 +325,8 @@ def _waiting(
 def _failed(run: OperationRun, window: Window) -> list[tuple[Failure, bool]]:
     """The failures of the window's children, in the order of emission, and whether something was left undone."""
     found: list[tuple[Failure, bool]] = []
+    if not (window.emitted or window.told):
+        return found
     told = frozenset(window.told)
     for child in run.children.of(window.messages):
         left_undone = child.state is State.ROLLBACK_FAILED
@@ -401,12 +402,10 @@ def after_in_pieces(
 ) -> Pieces[Writes]:
     """As `after`. A step that emits much takes several pieces."""
     progress = progress or fold(plan, run.events)
-    if isinstance(outcome, Returned):
-        failure = refused(plan, run, move, outcome)
-        if failure is not None:
-            outcome = Raised(failure=failure)
     if isinstance(outcome, Raised):
         return Writes(rows=(_after_raising(plan, run, progress, move, outcome.failure),))
+    if (failure := refused(plan, run, move, outcome)) is not None:
+        return Writes(rows=(_after_raising(plan, run, progress, move, failure),))
     rolling_back = progress.rollback is not None
     text, call, next_step = move.name, None, None
     match move:
@@ -419,7 +418,7 @@ def after_in_pieces(
             if not rolling_back:
                 target = plan.target(outcome.said, move.index)
                 next_step = progress.instances[-1].next_step if outcome.said is None else target
-    emitted = _NOTHING
+    emitted, own = _NOTHING, 0
     if outcome.emissions:
         emitted = yield from emit_in_pieces(
             outcome.emissions,
@@ -427,7 +426,7 @@ def after_in_pieces(
             emitting=emitting,
             origin=Origin(run=run, step=text, seq=progress.next_seq, rolling_back=rolling_back),
         )
-    own = sum(row.cooperation_lineage == run.lineage for row in emitted.rows)
+        own = sum(row.cooperation_lineage == run.lineage for row in emitted.rows)
     suspended = _row(
         run,
         progress.next_seq + own,

@@ -42,9 +42,13 @@ class Slots:
 
     def _begin(self, execution: StepExecution) -> None:
         self._active.add(execution)
-        self._blame.enter(execution.run_id, execution, partial(self._start_counted, execution))
+        if self._blame.watched:
+            self._blame.enter(execution.run_id, execution, partial(self._start_counted, execution))
+        else:
+            self._start(execution)
 
     def _start_counted(self, execution: StepExecution) -> None:
+        """The run is counted as executing, which may have taken a commit."""
         if execution.dropped:
             return
         if self.is_closed:
@@ -54,14 +58,17 @@ class Slots:
 
     def free(self, execution: StepExecution) -> None:
         """It has ended, or is never to begin."""
-        self._queued.pop(execution, None)
         self._active.discard(execution)
-        self._blame.leave(execution.run_id, execution)
+        if self._queued:
+            self._queued.pop(execution, None)
+        if self._blame.watched:
+            self._blame.leave(execution.run_id, execution)
         while self._queued and len(self._active) < self._steps_max:
             waiting = self._queued.popitem(last=False)[0]
             if not waiting.dropped and not self.is_closed:
                 self._begin(waiting)
-        self._check()
+        if self.is_closed:
+            self._check()
 
     def withdraw(self, live: LiveOperation) -> None:
         """A run that is asked to give up begins no step: what waits for its turn, or for a thread, never gets it."""
@@ -106,5 +113,6 @@ class Slots:
                 log.warning("%d steps did not end within %s s and will run again", len(self._active), grace_s)
 
     def _check(self) -> None:
+        """Say that all has ended, if it has and nothing new is started."""
         if self.is_closed and not self._active and not self._landing:
             self._drained.set()

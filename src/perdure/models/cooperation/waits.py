@@ -36,4 +36,4 @@ def stored_waits(
         live.has_waited = attempts.is_stored = True
     elif attempts is not None and attempts.is_stored and not draft.keeps_attempts:
         gone.append(attempts.position)
-    return waits, tuple(dict.fromkeys(gone))
+    return waits, tuple(dict.fromkeys(gone)) if gone else ()

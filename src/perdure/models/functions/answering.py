@@ -39,7 +39,7 @@ class Answering:
     _submit: Callable[[Op], Awaitable[Any]]
     _lookup: Callable[[str], Run | None]
     _live: dict[str, LiveRun]
-    _live_runs_max: int
+    _is_crowded: bool
     _waking: dict[str, asyncio.Future[Journal]]
     _arrived: dict[str, list[Deliver]]
     _fetching: set[asyncio.Task[None]]
@@ -104,7 +104,7 @@ class Answering:
             return
         if (timer := live.timers.pop(effect.position, None)) is not None:
             timer.cancel()
-        if len(self._live) * 2 > self._live_runs_max:
+        if self._is_crowded:
             self._touch(live)
         self._guarded(live, self._go_on_with, ask, effect)
 

@@ -22,7 +22,7 @@ from perdure.errors import InvalidDefinition, Misuse
 from perdure.kernel.retry import Retry
 from perdure.models.functions.commands import ChildCall
 from perdure.models.functions.digests import LARGE, SURELY_LARGE_CHARS, digest_of
-from perdure.models.functions.loop import WorkflowLoop, running_loop
+from perdure.models.functions.loop import WorkflowLoop, here, running_loop
 from perdure.models.functions.outlines import Outline
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES, UNSTORABLE_TEXT, Signature, local_names
 
@@ -58,7 +58,7 @@ class StepCall(Coroutine[Any, Any, R_co]):
         if self._is_awaited:
             raise Misuse(f"this call of step {step.name!r} was awaited before; call the step again")
         self._is_awaited = True
-        loop = running_loop()
+        loop = here.loop
         if loop is None:
             return step.plain(self.args, self.kwargs).__await__()
         args, kwargs = self.args, self.kwargs

@@ -27,7 +27,6 @@ def outcome_of(
 
     A result that cannot be stored is a failure. Raises what stops the process, if that struck while the code ran.
     """
-    _check_no_signal(end)
     if isinstance(end, Completed):
         signature = workflow.signature
         try:
@@ -36,28 +35,35 @@ def outcome_of(
             return Status.SUCCEEDED, Outcome(output=codec.encode(text))
         except UnstorableValue as unstorable:
             error: BaseException = unstorable
-    elif isinstance(end.error, (KeyboardInterrupt, SystemExit)):
-        error = ForbiddenInWorkflow(failed_by_exit(end.error, f"workflow {workflow.name!r}"), run_id=run_id)
-        error.__cause__ = end.error
     else:
-        error = end.error
+        error = _without_exit(end, workflow, run_id)
     failure = to_failure(error, entry=entry_of(error, elapsed))
     return Status.FAILED, Outcome(failure=to_json(failure).decode())
 
 
+def _without_exit(end: Raised, workflow: Workflow[Any, Any], run_id: str) -> BaseException:
+    """What a run's code has raised; if it was to end the process, that this is forbidden."""
+    _check_no_signal(end)
+    if not isinstance(end.error, (KeyboardInterrupt, SystemExit)):
+        return end.error
+    error = ForbiddenInWorkflow(failed_by_exit(end.error, f"workflow {workflow.name!r}"), run_id=run_id)
+    error.__cause__ = end.error
+    return error
+
+
 def end_of_rollback(end: Completed | Raised, cause: str) -> End:
     """Return the end of a rollback. `cause` is the failure that the run is undone for, as it is stored."""
-    _check_no_signal(end)
     if isinstance(end, Completed):
         return End(status=Status.SUCCEEDED, outcome=Outcome(failure=cause))
+    _check_no_signal(end)
     why = from_json(cause, type=Failure)
     error = RollbackFailed(f"{end.error}; it was to be undone because of {why.type}: {why.message}")
     error.__cause__ = end.error.__cause__ or end.error
     return End(status=Status.FAILED, outcome=Outcome(failure=to_json(to_failure(error)).decode()))
 
 
-def _check_no_signal(end: Completed | Raised) -> None:
-    if isinstance(end, Raised) and is_by_signal(end.error):
+def _check_no_signal(end: Raised) -> None:
+    if is_by_signal(end.error):
         raise end.error  # Somebody stops the process while this run's code runs: that is no end of the run.
 
 

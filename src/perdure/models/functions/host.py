@@ -94,6 +94,7 @@ class FunctionHost(Answering):
         self._dropped = dropped
         self._workflows = workflows
         self._live_runs_max = live_runs_max
+        self._is_crowded = False  # When a run came last, more than half of the runs that may be here were.
         self._callbacks_max = callbacks_max
         self._payload_bytes_max = payload_bytes_max
         self._steps_max = steps_max
@@ -162,22 +163,23 @@ class FunctionHost(Answering):
         live = self._live.get(run_id)
         if live is None or not live.gate:
             return
-        released = live.gate.popleft()
-        if isinstance(released, Commands):
-            self._release(live, released)
-        else:
-            released()
+        match live.gate.popleft():
+            case Commands() as commands:
+                self._release(live, commands)
+            case release:
+                release()
 
     def perform(self, effect: Begin | Deliver | Drop | Finish) -> None:
         """Do what was decided and is now committed."""
-        if isinstance(effect, Begin):
-            self._begin(effect.run, effect.input, is_ahead=effect.is_ahead)
-        elif isinstance(effect, Finish):
-            self._close(effect.run.id)
-        elif isinstance(effect, Deliver):
-            self._deliver(effect)
-        else:
-            self._drop(effect.run_id)
+        match effect:
+            case Begin():
+                self._begin(effect.run, effect.input, is_ahead=effect.is_ahead)
+            case Finish():
+                self._close(effect.run.id)
+            case Deliver():
+                self._deliver(effect)
+            case Drop():
+                self._drop(effect.run_id)
 
     async def drain(self, grace_s: float) -> None:
         """Start nothing new; wait until the steps that run have ended, or for the grace period."""
@@ -224,25 +226,18 @@ class FunctionHost(Answering):
             self._close(run.id)  # It begins anew: as another call, or to be undone.
         if is_ahead and not self._draining and (adopted := self._ahead.adopt(run)) is not None:
             live, timers = adopted
-            self._live[run.id] = live
             self._blame.forget(run.id)  # It has made progress.
             self._arm(live, timers)
-            if len(self._live) > self._live_runs_max:
-                self._evict()
+            self._enter(live)
             return
         if self._ahead.runs:
             self._ahead.forgo(run.id)
         if input is None:
             self._wake(run)
             return
-        if (created := self._new(run)) is not None:
+        if (created := self._claimed(run)) is not None:
+            self._enter(created)
             self._guarded(created, self._began, run, input)
-
-    def _new(self, run: Run) -> LiveRun | None:
-        live = self._claimed(run)
-        if live is not None:
-            self._enter(live)
-        return live
 
     def _claimed(self, run: Run) -> LiveRun | None:
         live = self._made(run)
@@ -261,7 +256,9 @@ class FunctionHost(Answering):
 
     def _enter(self, live: LiveRun) -> None:
         self._live[live.id] = live
-        if len(self._live) > self._live_runs_max:
+        count = len(self._live)
+        self._is_crowded = count * 2 > self._live_runs_max
+        if count > self._live_runs_max:
             self._evict()
 
     def _began(self, live: LiveRun, run: Run, input: str) -> None:
@@ -461,7 +458,7 @@ class FunctionHost(Answering):
                 self._guarded(live, self._take_staged, request, live.staged.pop(position))
                 continue
             live.running[position] = execution = Execution(self._steps, live, request)
-            wait = live.retries.get(position)
+            wait = live.retries.get(position) if live.retries else None
             if wait is None:
                 self._attempt(execution)
             else:
@@ -470,7 +467,7 @@ class FunctionHost(Answering):
                     self._pause(execution, wait)
                 else:
                     self._attempt(execution)
-        if len(self._live) > self._live_runs_max and live.idle:
+        if not commands.steps and len(self._live) > self._live_runs_max and live.idle:
             self._evict()
 
     def _take_staged(self, live: LiveRun, request: StepRequest, staged: Staged) -> None:
@@ -489,33 +486,35 @@ class FunctionHost(Answering):
         if not self._recovered:
             self._begin_attempt(execution)
         elif execution.step.is_async or execution.step.transactional:
-            self._blame.enter(execution.live.id, execution, partial(self._begin_attempt, execution))
+            self._blame.enter(execution.live.id, execution, partial(self._begin_counted, execution))
         else:
             self._begin_attempt(execution)
             self._blame.rest(execution.live.id)  # Until it has a thread or a process.
 
-    def _begin_attempt(self, execution: Execution) -> None:
+    def _begin_counted(self, execution: Execution) -> None:
+        """The run is counted as executing, which may have taken a commit."""
         if execution.dropped:
             return
         if self._draining:
             self._inactive(execution)
-        elif execution.may_begin:
-            self._run_attempt(execution)
         else:
+            self._begin_attempt(execution)
+
+    def _begin_attempt(self, execution: Execution, *, is_proven: bool = False) -> None:
+        if not (is_proven or execution.may_begin):
             self._background(self._begin_once_proven(execution))
+            return
+        try:
+            execution.begin()
+        except Exception as error:  # noqa: BLE001 - it cannot even be called: that is how it failed
+            asyncio.get_running_loop().call_soon(self._step_finished, execution, None, error)
 
     async def _begin_once_proven(self, execution: Execution) -> None:
         """Perhaps the process was stopped for a while: if this engine was taken for dead, its runs are dropped here. So
         is a run that is being stopped from outside."""
         await self._steps.proof.make(lambda: execution.dropped)
         if not execution.dropped:
-            self._run_attempt(execution)
-
-    def _run_attempt(self, execution: Execution) -> None:
-        try:
-            execution.begin()
-        except Exception as error:  # noqa: BLE001 - it cannot even be called: that is how it failed
-            asyncio.get_running_loop().call_soon(self._step_finished, execution, None, error)
+            self._begin_attempt(execution, is_proven=True)
 
     def _paused(self, execution: Execution) -> None:
         """An attempt has failed, and the next one follows within a second."""
@@ -548,7 +547,7 @@ class FunctionHost(Answering):
             return
         if live.requests.get(request.position) is not request:
             return
-        if len(self._live) * 2 > self._live_runs_max:
+        if self._is_crowded:
             self._touch(live)
         try:
             if error is None and execution.step.signature.tells_staged and not execution.step.transactional:
@@ -656,7 +655,7 @@ class FunctionHost(Answering):
         live.timers.pop(timer.position, None)
         if live.ended or self._draining or live.loop.pending(timer.position) is None:
             return
-        if len(self._live) * 2 > self._live_runs_max:
+        if self._is_crowded:
             self._touch(live)
         self._guarded(live, self._go_on_at, timer)
 
@@ -687,7 +686,8 @@ class FunctionHost(Answering):
         self._owe(SetHold(run_id=run_id, at=hold.at, hold=hold, claim=claim))
 
     def _close(self, run_id: str) -> None:
-        self._leaving.discard(run_id)
+        if self._leaving:
+            self._leaving.discard(run_id)
         self._blame.forget(run_id)
         self._arrived.pop(run_id, None)
         if (reading := self._waking.pop(run_id, None)) is not None:

@@ -71,12 +71,12 @@ class _Here(threading.local):
     loop: WorkflowLoop | None = None
 
 
-_here: Final = _Here()
+here: Final = _Here()
 
 
 def running_loop() -> WorkflowLoop | None:
     """The workflow's loop that is now activating in this thread."""
-    return _here.loop
+    return here.loop
 
 
 class WorkflowLoop(AskingLoop):
@@ -156,12 +156,13 @@ class WorkflowLoop(AskingLoop):
         """
         if self.closed:
             return
-        if _here.loop is not None:
+        if here.loop is not None:
             raise InvariantViolated(f"run {self.run_id} was closed inside an activation", run_id=self.run_id)
         self.closed = True
         self._refusal = "the run is being closed: nothing can be asked for in its clean-up"
         try:
-            if self._generators or self._orphans or self._unfinished():
+            is_ended = self._main is None or self._main.done()
+            if self._generators or self._orphans or self._tasks or not is_ended:
                 yield from self._close_all()
         finally:
             self._ready = self._main = self._fatal = self._exception_handler = None
@@ -180,19 +181,19 @@ class WorkflowLoop(AskingLoop):
 
     def _close_some(self, work: Pieces[None]) -> bool:
         """Do the next piece on this loop; whether there is more."""
-        if _here.loop is not None:
+        if here.loop is not None:
             raise InvariantViolated(f"run {self.run_id} was closed inside an activation", run_id=self.run_id)
         previous = _get_running_loop()
         wrapped = wrap_hooks()
         _set_running_loop(self)
-        _here.loop = self
+        here.loop = self
         try:
             if next(work, _OVER) is not _OVER:
                 return True
             self.close_generators()
             return False
         finally:
-            _here.loop = None
+            here.loop = None
             _set_running_loop(previous)
             if wrapped is not None and previous is None:
                 set_asyncgen_hooks(*wrapped)
@@ -241,19 +242,19 @@ class WorkflowLoop(AskingLoop):
     def _activate(self, at: int, hand_over: Callable[[Any], object], completion: Any) -> Commands:
         if self._ready is not None or self.closed:
             raise InvariantViolated(f"run {self.run_id}: its loop has ended or is activating", run_id=self.run_id)
-        if _here.loop is not None:
+        if here.loop is not None:
             raise InvariantViolated(f"run {self.run_id} was activated inside another's activation", run_id=self.run_id)
         wrapped = None if type(get_asyncgen_hooks()[0]) is StartHook else wrap_hooks()
         self.at = at
         self._fresh = self._number
         self._ready = deque()
         _set_running_loop(self)
-        _here.loop = self
+        here.loop = self
         try:
             hand_over(completion)
             self._drain(self._callbacks_max)
         finally:
-            _here.loop = None
+            here.loop = None
             _set_running_loop(self._outer)
             if wrapped is not None and self._outer is None:
                 set_asyncgen_hooks(*wrapped)

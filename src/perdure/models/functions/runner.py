@@ -334,7 +334,7 @@ class LiveRun:
             at = self.time(at)
         self.seq += 1
         del self.requests[position]
-        dropped = (position,) if self.retries.pop(position, None) is not None else ()
+        dropped = (position,) if self.retries and self.retries.pop(position, None) is not None else ()
         text = failed = None
         if error is None:
             try:
@@ -445,7 +445,7 @@ class LiveRun:
             entries += self.take_outline(at)
         self.gate.append(commands)
         # The hot path: it goes on with steps and nothing else.
-        if commands.only_steps and len(self.requests) > len(self.pausing) and not (read or consumed):
+        if commands.only_steps and self.requests and not (self.pausing or read or consumed):
             return Advance(
                 run_id=self.id,
                 at=at,
@@ -468,8 +468,15 @@ class LiveRun:
         self, commands: Commands, at: int, cause: str, entries: tuple[Entry, ...], dropped: tuple[str, ...],
         read: tuple[str, ...], consumed: tuple[str, ...], at_once: AnsweredAtOnce,
     ) -> Advance:  # fmt: skip
-        waits, children, tasks = self._begin_waiting(commands, at)
-        more_dropped, cancels = self._stop_waiting(commands)
+        waits: list[Wait] = []
+        children: list[Start] = []
+        tasks: list[Task] = []
+        if commands.timers or commands.asks:
+            waits, children, tasks = self._begin_waiting(commands, at)
+        more_dropped: list[str] = []
+        cancels: list[str] = []
+        if commands.asks_withdrawn or commands.timers_dropped or commands.steps_cancelled:
+            more_dropped, cancels = self._stop_waiting(commands)
         end = onward = None
         if commands.end is not None:
             self.ended = True
@@ -523,7 +530,7 @@ class LiveRun:
             more, child = self._waits_of(ask, at)
             waits += more
             children += child
-        self.has_waited = self.has_waited or bool(commands.timers or commands.asks)
+        self.has_waited = True
         return waits, children, tasks
 
     def _stop_waiting(self, commands: Commands) -> tuple[list[str], list[str]]:

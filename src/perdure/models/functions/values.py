@@ -34,15 +34,16 @@ def to_text(value: Any, what: str, payload_max: int = PAYLOAD_MAX_BYTES) -> str:
         data = _ENCODER.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
         raise UnstorableValue(f"{what} cannot be stored: {_culprit(value) or error}") from error
-    if len(data) > payload_max:
+    size = len(data)
+    if size > payload_max:
         raise UnstorableValue(
-            f"{what} takes {len(data):,} bytes as JSON, more than the limit of {payload_max:,}; "
+            f"{what} takes {size:,} bytes as JSON, more than the limit of {payload_max:,}; "
             "store it elsewhere and pass a reference, or raise payload_bytes_max"
         )
     text = data.decode()
     # NaN and infinity become null without a word, so a null is looked at twice.
     suspicious = ("null" in text and not _is_finite(value)) or (
-        len(text) >= _LONG_NUMBER_DIGITS and _LONG_NUMBER.search(text) is not None
+        size >= _LONG_NUMBER_DIGITS and _LONG_NUMBER.search(text) is not None
     )
     if suspicious and (culprit := _culprit(value)):
         raise UnstorableValue(f"{what} cannot be stored: {culprit}")

@@ -62,9 +62,9 @@ class WideStatement:
     def executions(self, rows: Sequence[tuple[object, ...]]) -> list[Execution]:
         """What to execute for all rows, in order; nothing for none."""
         found: list[Execution] = []
-        start = 0
+        start, count = 0, len(rows)
         for width in _WIDTHS:
-            while len(rows) - start >= width:
+            while count - start >= width:
                 found.append((self._sql[width], list(chain.from_iterable(rows[start : start + width]))))
                 start += width
         return found
