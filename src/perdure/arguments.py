@@ -16,7 +16,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -341,8 +341,8 @@ class _Names(dict[str, Any]):
     """The names that an annotation may use. One that is imported for type checkers only, to avoid a cycle, stands for
     the class of Perdure's that has this name."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(vars(builtins) | function.__globals__)
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        super().__init__({**vars(builtins), **names})
 
     def __missing__(self, name: str) -> Any:
         members = {"perdure_name": name, "__class_getitem__": classmethod(lambda late, _: late)}
@@ -351,7 +351,39 @@ class _Names(dict[str, Any]):
 
 def hint_of(function: Callable[..., Any], annotation: Any) -> Any:
     """What an annotation of a function means."""
-    return eval(annotation, {}, _Names(function)) if isinstance(annotation, str) else annotation  # noqa: S307 - our own
+    return _meaning(annotation, function.__globals__)
+
+
+def _meaning(annotation: Any, names: Mapping[str, Any]) -> Any:
+    return eval(annotation, {}, _Names(names)) if isinstance(annotation, str) else annotation  # noqa: S307 - our own
+
+
+def check_fields(made: object, *, positive: bool = False) -> None:
+    """Raise InvalidArguments for the first field of a value that is of a wrong type. A class that users make values of
+    calls this in `__post_init__`: msgspec checks what it decodes, and not what a constructor is given. With `positive`
+    numbers have to be more than 0."""
+    for name, form in _fields_of(type(made)):
+        value = getattr(made, name)
+        if not form.allows(value):
+            raise InvalidArguments(f"{type(made).__name__}(): {form.wrong(value, name)}")
+        if positive and _is_number(value) and value <= 0:
+            raise InvalidArguments(f"{type(made).__name__}(): {name} is more than 0, not {shown(value)}")
+
+
+_FIELDS: Final[dict[type[Any], dict[str, Form]]] = {}
+
+
+def _fields_of(kind: type[Any]) -> Iterable[tuple[str, Form]]:
+    if kind in _FIELDS:
+        return _FIELDS[kind].items()
+    found: dict[str, Form] = {}
+    for one in reversed(kind.__mro__):
+        names = vars(sys.modules[one.__module__])
+        for name, annotation in inspect.get_annotations(one).items():
+            if (form := form_of(_meaning(annotation, names))) is not None:
+                found[name] = form
+    _FIELDS[kind] = found
+    return found.items()
 
 
 def _late(name: str) -> Form:
@@ -440,4 +472,14 @@ def calling_frame(depth: int) -> types.FrameType:
     return frame
 
 
-__all__ = ["calling_frame", "check_storable", "checked", "form_of", "hint_of", "is_check", "own_checks", "shown"]
+__all__ = [
+    "calling_frame",
+    "check_fields",
+    "check_storable",
+    "checked",
+    "form_of",
+    "hint_of",
+    "is_check",
+    "own_checks",
+    "shown",
+]

@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from perdure.arguments import checked
 from perdure.client import Client
 from perdure.dashboard.sessions import LASTS, NoSession, open_foreign_session
 from perdure.errors import InvalidArguments, Misuse
@@ -41,6 +42,7 @@ _ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES2
 _TOO_LATE: Final = "Signing in was begun in another browser, or too long ago. Try again."
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Oidc:
     """A provider. `redirect_uri` is this server's https://…/ui/sign-in/oidc/callback, as the provider knows it.

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from perdure.arguments import check_fields
 from perdure.errors import Misuse
 from perdure.http.connections import Connections
 
@@ -34,6 +35,9 @@ class Tls(Struct, frozen=True, kw_only=True):
     certificate: str | Path
     key: str | Path
     client_ca: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from perdure.arguments import checked
 from perdure.client import Client
 from perdure.credentials import TokenRecord
 from perdure.errors import InvalidArguments, RecordNotFound
@@ -59,6 +60,7 @@ class ShownToken(Struct, frozen=True, kw_only=True):
     wrong: str = ""
 
 
+@checked
 async def make_token(
     client: Client,
     name: str,
@@ -86,6 +88,7 @@ async def make_token(
             return f"{_PREFIX}_{name}_{secret}"
 
 
+@checked
 async def rotate_token(
     client: Client,
     name: str,
@@ -119,6 +122,7 @@ async def rotate_token(
             return f"{_PREFIX}_{name}_{secret}"
 
 
+@checked
 async def revoke_token(client: Client, name: str, *, actor: str = "api") -> TokenView:
     """Make a token invalid, for good. Raises RecordNotFound."""
     while True:
@@ -129,6 +133,7 @@ async def revoke_token(client: Client, name: str, *, actor: str = "api") -> Toke
         await client.credentials.put_token(name, body, version=found.version + 1, actor=actor)
 
 
+@checked
 async def tokens(client: Client) -> list[TokenView]:
     """All tokens there ever were, by name."""
     return [_view(found) async for found in client.credentials.tokens()]
@@ -161,6 +166,7 @@ def token_at(found: TokenRecord, sha256: str, now: int) -> ShownToken | None:
     return ShownToken(name=found.name, grants=_grants(body), sha256=sha256, wrong=wrong)
 
 
+@checked
 async def has_tokens(client: Client) -> bool:
     """Whether a token was ever made: from then on nobody gets in without one, also if it was revoked or has expired."""
     return await client.credentials.has_tokens()
