@@ -28,18 +28,52 @@ T = TypeVar("T")
 Parts = Callable[[Any], "Iterator[tuple[str, Any, Form]]"]
 
 _SHOWN_MAX_CHARS: Final = 80
+_SHOWN_DEPTH_MAX: Final = 20
+_BRACKETS: Final[dict[type[Any], tuple[str, str]]] = {
+    list: ("[", "]"),
+    tuple: ("(", ")"),
+    dict: ("{", "}"),
+    set: ("{", "}"),
+    frozenset: ("frozenset({", "})"),
+}
 _INT64_MAX: Final = 2**63 - 1
 _UNHINTED: Final = (Any, object, inspect.Parameter.empty)
 
 
 def shown(value: object) -> str:
-    """The beginning of a value's repr, for messages. Never raises: a repr may be anybody's code, and a number may have
-    too many digits to be written."""
+    """The beginning of a value's repr, for messages.
+
+    It never raises: a repr may be anybody's code, and a number may have too many digits to be written. It takes little
+    time and memory however large a text, a list or an object is, since only the beginning is written at all.
+    """
     try:
-        text = repr(value)
+        text = _beginning(value, _SHOWN_MAX_CHARS + 1, 0)
     except Exception:  # noqa: BLE001 - the message is about something else
         text = f"<{type(value).__qualname__} object>"
     return text if len(text) <= _SHOWN_MAX_CHARS else f"{text[:_SHOWN_MAX_CHARS]}…"
+
+
+def _beginning(value: Any, chars: int, depth: int) -> str:
+    """At least so many characters of a repr, if it has them. Only builtin types are cut: others have a repr of their
+    own, which may say anything."""
+    kind = type(value)
+    if kind in (str, bytes):
+        return repr(value[:chars])
+    brackets = _BRACKETS.get(kind)
+    if brackets is None or not value:
+        return repr(value)
+    if depth >= _SHOWN_DEPTH_MAX:
+        return "…"
+    begin, end = brackets
+    written = begin
+    for number, part in enumerate(value):
+        written += ", " if number else ""
+        written += _beginning(part, max(1, chars - len(written)), depth + 1)
+        if kind is dict:
+            written += f": {_beginning(value[part], max(1, chars - len(written)), depth + 1)}"
+        if len(written) >= chars:
+            return written
+    return written + ("," if kind is tuple and len(value) == 1 else "") + end
 
 
 def check_storable(text: str, place: str, chars_max: int = 500) -> None:

@@ -37,6 +37,8 @@ def rendered(source: str, **values: Any) -> str:
         ("{{ " + "[" * 900 + "]" * 900 + " }}", "more than 30 brackets, or the like, inside each other"),
         ("{{ " + "-" * 500 + "x" + ".x" * 200 + " }}", "more than 100 fields, calls or filters one after the other"),
         ("{{ " + "1 if x else " * 100 + "2 }}", "more than 30 brackets, or the like, inside each other"),
+        ("{{ x }}" * 14_000, "line 1: its tags have more than 10,000 words; have a step make the text"),
+        (("{{ [" + "1," * 900 + "] }}\n") * 50, "line 6: its tags have more than 10,000 words"),
         ("{% if x %}" * 300 + "{% endif %}" * 300, "more than 40 statements inside each other"),
     ],
 )

@@ -166,8 +166,7 @@ def is_among(char: str, chars: Chars) -> bool:
     if not found and chars.ignores_case:
         found = any(len(other) == 1 and _in_ranges(ord(other), chars) for other in (char.lower(), char.upper()))
     if not found and chars.categories:
-        category = unicodedata.category(char)
-        found = any(category.startswith(one) is not is_not for one, is_not in chars.categories)
+        found = unicodedata.category(char) in chars.categories
     return found is not chars.is_negated
 
 
@@ -176,10 +175,51 @@ def _in_ranges(code: int, chars: Chars) -> bool:
     return at > 0 and code <= chars.highs[at - 1]
 
 
+class Searches:
+    """The searches of one reading of a value: all its texts share a budget, and the states that were needed so far.
+
+    Characters are free, since whoever sends a text pays for its length elsewhere. New states are not: a pattern that
+    needs many of them for every text of a long list would otherwise take a budget for each."""
+
+    __slots__ = ("_left", "_made")
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+        self._made: dict[str, Search] = {}
+
+    def spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise SearchFailed
+
+    def is_in(self, pattern: str, text: str) -> bool:
+        """Whether some part of a text matches. Raises SearchFailed if the searches take too many steps, and
+        PatternFailed."""
+        search = self._made.get(pattern)
+        if search is None:
+            search = self._made[pattern] = Search(automaton(pattern))
+        self._left += 1 + len(text) // _CHARS_PER_STEP
+        return search.is_in(text, self)
+
+
+class SearchFailed(Exception):
+    """The searches of a reading take more steps than they may."""
+
+
 @lru_cache(maxsize=512)
 def automaton(source: str) -> Pattern:
     """The automaton of a pattern. Raises PatternFailed."""
     return Pattern(source)
 
 
-__all__ = ["STATES_MAX", "Budget", "Pattern", "PatternFailed", "Search", "automaton", "is_among"]
+__all__ = [
+    "STATES_MAX",
+    "Budget",
+    "Pattern",
+    "PatternFailed",
+    "Search",
+    "SearchFailed",
+    "Searches",
+    "automaton",
+    "is_among",
+]
