@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FILE = "perdure.toml"
 NAMED_BY = "PERDURE_CONFIG"
 _ROOTS = (".git", ".hg")
-_KEYS = {"store": str, "codec": str, "modules": list}
+_KEYS = {"store": str, "codec": str, "modules": list, "serve": dict}
 _FORMS = "sqlite:///shop.db, sqlite:////srv/shop.db or postgresql://user@host/database"
 
 
@@ -78,6 +78,17 @@ class Settings:
             ) from error
         codec: Codec = made() if isinstance(made, type) else made
         return codec
+
+    @property
+    def serve(self) -> dict[str, Any]:
+        """What the project's file says about `perdure serve`."""
+        found: dict[str, Any] = self._project()[1].get("serve", {})
+        return found
+
+    @property
+    def file(self) -> Path:
+        """The project's file, or where it would be."""
+        return self._project()[0]
 
     @property
     def folder(self) -> Path:

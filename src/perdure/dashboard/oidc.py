@@ -65,8 +65,7 @@ class Oidc:
 
     def __post_init__(self) -> None:
         for what, url in (("issuer", self.issuer), ("redirect_uri", self.redirect_uri)):
-            parts = urlsplit(url)
-            if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
+            if not _is_safe(url):
                 raise InvalidArguments(f"the {what} is an https URL, or one of this machine, not {url!r:.200}")
         if not self.client_id or "openid" not in self.request:
             raise InvalidArguments("a provider needs a client_id, and `openid` among what is requested")
@@ -238,6 +237,16 @@ class OidcProvider:
     def _unreachable(self, error: BaseException) -> NoSession:
         log.warning("the provider %s does not answer: %r", self.config.issuer, error)
         return NoSession("The provider does not answer as it should. Try again later, or sign in with a token.")
+
+
+def _is_safe(url: str) -> bool:
+    """Whether nobody on the way can read what is sent there."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:  # It looks like an address, and is none.
+        return False
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
 
 
 def _pending(state: str) -> str:
