@@ -316,6 +316,7 @@ def test_a_message_shows_the_beginning_of_a_value_and_nothing_else_is_written() 
             Loud.written += 1
             return "loud"
 
+    value: Any
     for value in ([Loud()] * 10_000, tuple([Loud()] * 10_000), {number: Loud() for number in range(10_000)}):
         Loud.written = 0
         assert len(shown(value)) == 81

@@ -239,3 +239,31 @@ def test_a_search_in_a_short_text_pays_for_the_product_of_both_lengths(source: s
             t="a" * 2_400,
             p="a" * 600 + "b" + "a" * 600,
         )
+
+
+class Loud(list[int]):
+    """A list that counts how often it was written whole."""
+
+    written = 0
+
+    def __repr__(self) -> str:
+        Loud.written += 1
+        return "loud"
+
+
+@pytest.mark.parametrize("source", ["{{ x|int(0) }}", "{{ x|float(0) }}"])
+def test_a_default_is_taken_without_writing_what_it_stands_for(source: str) -> None:
+    """To write a large value for a message that nobody reads took milliseconds, for one step."""
+    Loud.written = 0
+    assert rendered(source, x=Loud([1])) in ("0", "0.0")
+    assert Loud.written == 0
+
+
+@pytest.mark.parametrize("source", ["{{ x|int }}", "{{ 'a'|indent(x) }}", "{{ 'a'[x:] }}"])
+def test_an_error_shows_the_beginning_of_a_value_only(source: str) -> None:
+    x = [["a" * 1_000_000] * 10, Loud([1])]
+    Loud.written = 0
+    with pytest.raises(TemplateFailed) as failed:
+        rendered(source, x=x)
+    assert len(str(failed.value)) < 1_000
+    assert Loud.written == 0
