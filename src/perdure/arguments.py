@@ -85,8 +85,8 @@ def check_storable(text: str, place: str, chars_max: int = 500) -> None:
 
 
 class Form:
-    """What an annotation allows: a test, words for the message, and (of what has parts) where to look for the wrong
-    one: a function that gives the parts of a value, each with its place and its form."""
+    """What an annotation allows: a test (`allows`) and words for the message (`words`). For lists, mappings and unions
+    `parts` yields the parts of a value, each with its place and its own form, so that a message names the wrong one."""
 
     __slots__ = ("allows", "parts", "surely", "words")
 
@@ -274,7 +274,8 @@ def _tuple(hints: tuple[Any, ...]) -> Form:
 
 
 def _protocol(hint: Any) -> Form:
-    """Whatever has the protocol's methods and attributes; what is only annotated there may be set later."""
+    """An object that has the protocol's methods. Attributes that are only annotated are not checked: they may be set
+    later."""
     names = {
         name
         for base in hint.__mro__
@@ -304,7 +305,8 @@ def _listed(words: list[str]) -> str:
 
 
 def _showable(form: Form) -> Form:
-    """Refuses only what the function could not even show in a message of its own."""
+    """A form for parameters that the function checks itself: it refuses only values whose repr fails, since the
+    function could not show them in its message."""
     return Form(form.words, lambda value: form.allows(value) or _can_be_shown(value), surely=form.surely)
 
 
@@ -372,8 +374,8 @@ class Checker:
 
 
 class _Names(dict[str, Any]):
-    """The names that an annotation may use. One that is imported for type checkers only, to avoid a cycle, stands for
-    the class of Perdure's that has this name."""
+    """The names that an annotation may use. A name that the module imports for type checkers only stands for any class
+    of Perdure's that has this name (see `_late`)."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         super().__init__({**vars(builtins), **names})

@@ -1,9 +1,12 @@
 """Regular expressions in RE2's syntax, for `matches` in CEL and for JSON Schemas: whether a text has a match, in linear
 time.
 
-A pattern becomes a nondeterministic automaton, of which only the states that a text leads to are made deterministic: no
-pattern and no text make it go back. Each new state, and each character, is paid for. Not there: classes by the name of
-a script (`\\p{Greek}`), `\\Q…\\E`, octal numbers, and what no such engine has (look-around, back-references).
+A pattern is compiled to a nondeterministic automaton (`Pattern`). A search makes it deterministic lazily: a state of
+the search is the set of states in which the automaton can be, and it is built when a text first leads to it. The search
+never backtracks. Each new state, and each character, is taken off a budget.
+
+Not supported: classes by the name of a script (`\\p{Greek}`), `\\Q…\\E`, octal numbers, look-around and
+back-references.
 """
 
 from __future__ import annotations
@@ -22,14 +25,14 @@ _ACCEPT: Final = 0
 
 
 class Budget(Protocol):
-    """What pays for a search."""
+    """What a search takes its steps from. `spend` raises an error of its own if there are too few left."""
 
     def spend(self, steps: int) -> None: ...
 
 
 class Pattern:
-    """An automaton. State 0 accepts; the others read a character (`chars`), branch (`onward`), or look around
-    (`assertion`)."""
+    """A nondeterministic automaton: for each state what it reads (`chars`), or what has to hold there (`assertions`),
+    and the states that follow (`onward`). State 0 accepts. A state with neither only branches."""
 
     __slots__ = ("assertions", "chars", "onward", "start")
 
@@ -49,7 +52,7 @@ class Pattern:
         return len(self.onward) - 1
 
     def _emit(self, part: Part, after: int) -> int:
-        """The states of a part, which lead on to a state; the first of them."""
+        """Add the states of a part, the last of which leads to the state `after`; return the first of them."""
         if isinstance(part, Chars):
             return self._state(chars=part, onward=(after,))
         if isinstance(part, str):
