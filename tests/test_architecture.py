@@ -205,7 +205,7 @@ def test_http_sees_only_what_a_user_sees() -> None:
     """The client, its views and the vocabulary: what the API can do, anybody's program can."""
     rooms = {"http", "facade", "client", "views", "credentials", "diagnosing", "keeping", "removals"}
     rooms |= {"topics", "tasking", "trail", "errors"}
-    words = {"perdure.ports", "perdure.kernel.status"}
+    words = {"perdure.arguments", "perdure.ports", "perdure.kernel.status"}
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {imported}"
         for path in MODULES

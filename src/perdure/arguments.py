@@ -16,7 +16,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -28,19 +28,53 @@ T = TypeVar("T")
 Parts = Callable[[Any], "Iterator[tuple[str, Any, Form]]"]
 
 _SHOWN_MAX_CHARS: Final = 80
+_SHOWN_DEPTH_MAX: Final = 20
+_BRACKETS: Final[dict[type[Any], tuple[str, str]]] = {
+    list: ("[", "]"),
+    tuple: ("(", ")"),
+    dict: ("{", "}"),
+    set: ("{", "}"),
+    frozenset: ("frozenset({", "})"),
+}
 _INT64_MAX: Final = 2**63 - 1
 _UNHINTED: Final = (Any, object, inspect.Parameter.empty)
 _UNTESTED: Final = ("Any", "object", "P.args", "P.kwargs", inspect.Parameter.empty)  # as annotations are spelt
 
 
 def shown(value: object) -> str:
-    """The beginning of a value's repr, for messages. Never raises: a repr may be anybody's code, and a number may have
-    too many digits to be written."""
+    """The beginning of a value's repr, for messages.
+
+    It never raises: a repr may be anybody's code, and a number may have too many digits to be written. It takes little
+    time and memory however large a text, a list or an object is, since only the beginning is written at all.
+    """
     try:
-        text = repr(value)
+        text = _beginning(value, _SHOWN_MAX_CHARS + 1, 0)
     except Exception:  # noqa: BLE001 - the message is about something else
         text = f"<{type(value).__qualname__} object>"
     return text if len(text) <= _SHOWN_MAX_CHARS else f"{text[:_SHOWN_MAX_CHARS]}…"
+
+
+def _beginning(value: Any, chars: int, depth: int) -> str:
+    """At least so many characters of a repr, if it has them. Only builtin types are cut: others have a repr of their
+    own, which may say anything."""
+    kind = type(value)
+    if kind in (str, bytes):
+        return repr(value[:chars])
+    brackets = _BRACKETS.get(kind)
+    if brackets is None or not value:
+        return repr(value)
+    if depth >= _SHOWN_DEPTH_MAX:
+        return "…"
+    begin, end = brackets
+    written = begin
+    for number, part in enumerate(value):
+        written += ", " if number else ""
+        written += _beginning(part, max(1, chars - len(written)), depth + 1)
+        if kind is dict:
+            written += f": {_beginning(value[part], max(1, chars - len(written)), depth + 1)}"
+        if len(written) >= chars:
+            return written
+    return written + ("," if kind is tuple and len(value) == 1 else "") + end
 
 
 def check_storable(text: str, place: str, chars_max: int = 500) -> None:
@@ -52,8 +86,8 @@ def check_storable(text: str, place: str, chars_max: int = 500) -> None:
 
 
 class Form:
-    """What an annotation allows: a test, words for the message, and (of what has parts) where to look for the wrong
-    one: a function that gives the parts of a value, each with its place and its form."""
+    """What an annotation allows: a test (`allows`) and words for the message (`words`). For lists, mappings and unions
+    `parts` yields the parts of a value, each with its place and its own form, so that a message names the wrong one."""
 
     __slots__ = ("allows", "parts", "surely", "words")
 
@@ -241,7 +275,8 @@ def _tuple(hints: tuple[Any, ...]) -> Form:
 
 
 def _protocol(hint: Any) -> Form:
-    """Whatever has the protocol's methods and attributes; what is only annotated there may be set later."""
+    """An object that has the protocol's methods. Attributes that are only annotated are not checked: they may be set
+    later."""
     names = {
         name
         for base in hint.__mro__
@@ -271,7 +306,8 @@ def _listed(words: list[str]) -> str:
 
 
 def _showable(form: Form) -> Form:
-    """Refuses only what the function could not even show in a message of its own."""
+    """A form for parameters that the function checks itself: it refuses only values whose repr fails, since the
+    function could not show them in its message."""
     return Form(form.words, lambda value: form.allows(value) or _can_be_shown(value), surely=form.surely)
 
 
@@ -339,11 +375,11 @@ class Checker:
 
 
 class _Names(dict[str, Any]):
-    """The names that an annotation may use. One that is imported for type checkers only, to avoid a cycle, stands for
-    the class of Perdure's that has this name."""
+    """The names that an annotation may use. A name that the module imports for type checkers only stands for any class
+    of Perdure's that has this name (see `_late`)."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(vars(builtins) | function.__globals__)
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        super().__init__({**vars(builtins), **names})
 
     def __missing__(self, name: str) -> Any:
         members = {"perdure_name": name, "__class_getitem__": classmethod(lambda late, _: late)}
@@ -352,7 +388,39 @@ class _Names(dict[str, Any]):
 
 def hint_of(function: Callable[..., Any], annotation: Any) -> Any:
     """What an annotation of a function means."""
-    return eval(annotation, {}, _Names(function)) if isinstance(annotation, str) else annotation  # noqa: S307 - our own
+    return _meaning(annotation, function.__globals__)
+
+
+def _meaning(annotation: Any, names: Mapping[str, Any]) -> Any:
+    return eval(annotation, {}, _Names(names)) if isinstance(annotation, str) else annotation  # noqa: S307 - our own
+
+
+def check_fields(made: object, *, positive: bool = False) -> None:
+    """Raise InvalidArguments for the first field of a value that is of a wrong type. A class that users make values of
+    calls this in `__post_init__`: msgspec checks what it decodes, and not what a constructor is given. With `positive`
+    numbers have to be more than 0."""
+    for name, form in _fields_of(type(made)):
+        value = getattr(made, name)
+        if not form.allows(value):
+            raise InvalidArguments(f"{type(made).__name__}(): {form.wrong(value, name)}")
+        if positive and _is_number(value) and value <= 0:
+            raise InvalidArguments(f"{type(made).__name__}(): {name} is more than 0, not {shown(value)}")
+
+
+_FIELDS: Final[dict[type[Any], dict[str, Form]]] = {}
+
+
+def _fields_of(kind: type[Any]) -> Iterable[tuple[str, Form]]:
+    if kind in _FIELDS:
+        return _FIELDS[kind].items()
+    found: dict[str, Form] = {}
+    for one in reversed(kind.__mro__):
+        names = vars(sys.modules[one.__module__])
+        for name, annotation in inspect.get_annotations(one).items():
+            if (form := form_of(_meaning(annotation, names))) is not None:
+                found[name] = form
+    _FIELDS[kind] = found
+    return found.items()
 
 
 def _late(name: str) -> Form:
@@ -443,4 +511,14 @@ def calling_frame(depth: int) -> types.FrameType:
     return frame
 
 
-__all__ = ["calling_frame", "check_storable", "checked", "form_of", "hint_of", "is_check", "own_checks", "shown"]
+__all__ = [
+    "calling_frame",
+    "check_fields",
+    "check_storable",
+    "checked",
+    "form_of",
+    "hint_of",
+    "is_check",
+    "own_checks",
+    "shown",
+]

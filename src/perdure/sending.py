@@ -8,7 +8,7 @@ from datetime import timedelta
 import msgspec
 from msgspec import Struct
 
-from perdure.arguments import checked
+from perdure.arguments import check_fields, checked
 from perdure.coordinator.coordinator import Coordinator
 from perdure.errors import DeadLetterNotFound, InvalidArguments, RunFinished, RunNotFound
 from perdure.kernel import ops
@@ -48,6 +48,9 @@ class To(Struct, frozen=True):
     event: Event | NamedEvent
     to: str | None = None
     key: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @checked

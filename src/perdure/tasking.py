@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
@@ -26,7 +27,7 @@ from perdure.models.functions.checks import (
     checked_within,
 )
 from perdure.models.functions.context import seconds_of
-from perdure.models.functions.schemas import misfit
+from perdure.models.functions.schemas import TooManySteps, misfit
 from perdure.models.functions.staging import draft_of
 from perdure.models.functions.values import to_text
 from perdure.ports import Clock, Codec, Ids, PlainCodec, Store, TaskFilter, Within
@@ -38,6 +39,7 @@ _NEVER: Final = 2**62
 _STATUSES: Final = ("open", "claimed", "answered", "withdrawn")
 _ERROR_MAX_CHARS: Final = 10_000
 _CLAIMED_MAX: Final = 1_000
+_STEPS_AT_ONCE_MAX: Final = 10_000  # of a check on the loop: about 20 ms
 
 
 class TaskView(Struct, frozen=True, kw_only=True):
@@ -143,7 +145,11 @@ class Tasking:
         if task.status != "open":
             raise closed(task)
         schema = plain_value(task.schema, PlainCodec(), f"tasks.schema of task {id!r}")
-        found = misfit(msgspec.json.decode(text), schema)
+        answer = msgspec.json.decode(text)
+        try:
+            found = misfit(answer, schema, _STEPS_AT_ONCE_MAX)
+        except TooManySteps:  # The loop would stand still for too long.
+            found = await asyncio.to_thread(misfit, answer, schema)
         if found is not None:
             raise InvalidAnswer(
                 f"the answer does not fit task {id!r}: at {found[0]} {found[1]}; it stays open",

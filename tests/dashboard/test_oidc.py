@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import io
 import json
-import threading
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -16,11 +14,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
-import oidc_provider_mock
 import pytest
 from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
-from werkzeug.serving import make_server
 
 from perdure import Client
 from perdure.dashboard import Oidc, dashboard
@@ -29,60 +25,21 @@ from perdure.dashboard.sessions import NoSession, close_session
 from perdure.errors import InvalidArguments
 from perdure.http import create_app, make_token, serving
 from perdure.ports import Store, SystemClock
+from tests.dashboard.provider import Provider, running
 from tests.http.test_tokens import MovedClock
 
 # The provider's own code, not ours.
 pytestmark = pytest.mark.filterwarnings("ignore:get_jwt_config:DeprecationWarning")
 
 MakeStore = Callable[[], Store]
-CALLBACK = "http://localhost/ui/sign-in/oidc/callback"
-SCOPES: dict[str, Any] = {"groups": {"ops": "operate", "staff": "read"}, "email": {"root@example.com": ["admin"]}}
 ANN = {"email": "ann@example.com", "email_verified": True, "groups": ["ops", "tennis"]}
 FORM = {"content-type": "application/x-www-form-urlencoded", "sec-fetch-site": "same-origin"}
 
 
-class Provider:
-    """The provider, and what was asked of it."""
-
-    def __init__(self) -> None:
-        self.tokens_asked: list[dict[str, list[str]]] = []
-        inner = oidc_provider_mock.app(require_nonce=True)
-
-        def recorded(environ: dict[str, Any], start_response: Any) -> Any:
-            if environ["PATH_INFO"] == "/oauth2/token":
-                body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
-                self.tokens_asked.append(parse_qs(body.decode()))
-                environ["wsgi.input"] = io.BytesIO(body)
-            return inner(environ, start_response)
-
-        self.server = make_server("127.0.0.1", 0, recorded, threaded=True)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def knows(self, sub: str, **claims: Any) -> None:
-        assert httpx.put(f"{self.url}/users/{sub}", json=claims, trust_env=False).status_code == 204
-
-    def config(self, **other: Any) -> Oidc:
-        given: dict[str, Any] = {
-            "issuer": self.url,
-            "client_id": "perdure",
-            "client_secret": "s3cret",
-            "redirect_uri": CALLBACK,
-            "scopes": SCOPES,
-            "title": "Example",
-            **other,
-        }
-        return Oidc(**given)
-
-
 @pytest.fixture(scope="module")
 def provider() -> Generator[Provider]:
-    made = Provider()
-    serving = threading.Thread(target=made.server.serve_forever, args=(0.02,))
-    serving.start()
-    yield made
-    made.server.shutdown()
-    serving.join()
-    made.server.server_close()
+    with running() as made:
+        yield made
 
 
 @asynccontextmanager

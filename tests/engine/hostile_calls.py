@@ -12,10 +12,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+import msgspec
+
 import perdure
 from perdure.arguments import Form, form_of, hint_of
 
-FACADES = ("perdure", "perdure.graph", "perdure.cooperation", "perdure.testing")
+FACADES = ("perdure", "perdure.graph", "perdure.cooperation", "perdure.testing", "perdure.http", "perdure.dashboard")
 
 
 class Rude:
@@ -85,6 +87,27 @@ def public_calls() -> Iterator[Public]:
                 yield Public(module, name, found)
 
 
+# Structs that Perdure makes, and hands out or reads.
+HANDED_OUT = {
+    "Context", "Deadline", "Delivered", "Emission", "Event", "Failure", "Frame", "Handlers", "Kind", "NamedEvent",
+    "NextStep", "NodeRef", "NodeTokens", "Pending", "Queued", "RunEnded", "TargetFinished", "TargetNotFound",
+    "TimeReached", "CrashReport", "GraphEvent", "GraphEvents", "GraphToken", "JoinTokens", "TokensView",
+}  # fmt: skip
+
+
+def user_values() -> list[type[msgspec.Struct]]:
+    """Every Struct of the facades that users make themselves."""
+    found: dict[type[msgspec.Struct], None] = {}
+    for facade in FACADES:
+        module = importlib.import_module(facade)
+        for name in module.__all__:
+            one = getattr(module, name)
+            is_struct = inspect.isclass(one) and issubclass(one, msgspec.Struct)
+            if is_struct and name not in HANDED_OUT and not name.endswith("View"):
+                found[one] = None
+    return list(found)
+
+
 def _methods(owner: type[Any]) -> Iterator[Public]:
     for name in dir(owner):
         found = inspect.getattr_static(owner, name)
@@ -105,13 +128,20 @@ class Nobody(perdure.Event, event_name="hostile-calls-event"):
 
 def fitting(public: Public, parameter: inspect.Parameter) -> Any:
     """An argument that fits: made from the annotation, of something that is not there."""
-    from perdure.cooperation import CancellationToken, Context, Topic
+    from perdure.cooperation import Topic
 
     hint = hint_of(inspect.unwrap(public.function), parameter.annotation)
     if parameter.name in ("topic", "store", "type"):
         found = {"topic": Topic("hostile-calls-topic", str), "store": "memory://", "type": str}[parameter.name]
         if (form := form_of(hint)) is None or form.allows(found):
             return found
+    return fitting_value(hint)
+
+
+def fitting_value(hint: Any) -> Any:
+    """A value that an annotation allows."""
+    from perdure.cooperation import CancellationToken, Context
+
     made: dict[Any, Any] = {
         str: "nobody", int: 1, float: 1.0, bool: False, timedelta: timedelta(seconds=1), bytes: b"",
         datetime: datetime(2031, 1, 1, tzinfo=UTC), perdure.RunCall: nothing, perdure.Event: Nobody,

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import os
 import random
+import typing
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -20,14 +21,28 @@ import msgspec
 import pytest
 
 import perdure
+import perdure.http
 from perdure import Client, Engine, RunHandle, cooperation, current_step, step, workflow
-from perdure.arguments import own_checks, shown
+from perdure.arguments import form_of, own_checks, shown
 from perdure.cooperation import Operation, RootHandle, Scope, Topic
 from perdure.errors import Misuse, PerdureError
 from perdure.graph import Graph
+from perdure.storage.memory import MemoryStore
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
-from tests.engine.hostile_calls import HOSTILE, SOME, Public, Rude, arguments, call, finished, nothing, public_calls
+from tests.engine.hostile_calls import (
+    HOSTILE,
+    SOME,
+    Public,
+    Rude,
+    arguments,
+    call,
+    finished,
+    fitting_value,
+    nothing,
+    public_calls,
+    user_values,
+)
 
 SEED = int(os.environ.get("SEED", random.randrange(2**32)))
 
@@ -39,13 +54,15 @@ INSIDE = {
     "Retry.again", "Retry.pause_us",
     "RunCall.digest_for", "RunCall.send", "RunCall.throw", "StepCall.send", "StepCall.throw",
     "Kind.policy", "Kind.prepare", "Kind.refuse", "FaultyStore.*", "StoreProxy.*",
+    "App.__init__", "Dashboard.covers", "Dashboard.identify", "Dashboard.refused",
     "Historical.*", "Registry.*", "Strategy.*", "TimeWindow.expected", "TimeWindow.heeds", "TimeWindow.joins",
 }  # fmt: skip
 # With arguments that fit they would end the engine, wait for what never comes, ask the network, or change the process.
 ONLY_WRONG = {
     "add_kind", "addresses", "assert_exactly_once", "assert_readiness_agrees", "check_store", "compensate",
-    "continue_as", "death", "each", "fresh_urls", "insert_start", "read_result", "run_with_crashes", "shutdown",
-    "survive", "trace", "until_stopped", "kill", "open", "close", "VirtualClock.sleep", "YieldPoints.passed",
+    "continue_as", "death", "each", "fresh_urls", "insert_start", "read_result", "run_with_crashes", "serve",
+    "shutdown", "survive", "trace", "until_stopped", "kill", "open", "close", "VirtualClock.sleep",
+    "YieldPoints.passed",
 }  # fmt: skip
 VERBS = {
     "compensate", "continue_as", "event", "first", "publish", "receive", "run_of", "sleep", "sleep_until", "stage",
@@ -250,6 +267,7 @@ async def listen(scope: Scope, message: str) -> None:
 def made(owner: type[Any]) -> Any:
     """An object of a class that can be made without an engine, to call its methods on."""
     from perdure import Retry, Stream
+    from perdure.dashboard import Oidc
     from perdure.graph import Network, Secrets
     from perdure.testing import Fault, VirtualClock, YieldPoints
 
@@ -261,6 +279,7 @@ def made(owner: type[Any]) -> Any:
         Secrets: Secrets,
         Fault: lambda: Fault("before"),
         VirtualClock: VirtualClock,
+        Oidc: lambda: Oidc(issuer="https://a", client_id="c", redirect_uri="https://b", scopes={"g": {"x": "read"}}),
         YieldPoints: YieldPoints,
         Topic: lambda: Topic("hostile-calls-made", str),
         Operation: lambda: Operation("hostile-calls-made", TOPIC),
@@ -285,7 +304,7 @@ def definitions() -> list[Public]:
     """What can be called without an engine: constructors, words of graphs, decorators."""
     found: list[Public] = []
     for one in public_calls():
-        if is_inside(one) or not one.parameters:
+        if is_inside(one) or not one.parameters or "client" in one.parameters:
             continue
         is_live = one.owner.__name__ in LIVE if inspect.isclass(one.owner) else one.owner in (perdure, cooperation)
         if is_live and one.name not in ("__init__", "go_to", "ready", "step", "stub", "workflow"):
@@ -308,6 +327,52 @@ async def test_definitions_refuse_what_makes_no_sense(public: Public) -> None:
             error = raised
         found += filter(None, [judged(public, name, given, error)])
     assert not found, "\n".join(found[:20]) + f"\n{len(found)} in all, SEED={SEED}"
+
+
+WITH_CLIENT = [one for one in public_calls() if one.owner is perdure.http and "client" in one.parameters]
+
+
+@pytest.mark.parametrize("public", WITH_CLIENT, ids=lambda one: one.name)
+async def test_tokens_refuse_what_makes_no_sense(public: Public) -> None:
+    found: list[str] = []
+    async with Client(MemoryStore()) as client:
+        for name, given in attempts(public):
+            if not isinstance(given["client"], Client) and name != "client":
+                given["client"] = client
+            error: BaseException | None = None
+            before = await perdure.http.tokens(client)
+            try:
+                await finished(call(public.function, public, given))
+            except Exception as raised:  # noqa: BLE001 - all of them are judged
+                error = raised
+            found += filter(None, [judged(public, name, given, error)])
+            if error is not None:
+                assert await perdure.http.tokens(client) == before, name
+    assert not found, "\n".join(found[:20]) + f"\n{len(found)} in all, SEED={SEED}"
+
+
+@pytest.mark.parametrize("kind", user_values(), ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+def test_values_that_users_make_refuse_fields_of_wrong_types(kind: type[msgspec.Struct]) -> None:
+    """Structs of msgspec, whose constructors check nothing by themselves."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    fitting_ones = {one.name: fitting_value(hints[one.name]) for one in msgspec.structs.fields(kind) if one.required}
+    kind(**fitting_ones)
+    found: list[str] = []
+    for field in msgspec.structs.fields(kind):
+        form = form_of(hints[field.name])
+        for value in SIZE.values:
+            CALLS["struct"] += 1
+            try:
+                kind(**{**fitting_ones, field.name: value})
+            except Misuse as error:
+                if field.name not in str(error):
+                    found.append(f"{field.name}={_shown(value)} raised {error}")
+            except Exception as error:  # noqa: BLE001 - all of them are judged
+                found.append(f"{field.name}={_shown(value)} raised {error!r:.200}")
+            else:
+                if form is not None and not form.allows(value):
+                    found.append(f"{field.name}={_shown(value)} was taken")
+    assert not found, "\n".join(found[:20])
 
 
 # In workflows, in steps, in operations.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import decimal
 import enum
 import math
 import random
+import threading
 import uuid
 from typing import Annotated, Any, Literal
 
@@ -15,8 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.errors import InvalidArguments
-from perdure.models.functions.schemas import misfit, schema_of
+from perdure import Engine, task, tasking, workflow
+from perdure.arguments import shown
+from perdure.errors import InvalidAnswer, InvalidArguments
+from perdure.models.functions.schemas import TooManySteps, misfit, schema_of
 
 
 class Colour(enum.Enum):
@@ -255,3 +259,72 @@ def test_a_large_value_is_checked() -> None:
 def test_a_pattern_that_needs_to_go_back_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidArguments, match="is no pattern in RE2's syntax"):
         schema_of({"properties": {"a": {"pattern": pattern}}})
+
+
+@pytest.mark.parametrize(
+    ("value", "schema"),
+    [
+        ([5] * 20_000, {"items": {"enum": [*range(10, 210), 5]}}),
+        ([[1, 2]] * 20_000, {"items": {"enum": [[1, number] for number in range(3, 203)]}}),
+        ([[1] * 1_000] * 3_000, {"items": {"const": [1] * 1_000}}),
+        ([{"a": 1}] * 20_000, {"items": {"required": ["a"] * 200}}),
+        ([[1] * 1_000] * 3_000, {"uniqueItems": True}),
+        ([{"a": 1}] * 20_000, {"items": {"patternProperties": {f"b{number}": {} for number in range(200)}}}),
+    ],
+    ids=["enum", "lists", "const", "required", "unique", "patterns"],
+)
+def test_every_word_of_a_schema_is_paid_for(value: Any, schema: dict[str, Any]) -> None:
+    found = misfit(value, schema)
+    assert found is not None
+    assert "takes more than 2,000,000 steps" in found[1]
+    with pytest.raises(TooManySteps):
+        misfit(value, schema, 10_000)
+
+
+async def test_a_large_answer_is_checked_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the loop it would keep everybody else waiting for seconds."""
+    checked_in: list[bool] = []
+
+    def watched(value: Any, schema: Any, *steps: int) -> Any:
+        checked_in.append(threading.current_thread() is threading.main_thread())
+        return misfit(value, schema, *steps)
+
+    monkeypatch.setattr(tasking, "misfit", watched)
+    async with Engine("memory://", workflows=[asks_for_numbers]) as engine:
+        run = await engine.start(asks_for_numbers())
+        while not (found := await engine.tasks()):
+            await asyncio.sleep(0)
+        with pytest.raises(InvalidAnswer, match=r"\$\[19999\]"):
+            await engine.answer(found[0].id, [1] * 19_999 + ["x"])
+        assert checked_in == [True, False]
+        await engine.answer(found[0].id, [1, 2])
+        assert checked_in == [True, False, True]
+        assert await run.result() == 3
+
+
+@workflow(name="schemas.asks_for_numbers")
+async def asks_for_numbers() -> int:
+    numbers: list[int] = await task(queue="q", schema=list[int])
+    return sum(numbers)
+
+
+def test_a_message_shows_the_beginning_of_a_value_and_nothing_else_is_written() -> None:
+    class Loud:
+        written = 0
+
+        def __repr__(self) -> str:
+            Loud.written += 1
+            return "loud"
+
+    value: Any
+    for value in ([Loud()] * 10_000, tuple([Loud()] * 10_000), {number: Loud() for number in range(10_000)}):
+        Loud.written = 0
+        assert len(shown(value)) == 81
+        assert Loud.written < 50
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert shown(deep) == f"{'[' * 20}…{']' * 20}"
+    for value in ([], [1], (1,), (1, "a"), {"a": [None]}, {1}, frozenset({1}), "a'b", b"x", set(), frozenset(), 5, {}):
+        assert shown(value) == repr(value)
+    assert shown("x" * 10**7) == repr("x" * 100)[:80] + "…"

@@ -37,6 +37,8 @@ def rendered(source: str, **values: Any) -> str:
         ("{{ " + "[" * 900 + "]" * 900 + " }}", "more than 30 brackets, or the like, inside each other"),
         ("{{ " + "-" * 500 + "x" + ".x" * 200 + " }}", "more than 100 fields, calls or filters one after the other"),
         ("{{ " + "1 if x else " * 100 + "2 }}", "more than 30 brackets, or the like, inside each other"),
+        ("{{ x }}" * 14_000, "line 1: its tags have more than 10,000 words; have a step make the text"),
+        (("{{ [" + "1," * 900 + "] }}\n") * 50, "line 6: its tags have more than 10,000 words"),
         ("{% if x %}" * 300 + "{% endif %}" * 300, "more than 40 statements inside each other"),
     ],
 )
@@ -237,3 +239,31 @@ def test_a_search_in_a_short_text_pays_for_the_product_of_both_lengths(source: s
             t="a" * 2_400,
             p="a" * 600 + "b" + "a" * 600,
         )
+
+
+class Loud(list[int]):
+    """A list that counts how often it was written whole."""
+
+    written = 0
+
+    def __repr__(self) -> str:
+        Loud.written += 1
+        return "loud"
+
+
+@pytest.mark.parametrize("source", ["{{ x|int(0) }}", "{{ x|float(0) }}"])
+def test_a_default_is_taken_without_writing_what_it_stands_for(source: str) -> None:
+    """To write a large value for a message that nobody reads took milliseconds, for one step."""
+    Loud.written = 0
+    assert rendered(source, x=Loud([1])) in ("0", "0.0")
+    assert Loud.written == 0
+
+
+@pytest.mark.parametrize("source", ["{{ x|int }}", "{{ 'a'|indent(x) }}", "{{ 'a'[x:] }}"])
+def test_an_error_shows_the_beginning_of_a_value_only(source: str) -> None:
+    x = [["a" * 1_000_000] * 10, Loud([1])]
+    Loud.written = 0
+    with pytest.raises(TemplateFailed) as failed:
+        rendered(source, x=x)
+    assert len(str(failed.value)) < 1_000
+    assert Loud.written == 0

@@ -120,6 +120,95 @@ async def test_an_overlap_does_not_outlast_the_old_secret_or_a_revocation(make_s
                 await make_token(client, "x", "read", expires=wrong)
 
 
+async def test_a_second_rotation_leaves_the_first_secret_its_overlap(make_store: MakeStore) -> None:
+    """Somebody who was promised a day to change a secret has that day, whoever rotates the token again meanwhile."""
+    async with opened(make_store) as (client, clock), asking(client) as http:
+
+        async def status(token: str) -> int:
+            return (await http.get("/api/v1/runs", headers=bearer(token))).status_code
+
+        first = await make_token(client, "ci", "read")
+        second = await rotate_token(client, "ci", overlap=10 * HOUR)
+        third = await rotate_token(client, "ci", overlap=HOUR)
+        assert [await status(one) for one in (first, second, third)] == [200, 200, 200]
+        [view] = await tokens(client)
+        assert view.overlap_until is not None
+        assert timedelta(0) <= 10 * HOUR - (view.overlap_until - view.at) < HOUR  # that of the first
+        clock.on = HOUR + timedelta(seconds=1)
+        assert [await status(one) for one in (first, second, third)] == [200, 401, 200]
+        clock.on = 10 * HOUR + timedelta(seconds=1)
+        assert [await status(one) for one in (first, second, third)] == [401, 401, 200]
+        assert "was replaced" in (await http.get("/api/v1/runs", headers=bearer(first))).json()["detail"]
+
+
+async def test_a_rotation_without_overlap_ends_all_former_secrets(make_store: MakeStore) -> None:
+    """A secret that has leaked may be any of them: this is the way to be rid of all."""
+    async with opened(make_store) as (client, _):
+        first = await make_token(client, "ci", "read")
+        second = await rotate_token(client, "ci", overlap=10 * HOUR)
+        third = await rotate_token(client, "ci")
+        assert [await find_token(client, one) for one in (first, second)] == [None, None]
+        assert (await find_token(client, third)) is not None
+
+
+async def test_no_more_than_ten_former_secrets_are_kept(make_store: MakeStore) -> None:
+    async with opened(make_store) as (client, clock):
+        made = [await make_token(client, "ci", "read")]
+        made += [await rotate_token(client, "ci", overlap=HOUR) for _ in range(10)]
+        with pytest.raises(InvalidArguments, match="11 secrets"):
+            await rotate_token(client, "ci", overlap=HOUR)
+        for one in made:
+            found = await find_token(client, one)
+            assert found is not None
+            assert found.wrong == ""
+        clock.on = HOUR + timedelta(seconds=1)  # Those that are over make room.
+        await rotate_token(client, "ci", overlap=HOUR)
+
+
+async def test_a_session_of_a_former_secret_lasts_as_long_as_the_secret(make_store: MakeStore) -> None:
+    async with opened(make_store) as (client, clock):
+        first = await make_token(client, "ci", "read")
+        session = await open_session(client, first)
+        await rotate_token(client, "ci", overlap=5 * HOUR)
+        await rotate_token(client, "ci", overlap=HOUR)
+        assert await find_session(client, session) is not None
+        clock.on = 5 * HOUR + timedelta(seconds=1)
+        assert await find_session(client, session) is None
+
+
+async def test_a_token_that_an_earlier_version_rotated_keeps_its_overlap(make_store: MakeStore) -> None:
+    async with opened(make_store) as (client, _):
+        first = await make_token(client, "ci", "read")
+        await rotate_token(client, "ci", overlap=HOUR)
+        found = await client.credentials.token("ci")
+        assert found is not None
+        body = dict(found.body)
+        assert sorted(body["former"]) == ["sha256", "until"]  # An earlier version on another server reads this too.
+        del body["earlier"]
+        assert await client.credentials.put_token("ci", body, version=found.version + 1, actor="x")
+        assert (await tokens(client))[0].overlap_until is not None
+        await rotate_token(client, "ci", overlap=HOUR)
+        assert (await find_token(client, first)) is not None
+
+
+@pytest.mark.parametrize("name", ["startup", "http", "api", "dashboard", "engine", "cli", "oidc", "perdure"])
+async def test_names_that_perdure_itself_acts_under_cannot_be_taken(make_store: MakeStore, name: str) -> None:
+    """Whoever had a token of this name would be taken for the engine, or for nobody in particular, in every audit."""
+    async with opened(make_store) as (client, _), asking(client) as http:
+        with pytest.raises(InvalidArguments, match="is a name of Perdure's own"):
+            await make_token(client, name, "read")
+        root = await make_token(client, "root", "admin")
+        answer = await http.post("/api/v1/tokens", json={"name": name, "scope": "read"}, headers=bearer(root))
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_arguments")
+        # One that was made before is valid, and can be rotated and revoked.
+        found = await client.credentials.token("root")
+        assert found is not None
+        await client.credentials.put_token(name, found.body, version=1, actor="x")
+        rotated = await rotate_token(client, name)
+        assert await find_token(client, rotated) is not None
+        assert (await revoke_token(client, name)).revoked
+
+
 async def test_rotating_never_brings_a_token_back_that_was_revoked_meanwhile(make_store: MakeStore) -> None:
     async with opened(make_store) as (client, _):
         for _ in range(10):

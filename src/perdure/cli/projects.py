@@ -130,10 +130,11 @@ def add_to(app: typer.Typer) -> None:
                 kind="file_exists",
             )
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            for made in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
+                made.mkdir(0o755)  # Whatever the umask: a file below a folder that others may write to is refused.
             for file, text in FILES.items():
                 (folder / file).write_text(text.format(name=name) if file in _NAMED else text, "utf-8")
-            (folder / FILE).chmod(0o644)  # Whatever the umask: a file that others may write to is refused.
+            (folder / FILE).chmod(0o644)  # And so is one that others may write to.
         except OSError as error:
             raise Refusal(f"{folder} cannot be made: {error}", code=Code.FAILED, kind="cannot_write") from error
         if desk.as_json:

@@ -6,17 +6,21 @@ import importlib
 import os
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perdure.cli.desk import Desk
 from perdure.cli.failures import Code, Refusal
 from perdure.cli.loading import load
+from perdure.cli.providers import SECRET_VARIABLE, provider_of
 from perdure.cli.settings import shown
 from perdure.cli.stopping import StopSignals
 from perdure.cli.verbs import verb
 from perdure.cli.worker import LogLevel, set_up_logging
+
+if TYPE_CHECKING:
+    from perdure.dashboard import Oidc
 
 _EXTRA = ("perdure.http", "litestar", "uvicorn", "jinja2")
 
@@ -41,6 +45,27 @@ Key = Annotated[
 ClientCa = Annotated[
     str | None,
     typer.Option("--tls-client-ca", metavar="FILE", help="Let only clients in with a certificate of these (PEM)."),
+]
+OidcIssuer = Annotated[
+    str | None,
+    typer.Option("--oidc-issuer", metavar="URL", help="Have people sign in to the pages through this provider."),
+]
+OidcClientId = Annotated[
+    str | None, typer.Option("--oidc-client-id", metavar="ID", help="This server's name at the provider.")
+]
+OidcRedirectUri = Annotated[
+    str | None,
+    typer.Option("--oidc-redirect-uri", metavar="URL", help="https://…/ui/sign-in/oidc/callback of this server."),
+]
+OidcSecretFile = Annotated[
+    str | None,
+    typer.Option(
+        "--oidc-client-secret-file", metavar="FILE", help=f"The client's secret; else {SECRET_VARIABLE} has it."
+    ),
+]
+OidcScopes = Annotated[
+    list[str] | None,
+    typer.Option("--oidc-scope", metavar="CLAIM=VALUE=SCOPE", help="Who may do what: groups=ops=operate. Repeatable."),
 ]
 
 
@@ -73,17 +98,30 @@ def add_to(app: typer.Typer) -> None:
         tls_key: Key = None,
         tls_client_ca: ClientCa = None,
         trusted_proxy: TrustedProxies = None,
+        oidc_issuer: OidcIssuer = None,
+        oidc_client_id: OidcClientId = None,
+        oidc_redirect_uri: OidcRedirectUri = None,
+        oidc_client_secret_file: OidcSecretFile = None,
+        oidc_scope: OidcScopes = None,
         log_level: LogLevel = "info",
     ) -> None:
         """Serve the HTTP API of a store, and the dashboard, until Ctrl-C or SIGTERM. It runs no workflows: that is what
         workers do. Graphs of MODULE are drawn on the pages of their runs."""
         http = http_extra()
         tls = _tls(http, tls_certificate, tls_key, tls_client_ca)
+        oidc = {
+            "issuer": oidc_issuer,
+            "client_id": oidc_client_id,
+            "redirect_uri": oidc_redirect_uri,
+            "client_secret_file": oidc_client_secret_file,
+            "scopes": oidc_scope,
+        }
+        provider = _provider(desk, oidc, has_dashboard=has_dashboard)
         set_up_logging(log_level)
         async with desk.client() as client:
             signals = StopSignals(lambda: desk.aside("stopped at once"))
             try:
-                pages = _pages(desk, modules or ()) if has_dashboard else None
+                pages = _pages(desk, modules or (), provider) if has_dashboard else None
                 needs_none = no_auth or await http.has_tokens(client)
                 token = None if needs_none else http.new_startup_token()
                 options = {"pages": pages, "startup_token": token, "tls": tls, "trusted_proxies": trusted_proxy or ()}
@@ -127,7 +165,16 @@ def _tell(desk: Desk, url: str, token: str | None, *, has_dashboard: bool) -> No
     desk.aside("Ctrl-C stops it")
 
 
-def _pages(desk: Desk, targets: Sequence[str]) -> Any:
+def _provider(desk: Desk, options: dict[str, Any], *, has_dashboard: bool) -> Oidc | None:
+    """What `dashboard` takes. Raises Refusal."""
+    if has_dashboard:
+        return provider_of(desk.settings, options)
+    if any(options.values()):
+        raise Refusal("people sign in to the pages, and there are none", "leave out --no-dashboard, or the --oidc-…")
+    return None
+
+
+def _pages(desk: Desk, targets: Sequence[str], provider: Oidc | None) -> Any:
     """The dashboard, with pictures of the graphs that there are in these modules. Those of perdure.toml may be for
     workers only, and cannot always be imported here: then there are no pictures. Raises Refusal."""
     for target in targets or desk.settings.modules:
@@ -140,7 +187,7 @@ def _pages(desk: Desk, targets: Sequence[str]) -> Any:
     from perdure.models.functions.define import decorated_workflows
 
     pages: Any = importlib.import_module("perdure.dashboard")
-    return pages.dashboard(decorated_workflows())
+    return pages.dashboard(decorated_workflows(), oidc=provider)
 
 
 def http_extra() -> ModuleType:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import getpass
 import importlib
 import os
-import stat
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure.cli.failures import Code, Refusal
+from perdure.cli.trust import read_trusted
 
 if TYPE_CHECKING:
     from perdure.ports import Codec
@@ -19,15 +20,16 @@ if TYPE_CHECKING:
 FILE = "perdure.toml"
 NAMED_BY = "PERDURE_CONFIG"
 _ROOTS = (".git", ".hg")
-_KEYS = {"store": str, "codec": str, "modules": list}
+_KEYS = {"store": str, "codec": str, "modules": list, "serve": dict}
 _FORMS = "sqlite:///shop.db, sqlite:////srv/shop.db or postgresql://user@host/database"
 
 
 class Settings:
     """What the project's file says. It is read when it is first needed.
 
-    The file names modules to import, so it is only taken from somebody who may run code as this user: it must be owned
-    by this user or root and writable by nobody else, and it is looked for no further than the project goes.
+    The file names modules to import, so it is only taken from somebody who may run code as this user: it and its
+    folders must be owned by this user or root and writable by nobody else (see `read_trusted`), and it is looked for no
+    further than the project goes.
     """
 
     def __init__(self, store: str | None) -> None:
@@ -78,6 +80,17 @@ class Settings:
         return codec
 
     @property
+    def serve(self) -> dict[str, Any]:
+        """What the project's file says about `perdure serve`."""
+        found: dict[str, Any] = self._project()[1].get("serve", {})
+        return found
+
+    @property
+    def file(self) -> Path:
+        """The project's file, or where it would be."""
+        return self._project()[0]
+
+    @property
     def folder(self) -> Path:
         """Where the project's file is, or else where we are."""
         return self._project()[0].parent
@@ -109,17 +122,24 @@ def _search() -> tuple[Path, dict[str, Any]]:
     """
     if named := os.environ.get(NAMED_BY):
         path = Path(named).absolute()
-        return path, _read(path)
-    here = Path.cwd()
-    home = _home()
-    for folder in (here, *here.parents):
+        return path, _read(path, None)
+    folders = _searched(Path.cwd())
+    for number, folder in enumerate(folders):
         path = folder / FILE
         if path.is_file():
-            _check_trust(path)
-            return path, _read(path)
+            return path, _read(path, folders[number + 1 :])
+    return folders[0] / FILE, {}
+
+
+def _searched(here: Path) -> list[Path]:
+    """The folders in which the file is looked for, from here upwards."""
+    found: list[Path] = []
+    home = _home()
+    for folder in (here, *here.parents):
+        found.append(folder)
         if folder == home or any((folder / mark).exists() for mark in _ROOTS):
             break
-    return here / FILE, {}
+    return found
 
 
 def _home() -> Path | None:
@@ -129,30 +149,14 @@ def _home() -> Path | None:
         return None
 
 
-def _check_trust(path: Path) -> None:
-    """Raise Refusal for a file that somebody else could have written."""
-    if sys.platform == "win32":
-        return
-    for what in (path, path.parent):
-        found = what.stat()
-        if found.st_uid not in (0, os.geteuid()):
-            raise _untrusted(what, f"{what} belongs to another user (uid {found.st_uid})", "chown it")
-        writable = stat.S_IWGRP | stat.S_IWOTH if what == path else stat.S_IWOTH
-        if found.st_mode & writable:
-            raise _untrusted(what, f"others may write to {what}", f"chmod go-w {what}")
-
-
-def _untrusted(path: Path, why: str, todo: str) -> Refusal:
-    return Refusal(
-        f"{why}, and {FILE} names code to import",
-        f"{todo}, or name the file yourself: {NAMED_BY}={path / FILE if path.is_dir() else path}",
-        kind="untrusted_file",
-    )
-
-
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, above: Sequence[Path] | None) -> dict[str, Any]:
+    """What the file says. It is trusted if `above` is None, else it is checked, with the folders above its own."""
     try:
-        found = tomllib.loads(path.read_text("utf-8"))
+        if above is None:
+            text = path.read_text("utf-8")
+        else:
+            text = read_trusted(path, above, f"name the file yourself: {NAMED_BY}={path}")
+        found = tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise Refusal(f"{path} cannot be read: {error}") from error
     for key, value in found.items():

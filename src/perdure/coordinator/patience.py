@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 from msgspec import Struct
 
+from perdure.arguments import check_fields
 from perdure.coordinator.notices import Outage
 from perdure.errors import StoreBusy, StoreError, StoreMisconfigured, StoreUnavailable
 from perdure.ports import Store
@@ -33,7 +34,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     After `patience_s` without an answer of the store, callers get StoreUnavailable. An engine whose store is unfit
     (StoreMisconfigured) starts over: it drops its runs, and registers anew after a pause that doubles from
     `restart_first_s` to `restart_max_s`. It stops for good at the next failure after `restarts_max` of them, unless it
-    was well for `restart_forget_s` in between.
+    was well for `restart_forget_s` in between. Raises InvalidArguments for a limit of a wrong type.
     """
 
     inbox_max: int = 10_000
@@ -46,6 +47,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     restart_first_s: float = 0.5
     restart_max_s: float = 60.0
     restart_forget_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class Patience:

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from perdure.arguments import checked
 from perdure.client import Client
 from perdure.dashboard.sessions import LASTS, NoSession, open_foreign_session
 from perdure.errors import InvalidArguments, Misuse
@@ -51,6 +52,7 @@ _NO_ANSWER: Final = "The provider does not answer as it should. Try again later,
 _TOO_LATE: Final = "Signing in was begun in another browser, or too long ago. Try again."
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Oidc:
     """A provider. `redirect_uri` is this server's https://…/ui/sign-in/oidc/callback, as the provider knows it.
@@ -73,8 +75,7 @@ class Oidc:
 
     def __post_init__(self) -> None:
         for what, url in (("issuer", self.issuer), ("redirect_uri", self.redirect_uri)):
-            parts = urlsplit(url)
-            if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
+            if not _is_safe(url):
                 raise InvalidArguments(f"the {what} is an https URL, or one of this machine, not {url!r:.200}")
         if not self.client_id or "openid" not in self.request:
             raise InvalidArguments("a provider needs a client_id, and `openid` among what is requested")
@@ -289,6 +290,16 @@ class _Begun(Struct, frozen=True):
     def ended(self) -> str:
         """Where it stands among sessions once it has ended: at an id that no session has."""
         return f"oidc-{hashlib.sha256(self.made('ended').encode()).hexdigest()}"
+
+
+def _is_safe(url: str) -> bool:
+    """Whether nobody on the way can read what is sent there."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:  # It looks like an address, and is none.
+        return False
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
 
 
 __all__ = ["COOKIE", "PENDING", "Oidc", "OidcProvider"]

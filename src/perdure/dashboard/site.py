@@ -12,6 +12,7 @@ from litestar.exceptions import HTTPException
 from litestar.params import FromPath
 from litestar.types import ControllerRouterHandler
 
+from perdure.arguments import checked
 from perdure.dashboard.gate import Gate, safe_target
 from perdure.dashboard.graphs import Graphs
 from perdure.dashboard.oidc import Oidc, OidcProvider
@@ -30,6 +31,7 @@ _FOREVER: Final = "public, max-age=31536000, immutable"
 class Dashboard:
     """Pages for `create_app(pages=…)`. `graphs` are those to draw that the client itself does not have the code of."""
 
+    @checked
     def __init__(self, graphs: Iterable[Any] = (), oidc: Oidc | None = None) -> None:
         self._renderer = Renderer(MenuItem(page.name, page.title, page.path) for page in PAGES if page.title)
         self._gate = Gate(self._renderer, None if oidc is None else oidc.issuer)
@@ -122,6 +124,7 @@ def _nothing() -> ControllerRouterHandler:
     return nothing
 
 
+@checked
 def dashboard(graphs: Iterable[Any] = (), *, oidc: Oidc | None = None) -> Dashboard:
     """The dashboard, for `serving(…, pages=dashboard())` and `create_app(…, pages=dashboard())`. `graphs` are drawn on
     the pages of their runs; an engine that serves draws its own anyway. With `oidc` people can sign in through a

@@ -14,10 +14,12 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ASGIApp, Receive, Send
 
+from perdure.arguments import checked, shown
 from perdure.client import Client
+from perdure.errors import InvalidArguments
 from perdure.http.access import Access
 from perdure.http.addresses import Proxies
-from perdure.http.bodies import checked
+from perdure.http.bodies import checked as checked_body
 from perdure.http.measures import Measures
 from perdure.http.pace import Pace
 from perdure.http.pages import Pages
@@ -60,6 +62,7 @@ class App:
         return self.inner.openapi_schema.to_schema()
 
 
+@checked
 def create_app(
     client_or_store: Client | str | Store,
     *,
@@ -89,6 +92,22 @@ def create_app(
     to get in are counted: none unless given. Every `check_s` it is looked at whether a stream's reader may still read.
     Raises InvalidArguments.
     """
+    bounds = {
+        "body_bytes_max": body_bytes_max,
+        "requests_per_s": requests_per_s,
+        "requests_burst": requests_burst,
+        "streams_max": streams_max,
+        "token_streams_max": token_streams_max,
+        "stream_s_max": stream_s_max,
+        "poll_s": poll_s,
+    }
+    for name, bound in bounds.items():
+        if bound <= 0:
+            raise InvalidArguments(f"create_app(): {name} is more than 0, not {shown(bound)}")
+    if startup_token == "":
+        raise InvalidArguments(
+            "create_app(): an empty startup_token would let everybody in; new_startup_token() makes one"
+        )
     is_given = isinstance(client_or_store, Client)
     client = client_or_store if isinstance(client_or_store, Client) else Client(client_or_store)
     measures = Measures()
@@ -169,7 +188,7 @@ class _Named:
         async def named(scope: Any, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
                 if self._is_json(scope):
-                    receive = await checked(receive, self._body_bytes_max)
+                    receive = await checked_body(receive, self._body_bytes_max)
                 scope["path"] = scope["path"].replace(SLASH, "%2F")
                 # A new mapping: the router keeps the old one for the next request to the same path.
                 scope["path_params"] = {

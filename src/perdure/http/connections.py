@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import h11
 from msgspec import Struct
 
+from perdure.arguments import check_fields
+
 log = logging.getLogger("perdure.http")
 
 _SAID_EVERY_S: Final = 60.0
@@ -36,7 +38,7 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     """Bounds on the connections of a server.
 
     `head_s` and `body_s` are how long a request's head and body may take to arrive, `write_s` how long a reader may
-    leave an answer unread, `idle_s` how long a connection is kept between requests.
+    leave an answer unread, `idle_s` how long a connection is kept between requests. Raises InvalidArguments.
     """
 
     connections_max: int = 500
@@ -46,6 +48,9 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     body_s: float = 60
     write_s: float = 60
     idle_s: float = 5
+
+    def __post_init__(self) -> None:
+        check_fields(self, positive=True)
 
 
 class Connections:

@@ -11,6 +11,7 @@ from typing import Any
 
 import uvicorn
 
+from perdure.arguments import checked
 from perdure.client import Client
 from perdure.errors import Misuse
 from perdure.http.access import is_loopback
@@ -59,6 +60,7 @@ async def check_bind(client: Client, host: str, startup_token: str | None = None
 
 
 @contextlib.asynccontextmanager
+@checked
 async def serving(
     client_or_store: Client | str | Store,
     *,
@@ -114,6 +116,7 @@ async def serving(
             connections.end()
 
 
+@checked
 async def serve(
     client_or_store: Client | str | Store, *, host: str = "127.0.0.1", port: int = 8080, **options: Any
 ) -> None:

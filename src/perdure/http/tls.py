@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import ssl
-import stat
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
 
+from perdure.arguments import check_fields
 from perdure.errors import Misuse
 from perdure.http.connections import Connections
+from perdure.http.private_files import check_private
 
 log = logging.getLogger("perdure.http")
 
@@ -35,6 +34,9 @@ class Tls(Struct, frozen=True, kw_only=True):
     key: str | Path
     client_ca: str | Path | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 def server_context(tls: Tls) -> ssl.SSLContext:
     """What a server needs to speak TLS, 1.2 or newer. Raises Misuse, with the file, for one that is missing, cannot be
@@ -42,7 +44,7 @@ def server_context(tls: Tls) -> ssl.SSLContext:
     certificate, key = Path(tls.certificate), Path(tls.key)
     _check_times(certificate, _read(certificate, "certificate"))
     _read(key, "key")
-    _check_private(key)
+    check_private(key, "the key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
@@ -79,21 +81,6 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise Misuse(f"the key {key} does not belong to the certificate {certificate}") from error
         raise Misuse(f"{certificate} and {key} are no certificate and key in PEM: {error.reason or error}") from error
-
-
-def _check_private(key: Path) -> None:
-    """Raise Misuse for a key that somebody else may read or could have written. A group may read root's."""
-    if sys.platform == "win32":
-        return
-    found = key.stat()
-    if found.st_uid not in (0, os.geteuid()):
-        raise Misuse(f"the key {key} belongs to another user (uid {found.st_uid}); chown it")
-    allowed = stat.S_IRGRP if found.st_uid == 0 else 0
-    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~allowed:
-        raise Misuse(f"others may use the key {key} (mode {stat.S_IMODE(found.st_mode):o}); chmod 600 {key}")
-    folder = key.absolute().parent
-    if folder.stat().st_mode & stat.S_IWOTH and not folder.stat().st_mode & stat.S_ISVTX:
-        raise Misuse(f"everybody may write to {folder}, where the key {key.name} is; chmod o-w {folder}")
 
 
 def _check_times(path: Path, text: str) -> None:

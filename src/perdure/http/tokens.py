@@ -3,7 +3,8 @@ same.
 
 A token is shown once, when it is made; the store has only the SHA-256 of its secret, which has 256 bits of chance and
 needs no slow hash. Whoever changes one adds a version, which counts from the next request on. A token that is rotated
-has a new secret; the one before stays valid for an overlap, so that programs can be given the new one in peace.
+has a new secret. Each former secret stays valid for the overlap that its rotation gave it, so that programs can be
+given the new one in peace; a rotation without an overlap ends all former secrets at once.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from perdure.arguments import checked
 from perdure.client import Client
 from perdure.credentials import TokenRecord
 from perdure.errors import InvalidArguments, RecordNotFound
@@ -29,11 +31,14 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _SECRET_BYTES: Final = 32
 _MICROSECOND: Final = timedelta(microseconds=1)
 LASTS_MAX: Final = timedelta(days=36_500)
+_FORMER_MAX: Final = 10
+# Actors in audit trails that are no token. A token of this name would do things in their name.
+RESERVED: Final = frozenset({"api", "cli", "dashboard", "engine", "http", "oidc", "perdure", "startup"})
 
 
 class TokenView(Struct, frozen=True, kw_only=True):
     """A token without its secret. `made_by` is who made, rotated or revoked it last, at `at`. `used_at` is when it was
-    last shown, to the minute. Until `overlap_until` the secret before the last rotation is valid too."""
+    last shown, to the minute. Until `overlap_until` at least one secret from before a rotation is valid too."""
 
     name: str
     scope: str  # all scopes, with commas between them
@@ -55,6 +60,7 @@ class ShownToken(Struct, frozen=True, kw_only=True):
     wrong: str = ""
 
 
+@checked
 async def make_token(
     client: Client,
     name: str,
@@ -70,6 +76,8 @@ async def make_token(
             "a token's name has up to 63 small letters, digits, dots and hyphens, and begins with a letter or a digit, "
             f"not {name!r:.80}"
         )
+    if name in RESERVED:
+        raise InvalidArguments(f"{name!r} is a name of Perdure's own in the audit trail; choose another for the token")
     grants, lasts_us = parse_scopes(scope), _lasts_us(expires)
     kept = client.credentials
     while True:
@@ -80,6 +88,7 @@ async def make_token(
             return f"{_PREFIX}_{name}_{secret}"
 
 
+@checked
 async def rotate_token(
     client: Client,
     name: str,
@@ -89,8 +98,10 @@ async def rotate_token(
     actor: str = "api",
 ) -> str:
     """Give a token a new secret; it is not to be had again. The old one stays valid for the `overlap`, but not for
-    longer than it would have been. The new one is valid for as long as `expires` says, or as long as the old one was
-    made for. Raises RecordNotFound, and InvalidArguments if it is revoked."""
+    longer than it would have been; secrets of earlier rotations keep the overlap that they were given. Without an
+    overlap the old secret and all earlier ones end at once. The new one is valid for as long as `expires` says, or as
+    long as the old one was made for. Raises RecordNotFound, and InvalidArguments if the token is revoked, or has more
+    than ten former secrets that are still valid."""
     if not timedelta(0) <= overlap <= LASTS_MAX:
         raise InvalidArguments(f"an overlap is between 0 and {LASTS_MAX.days} days, not {overlap}")
     lasts_us = _lasts_us(expires)
@@ -106,10 +117,12 @@ async def rotate_token(
         if overlap:
             until = min(now + overlap // _MICROSECOND, was.get("expires_at") or 2**62)
             body["former"] = {"sha256": was["sha256"], "until": until}
+            body["earlier"] = _still_valid(name, was, now)
         if await kept.put_token(name, body, version=found.version + 1, actor=actor):
             return f"{_PREFIX}_{name}_{secret}"
 
 
+@checked
 async def revoke_token(client: Client, name: str, *, actor: str = "api") -> TokenView:
     """Make a token invalid, for good. Raises RecordNotFound."""
     while True:
@@ -120,6 +133,7 @@ async def revoke_token(client: Client, name: str, *, actor: str = "api") -> Toke
         await client.credentials.put_token(name, body, version=found.version + 1, actor=actor)
 
 
+@checked
 async def tokens(client: Client) -> list[TokenView]:
     """All tokens there ever were, by name."""
     return [_view(found) async for found in client.credentials.tokens()]
@@ -138,12 +152,11 @@ async def find_token(client: Client, token: str) -> ShownToken | None:
 def token_at(found: TokenRecord, sha256: str, now: int) -> ShownToken | None:
     """A token by the digest of a secret, at a time; None if it has, and had a moment ago, another secret."""
     body: dict[str, Any] = found.body
-    former: dict[str, Any] = body.get("former") or {"sha256": "", "until": 0}
     is_current = hmac.compare_digest(sha256, str(body["sha256"]))
-    is_former = hmac.compare_digest(sha256, str(former["sha256"]))
-    if body["revoked"] or not sha256 or not (is_current or is_former):
+    untils = [one["until"] for one in _formers(body) if hmac.compare_digest(sha256, str(one["sha256"]))]
+    if body["revoked"] or not sha256 or not (is_current or untils):
         return None
-    expires_at = body.get("expires_at") if is_current else former["until"]
+    expires_at = body.get("expires_at") if is_current else untils[0]
     wrong = ""
     if expires_at is not None and expires_at <= now:
         when = shown_time(expires_at).isoformat(timespec="seconds")
@@ -153,6 +166,7 @@ def token_at(found: TokenRecord, sha256: str, now: int) -> ShownToken | None:
     return ShownToken(name=found.name, grants=_grants(body), sha256=sha256, wrong=wrong)
 
 
+@checked
 async def has_tokens(client: Client) -> bool:
     """Whether a token was ever made: from then on nobody gets in without one, also if it was revoked or has expired."""
     return await client.credentials.has_tokens()
@@ -171,6 +185,24 @@ async def _found(client: Client, name: str) -> TokenRecord:
     found = await client.credentials.token(name)
     if found is None:
         raise RecordNotFound(f"there is no token {name!r:.80}", kind="token", name=name)
+    return found
+
+
+def _formers(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Secrets from before rotations, the newest first: {"sha256", "until"}. `earlier` is not there in what earlier
+    versions have written, and they read `former` alone."""
+    former = body.get("former")
+    return [] if former is None else [former, *body.get("earlier", ())]
+
+
+def _still_valid(name: str, body: dict[str, Any], now: int) -> list[dict[str, Any]]:
+    """The former secrets that a rotation keeps. Raises InvalidArguments if they are too many."""
+    found = [one for one in _formers(body) if one["until"] > now]
+    if len(found) >= _FORMER_MAX:
+        raise InvalidArguments(
+            f"the token {name!r} has {len(found) + 1} secrets that are valid; rotate it without an overlap, which ends "
+            "all but the new one, or later"
+        )
     return found
 
 
@@ -202,7 +234,8 @@ def _grants(body: dict[str, Any]) -> Grants:
 def _view(found: TokenRecord) -> TokenView:
     body: dict[str, Any] = found.body
     grants = _grants(body)
-    expires_at, former = body.get("expires_at"), body.get("former")
+    expires_at = body.get("expires_at")
+    untils = [one["until"] for one in _formers(body)]
     return TokenView(
         name=found.name,
         scope=str(grants),
@@ -212,7 +245,7 @@ def _view(found: TokenRecord) -> TokenView:
         at=found.at,
         expires_at=None if expires_at is None else shown_time(expires_at),
         used_at=found.used_at,
-        overlap_until=None if former is None else shown_time(former["until"]),
+        overlap_until=shown_time(max(untils)) if untils else None,
     )
 
 

@@ -22,6 +22,10 @@ _POSIX: Final = {
     "lower": ((97, 122),), "print": ((32, 126),), "punct": ((33, 47), (58, 64), (91, 96), (123, 126)),
     "space": ((9, 13), (32, 32)), "upper": ((65, 90),), "word": _WORD, "xdigit": ((48, 57), (65, 70), (97, 102)),
 }  # fmt: skip
+_CATEGORIES: Final = (
+    "Cc", "Cf", "Cn", "Co", "Cs", "Ll", "Lm", "Lo", "Lt", "Lu", "Mc", "Me", "Mn", "Nd", "Nl", "No",
+    "Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "Sc", "Sk", "Sm", "So", "Zl", "Zp", "Zs",
+)  # fmt: skip
 _CONTROLS: Final = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _REPEAT: Final = re.compile(r"\{(\d{1,5})(?:(,)(\d{1,5})?)?\}", re.ASCII)
 _GROUP: Final = re.compile(
@@ -39,7 +43,8 @@ class PatternFailed(Exception):
 
 
 class Chars:
-    """A set of characters: ranges by their ends, and Unicode's categories (each with whether it is excluded)."""
+    """A set of characters: ranges by their ends, and Unicode's general categories. `categories` are given by their
+    beginnings (`L`, `Lu`), each with whether it is excluded."""
 
     __slots__ = ("categories", "highs", "ignores_case", "is_negated", "lows")
 
@@ -61,13 +66,31 @@ class Chars:
                 highs.append(high)
         self.lows = lows
         self.highs = highs
-        self.categories = tuple(categories)
+        # All that are meant, by their full names: then a look-up costs the same however many a pattern names.
+        given = list(categories)
+        self.categories = frozenset(
+            name for name in _CATEGORIES if any(name.startswith(one) is not is_not for one, is_not in given)
+        )
         self.is_negated = is_negated
         self.ignores_case = ignores_case
 
 
-# A set; the name of an assertion; ("then", parts); ("or", parts); ("repeat", part, fewest, most or None).
+# A set; the name of an assertion; ("then", parts); ("or", parts); ("repeat", part, fewest, most or None). Every part
+# but the empty one becomes at least one state, so the number of states bounds what a pattern costs to compile.
 Part = Chars | str | tuple[Any, ...]
+_EMPTY: Final[Part] = ("then", [])
+
+
+def _then(parts: list[Part]) -> Part:
+    """Parts one after the other, without those that stand for nothing: `()`, `a{0}`."""
+    found = [part for part in parts if part != _EMPTY]
+    return found[0] if len(found) == 1 else ("then", found)
+
+
+def _repeat(part: Part, fewest: int, most: int | None) -> Part:
+    if part == _EMPTY or most == 0:
+        return _EMPTY
+    return part if fewest == most == 1 else ("repeat", part, fewest, most)
 
 
 def parse(source: str) -> Part:
@@ -98,11 +121,11 @@ class _Parser:
         parts: list[Part] = []
         while not self.is_at_end and self._source[self._at] != ")":
             if self._takes("|"):
-                choices.append(("then", parts))
+                choices.append(_then(parts))
                 parts = []
             elif (part := self._part(depth)) is not None:
                 parts.append(self._repeated(part))
-        choices.append(("then", parts))
+        choices.append(_then(parts))
         return choices[0] if len(choices) == 1 else ("or", choices)
 
     def _takes(self, text: str) -> bool:
@@ -156,18 +179,18 @@ class _Parser:
     def _repeated(self, part: Part) -> Part:
         while not self.is_at_end:
             if self._takes("*"):
-                part = ("repeat", part, 0, None)
+                part = _repeat(part, 0, None)
             elif self._takes("+"):
-                part = ("repeat", part, 1, None)
+                part = _repeat(part, 1, None)
             elif self._takes("?"):
-                part = ("repeat", part, 0, 1)
+                part = _repeat(part, 0, 1)
             elif (match := _REPEAT.match(self._source, self._at)) is not None:
                 self._at = match.end()
                 fewest = int(match[1])
                 most = fewest if match[2] is None else None if match[3] is None else int(match[3])
                 if max(fewest, most or 0) > REPEATS_MAX or (most is not None and most < fewest):
                     raise PatternFailed(f"{match[0]} is no number of times between 0 and {REPEATS_MAX:,}")
-                part = ("repeat", part, fewest, most)
+                part = _repeat(part, fewest, most)
             else:
                 return part
             self._takes("?")  # As few as can be, or as many: it is a match either way.

@@ -1,9 +1,12 @@
 """Regular expressions in RE2's syntax, for `matches` in CEL and for JSON Schemas: whether a text has a match, in linear
 time.
 
-A pattern becomes a nondeterministic automaton, of which only the states that a text leads to are made deterministic: no
-pattern and no text make it go back. Each new state, and each character, is paid for. Not there: classes by the name of
-a script (`\\p{Greek}`), `\\Q…\\E`, octal numbers, and what no such engine has (look-around, back-references).
+A pattern is compiled to a nondeterministic automaton (`Pattern`). A search makes it deterministic lazily: a state of
+the search is the set of states in which the automaton can be, and it is built when a text first leads to it. The search
+never backtracks. Each new state, and each character, is taken off a budget.
+
+Not supported: classes by the name of a script (`\\p{Greek}`), `\\Q…\\E`, octal numbers, look-around and
+back-references.
 """
 
 from __future__ import annotations
@@ -22,14 +25,14 @@ _ACCEPT: Final = 0
 
 
 class Budget(Protocol):
-    """What pays for a search."""
+    """What a search takes its steps from. `spend` raises an error of its own if there are too few left."""
 
     def spend(self, steps: int) -> None: ...
 
 
 class Pattern:
-    """An automaton. State 0 accepts; the others read a character (`chars`), branch (`onward`), or look around
-    (`assertion`)."""
+    """A nondeterministic automaton: for each state what it reads (`chars`), or what has to hold there (`assertions`),
+    and the states that follow (`onward`). State 0 accepts. A state with neither only branches."""
 
     __slots__ = ("assertions", "chars", "onward", "start")
 
@@ -49,7 +52,7 @@ class Pattern:
         return len(self.onward) - 1
 
     def _emit(self, part: Part, after: int) -> int:
-        """The states of a part, which lead on to a state; the first of them."""
+        """Add the states of a part, the last of which leads to the state `after`; return the first of them."""
         if isinstance(part, Chars):
             return self._state(chars=part, onward=(after,))
         if isinstance(part, str):
@@ -166,8 +169,7 @@ def is_among(char: str, chars: Chars) -> bool:
     if not found and chars.ignores_case:
         found = any(len(other) == 1 and _in_ranges(ord(other), chars) for other in (char.lower(), char.upper()))
     if not found and chars.categories:
-        category = unicodedata.category(char)
-        found = any(category.startswith(one) is not is_not for one, is_not in chars.categories)
+        found = unicodedata.category(char) in chars.categories
     return found is not chars.is_negated
 
 
@@ -176,10 +178,51 @@ def _in_ranges(code: int, chars: Chars) -> bool:
     return at > 0 and code <= chars.highs[at - 1]
 
 
+class Searches:
+    """The searches of one reading of a value: all its texts share a budget, and the states that were needed so far.
+
+    Characters are free, since whoever sends a text pays for its length elsewhere. New states are not: a pattern that
+    needs many of them for every text of a long list would otherwise take a budget for each."""
+
+    __slots__ = ("_left", "_made")
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+        self._made: dict[str, Search] = {}
+
+    def spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise SearchFailed
+
+    def is_in(self, pattern: str, text: str) -> bool:
+        """Whether some part of a text matches. Raises SearchFailed if the searches take too many steps, and
+        PatternFailed."""
+        search = self._made.get(pattern)
+        if search is None:
+            search = self._made[pattern] = Search(automaton(pattern))
+        self._left += 1 + len(text) // _CHARS_PER_STEP
+        return search.is_in(text, self)
+
+
+class SearchFailed(Exception):
+    """The searches of a reading take more steps than they may."""
+
+
 @lru_cache(maxsize=512)
 def automaton(source: str) -> Pattern:
     """The automaton of a pattern. Raises PatternFailed."""
     return Pattern(source)
 
 
-__all__ = ["STATES_MAX", "Budget", "Pattern", "PatternFailed", "Search", "automaton", "is_among"]
+__all__ = [
+    "STATES_MAX",
+    "Budget",
+    "Pattern",
+    "PatternFailed",
+    "Search",
+    "SearchFailed",
+    "Searches",
+    "automaton",
+    "is_among",
+]

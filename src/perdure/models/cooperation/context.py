@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from perdure.arguments import checked
+from perdure.arguments import checked, shown
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 from perdure.kernel.cooperation import TOKEN_TAG
 
@@ -133,7 +133,7 @@ def check_name(name: object, of: str, chars_max: int) -> None:
     if not isinstance(name, str) or not 0 < len(name) <= chars_max or _UNSTORABLE.search(name) is not None:
         raise InvalidArguments(
             f"the name of {of} is a text of 1 to {chars_max} characters, without NUL and lone surrogates, not "
-            f"{name!r:.80}"
+            f"{shown(name)}"
         )
 
 

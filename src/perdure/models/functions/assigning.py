@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeVar, overload
 import msgspec
 from msgspec import Raw, Struct
 
-from perdure.arguments import checked
+from perdure.arguments import check_fields, checked
 from perdure.errors import InvalidArguments, TaskFailed, UnstorableValue
 from perdure.kernel.records import Wait
 from perdure.kernel.stock import TASK_EVENT, Task, task_event
@@ -41,6 +41,9 @@ class NewArtifact(Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: Any
     type: str = ""
     media_type: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class Given(Struct, frozen=True, omit_defaults=True):

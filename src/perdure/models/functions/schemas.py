@@ -65,14 +65,17 @@ def _told(error: Exception) -> str:
     return str(error) if isinstance(error, TypeError) else "it is no type"
 
 
-def misfit(value: Any, schema: Mapping[str, Any]) -> Found | None:
+def misfit(value: Any, schema: Mapping[str, Any], steps_max: int = _STEPS_MAX) -> Found | None:
     """Where a value, of JSON's types, does not fit a schema, and why; None if it does.
 
-    It takes a bounded number of steps, whatever the schema and the value are. A value that takes more does not fit.
+    It takes a bounded number of steps, whatever the schema and the value are. A value that takes more than two million
+    does not fit. Raises TooManySteps if it takes more than a `steps_max` that is less.
     """
     try:
-        return next(_misfits(value, schema, _Check(schema), "$", 0), None)
-    except _TooMuch:
+        return next(_misfits(value, schema, _Check(schema, steps_max), "$", 0), None)
+    except TooManySteps:
+        if steps_max < _STEPS_MAX:
+            raise
         return "$", f"to check it takes more than {_STEPS_MAX:,} steps; make it smaller, or its schema simpler"
     except PatternFailed as error:  # The schema was stored by a version that took other patterns.
         return "$", f"its schema has a pattern that cannot be used: {error}"
@@ -164,31 +167,31 @@ class _Check:
 
     __slots__ = ("left", "root", "searches")
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
-        self.left = _STEPS_MAX
+    def __init__(self, root: Mapping[str, Any], steps_max: int) -> None:
+        self.left = steps_max
         self.root = root
         self.searches: dict[str, Search] = {}
 
     def spend(self, steps: int) -> None:
-        """Take steps off the budget, before they are done. Raises _TooMuch."""
+        """Take steps off the budget, before they are done. Raises TooManySteps."""
         self.left -= steps
         if self.left < 0:
-            raise _TooMuch
+            raise TooManySteps
 
     def spend_choice(self, depth: int, choices: int = 1) -> None:
         """Pay for going through the same value again: choices of choices grow without end, where values do not."""
         self.spend(choices * (_STEPS_PER_CHOICE + depth))
 
     def matches(self, pattern: str, text: str) -> bool:
-        """Whether a part of a text matches. Raises PatternFailed, _TooMuch."""
+        """Whether a part of a text matches. Raises PatternFailed, TooManySteps."""
         search = self.searches.get(pattern)
         if search is None:
             search = self.searches[pattern] = Search(automaton(pattern))
         return search.is_in(text, self)
 
 
-class _TooMuch(Exception):
-    """The check takes more steps than one may. No `not` and no choice swallows it."""
+class TooManySteps(Exception):
+    """A check takes more steps than one may. No `not` and no choice swallows it."""
 
 
 def _misfits(value: Any, schema: Any, check: _Check, at: str, depth: int) -> Iterator[Found]:
@@ -231,25 +234,25 @@ def _misfits_of_choice(value: Any, schema: Mapping[str, Any], check: _Check, at:
     if "not" in schema:
         check.spend_choice(depth)
     if "not" in schema and next(_misfits(value, schema["not"], check, at, depth), None) is None:
-        yield at, f"{value!r:.80} is what it must not be"
+        yield at, f"{shown(value)} is what it must not be"
 
 
 def _misfits_of_value(value: Any, schema: Mapping[str, Any], check: _Check, at: str) -> Iterator[Found]:
     if "type" in schema:
         names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         if not any(_TYPES[name](value) for name in names):
-            yield at, f"{value!r:.80} is not of type {' or '.join(names)}"
+            yield at, f"{shown(value)} is not of type {' or '.join(names)}"
             return
-    if "const" in schema and not _is_same(value, schema["const"]):
-        yield at, f"{value!r:.80} is not {schema['const']!r:.80}"
-    if "enum" in schema and not any(_is_same(value, one) for one in schema["enum"]):
-        yield at, f"{value!r:.80} is none of {schema['enum']!r:.200}"
+    if "const" in schema and not _is_same(value, schema["const"], check):
+        yield at, f"{shown(value)} is not {shown(schema['const'])}"
+    if "enum" in schema and not any(_is_same(value, one, check) for one in schema["enum"]):
+        yield at, f"{shown(value)} is none of {shown(schema['enum'])}"
     for word, (is_meant, fits) in _LIMITS.items():
         if word in schema and is_meant(value) and not fits(value, schema[word]):
-            yield at, f"{value!r:.80} does not keep to {word} {schema[word]}"
+            yield at, f"{shown(value)} does not keep to {word} {schema[word]}"
     if isinstance(value, str):
         if "pattern" in schema and not check.matches(schema["pattern"], value):
-            yield at, f"{value!r:.80} does not match {schema['pattern']!r:.80}"
+            yield at, f"{shown(value)} does not match {schema['pattern']!r:.80}"
         wanted = _FORMATS.get(schema.get("format", ""))
         if schema.get("contentEncoding") == "base64":
             wanted = bytes
@@ -257,12 +260,13 @@ def _misfits_of_value(value: Any, schema: Mapping[str, Any], check: _Check, at: 
             try:
                 msgspec.convert(value, wanted)
             except msgspec.ValidationError as error:
-                yield at, f"{value!r:.80} is no {schema.get('format', 'base64')}: {error}"
+                yield at, f"{shown(value)} is no {schema.get('format', 'base64')}: {error}"
 
 
 def _misfits_of_object(
     value: dict[str, Any], schema: Mapping[str, Any], check: _Check, at: str, depth: int
 ) -> Iterator[Found]:
+    check.spend(len(schema.get("required", ())))
     for name in schema.get("required", ()):
         if name not in value:
             yield at, f"{name!r} is missing"
@@ -272,6 +276,7 @@ def _misfits_of_object(
         where = f"{at}.{name}"
         if "propertyNames" in schema:
             yield from ((where, what) for _, what in _misfits(name, schema["propertyNames"], check, where, depth))
+        check.spend(len(patterns))
         parts = [properties[name]] if name in properties else []
         parts += [part for pattern, part in patterns.items() if check.matches(pattern, name)]
         if not parts and schema.get("additionalProperties") is False:
@@ -289,7 +294,7 @@ def _misfits_of_array(
         yield from _misfits(one, first[index] if index < len(first) else rest, check, f"{at}[{index}]", depth)
     if schema.get("uniqueItems"):
         try:
-            is_unique = len(set(map(_identity, value))) == len(value)
+            is_unique = len({_identity(one, check) for one in value}) == len(value)
         except RecursionError:
             yield at, "it is nested too deep"
         else:
@@ -318,22 +323,24 @@ def _fraction(value: Any) -> fractions.Fraction:
     return fractions.Fraction(value if isinstance(value, int) else repr(value))
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Equal as JSON: true is not 1."""
+def _is_same(one: Any, other: Any, check: _Check) -> bool:
+    """Equal as JSON: true is not 1. Each part that is compared is paid for. Raises TooManySteps."""
+    check.spend(1)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_is_same, one, other))
+        return len(one) == len(other) and all(_is_same(*pair, check) for pair in zip(one, other, strict=True))
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_is_same(one[name], other[name]) for name in one)
+        return one.keys() == other.keys() and all(_is_same(one[name], other[name], check) for name in one)
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
-def _identity(value: Any) -> str:
+def _identity(value: Any, check: _Check) -> str:
     """A text that two values share exactly if they are equal as JSON. Hashes of numbers can be made to collide by
-    whoever sends them; those of texts cannot."""
+    whoever sends them; those of texts cannot. Raises TooManySteps."""
+    check.spend(1)
     if isinstance(value, list):
-        return f"[{','.join(map(_identity, value))}]"
+        return f"[{','.join(_identity(one, check) for one in value)}]"
     if isinstance(value, dict):
-        return f"{{{','.join(f'{name!r}:{_identity(value[name])}' for name in sorted(value))}}}"
+        return f"{{{','.join(f'{name!r}:{_identity(value[name], check)}' for name in sorted(value))}}}"
     if _is_number(value) and (isinstance(value, int) or value.is_integer()):
         return hex(int(value))
     return repr(value)
@@ -376,4 +383,4 @@ _LIMITS: Final[Mapping[str, tuple[Callable[[Any], bool], Callable[[Any, Any], bo
     "maxProperties": (_is_object, lambda value, limit: len(value) <= limit),
 }
 
-__all__ = ["misfit", "schema_of"]
+__all__ = ["TooManySteps", "misfit", "schema_of"]

@@ -12,13 +12,14 @@ import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import astuple
 
 from perdure.arguments import calling_frame
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
+from perdure.models.patterns import Searches
 
 PAYLOAD_MAX_BYTES = 2 * 1024 * 1024
 _LONG_NUMBER_DIGITS = 300
@@ -76,13 +77,28 @@ def _encode_hook(value: Any) -> Any:
     raise NotImplementedError(f"objects of type {type(value).__qualname__} have no JSON form")
 
 
-def _decode_hook(wanted: type, value: Any) -> Any:
-    if wanted is object:
-        return value
-    validate = getattr(wanted, "model_validate", None)
-    if validate is not None:
-        return validate(value)
-    raise NotImplementedError(f"objects of type {wanted.__qualname__} cannot be read back from JSON")
+_SEARCH_STEPS_MAX: Final = 200_000  # of all patterns in one value: about 30 ms
+
+
+class _Hook:
+    """Reads what msgspec does not know. The texts of one reading share a budget for their patterns."""
+
+    __slots__ = ("searches",)
+
+    def __init__(self) -> None:
+        self.searches: Searches | None = None
+
+    def __call__(self, wanted: type, value: Any) -> Any:
+        if wanted is object:
+            return value
+        validate = getattr(wanted, "model_validate", None)
+        if validate is None:
+            raise NotImplementedError(f"objects of type {wanted.__qualname__} cannot be read back from JSON")
+        if not getattr(wanted, "searches", False):
+            return validate(value)
+        if self.searches is None:
+            self.searches = Searches(_SEARCH_STEPS_MAX)
+        return validate(value, self.searches)
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_encode_hook)
@@ -96,17 +112,19 @@ def encode_value(value: Any) -> bytes:
 class Reader:
     """Decodes JSON text into one type."""
 
-    __slots__ = ("_decode", "_name")
+    __slots__ = ("_decode", "_hook", "_name")
 
     def __init__(self, wanted: Any, what: str, name: str | None = None) -> None:
         self._name = name or f"annotation {_name(wanted)}"
+        self._hook = _Hook()
         try:
-            self._decode = msgspec.json.Decoder(wanted, dec_hook=_decode_hook).decode
+            self._decode = msgspec.json.Decoder(wanted, dec_hook=self._hook).decode
         except TypeError as error:
             raise InvalidDefinition(f"{what} has an annotation that cannot be stored: {error}") from error
 
     def read(self, text: str, what: str) -> Any:
         """The value. Raises UnstorableValue, with the path, if the text does not fit the type."""
+        self._hook.searches = None
         try:
             return self._decode(text)
         except (msgspec.ValidationError, ValueError, NotImplementedError) as error:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
+from perdure.arguments import shown
 from perdure.errors import ExpressionFailed, InvalidDefinition
 from perdure.models.graphs.cel.budget import STEPS_MAX, BudgetExceeded, EvaluationFailed
 from perdure.models.graphs.cel.compiler import NameUnknown, Program
@@ -21,7 +22,6 @@ _PATH: Final = re.compile(r"\s*([A-Za-z_]\w*(?:\s*\.\s*[A-Za-z_]\w*)*)\s*", re.A
 _WORDS: Final = {"true", "false", "null", "in", *RESERVED}
 _TEXTS: Final = re.compile(r"""\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'""", re.DOTALL)
 _DATE: Final = re.compile(r"(?<![\w.])\d{4}-\d\d-\d\d(?![\d-])", re.ASCII)
-_SHOWN_CHARS: Final = 200
 _DEPTH_MAX: Final = 64
 _MISSING: Final[Any] = object()
 
@@ -42,7 +42,7 @@ class Expression:
         """Raises InvalidDefinition, with the place: it does not parse, is too large, or uses unknown roots or
         functions."""
         if not isinstance(source, str):
-            raise InvalidDefinition(f"{place}: an expression is a text, not {source!r:.80}")
+            raise InvalidDefinition(f"{place}: an expression is a text, not {shown(source)}")
         self.source = source
         self.place = place
         self._path: tuple[str, ...] | None = None
@@ -120,7 +120,7 @@ class Expression:
         """As `evaluate`, of what must be true or false."""
         value = self.evaluate(context)
         if value is not True and value is not False:
-            raise self._failed(f"a condition is true or false, not {value!r:.100}")
+            raise self._failed(f"a condition is true or false, not {shown(value)}")
         return value
 
     def _follow(self, path: tuple[str, ...], context: Context) -> Any:
@@ -155,7 +155,7 @@ def _whole(value: Any) -> Any:
 
 
 def _brief(value: Any) -> str:
-    return "missing" if value is _MISSING else repr(_whole(value))[:_SHOWN_CHARS]
+    return "missing" if value is _MISSING else shown(_whole(value))
 
 
 class ValueMap:
@@ -186,7 +186,7 @@ def _parse(part: Any, place: str, depth: int = 0) -> Any:
         return [_parse(value, f"{place}[{index}]", depth + 1) for index, value in enumerate(part)]
     if part is None or isinstance(part, bool | int | float):
         return part
-    raise InvalidDefinition(f"{place}: expressions and plain values go into a mapping, not {part!r:.80}")
+    raise InvalidDefinition(f"{place}: expressions and plain values go into a mapping, not {shown(part)}")
 
 
 def _expressions(part: Any) -> Iterator[Expression]:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
 import msgspec
 from msgspec import Meta, Struct, field
 
+from perdure.arguments import check_fields
 from perdure.errors import InvalidDefinition, RecordNotFound
 from perdure.kernel.retry import Retry
 from perdure.models.functions.checks import checked_text
@@ -40,6 +41,9 @@ class Example(Spec, frozen=True, kw_only=True):
     prompt: str
     answer: str
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 class PromptSpec(Spec, frozen=True, kw_only=True):
     """A record of kind "prompt": what an llm node's `prompt`, `system`, `schema`, `strict` and `examples` are. Nodes
@@ -52,6 +56,9 @@ class PromptSpec(Spec, frozen=True, kw_only=True):
     strict: bool = False
     requires: list[str] = field(default_factory=list)
     examples: list[Example] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class ModelProfile(Spec, frozen=True, kw_only=True):
@@ -66,6 +73,9 @@ class ModelProfile(Spec, frozen=True, kw_only=True):
     options: dict[str, Any] = field(default_factory=dict)
     stall_timeout: Seconds | None = None
     attempt_timeout: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class Reference(Struct, frozen=True):

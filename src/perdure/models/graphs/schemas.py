@@ -12,8 +12,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from perdure.errors import InvalidDefinition
-from perdure.models.graphs.cel.budget import STEPS_MAX, BudgetExceeded, Frame
-from perdure.models.patterns import PatternFailed, Search, automaton
+from perdure.models.graphs.cel.budget import STEPS_MAX
+from perdure.models.patterns import PatternFailed, Searches, SearchFailed, automaton
 
 _BOUNDS: Final = {
     "minimum": "ge",
@@ -72,21 +72,21 @@ def _text_type(pattern: str, chars_min: float, chars_max: float) -> Any:
     """A type for texts that match a pattern. msgspec's own patterns are those of `re`, which can take for ever."""
     automaton(pattern)
 
-    def model_validate(value: Any) -> str:
+    def model_validate(value: Any, searches: Searches | None = None) -> str:
         """The text. Raises ValueError; readers ask a type that is not msgspec's own in this way."""
         if not isinstance(value, str):
             raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
         if not chars_min <= len(value) <= chars_max:
             raise ValueError(f"Expected `str` of length between {chars_min} and {chars_max}")
         try:
-            is_match = Search(automaton(pattern)).is_in(value, Frame(None, 0, STEPS_MAX + len(value)))
-        except BudgetExceeded:
+            is_match = (searches or Searches(STEPS_MAX)).is_in(pattern, value)
+        except SearchFailed:
             raise ValueError(f"to match it with {pattern!r:.80} takes too many steps") from None
         if not is_match:
             raise ValueError(f"Expected `str` matching regex {pattern!r:.80}")
         return value
 
-    return _Patterned("Text", (), {"model_validate": staticmethod(model_validate)})
+    return _Patterned("Text", (), {"model_validate": staticmethod(model_validate), "searches": True})
 
 
 class _Reading:

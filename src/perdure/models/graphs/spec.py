@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, field
 
+from perdure.arguments import check_fields
 from perdure.kernel.retry import Backoff
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
@@ -109,6 +110,9 @@ class Limits(Spec, frozen=True, kw_only=True):
     branches: Count = 20_000  # of one fork
     nesting: Count = 32  # forks inside each other
     in_a_row: Count = 100_000  # nodes one after the other, along one way, without anything to wait for
+
+    def __post_init__(self) -> None:
+        check_fields(self, positive=True)
 
 
 class RetrySpec(Spec, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
-"""From nodes to functions of a frame: names and functions are looked up when an expression is compiled, never later.
+"""Compiles the nodes of an expression to Python functions. Names and functions are looked up here, never later.
 
-A function does the work of its node and of all nodes in it. Without macros each node is evaluated once at most, so
-the whole is paid for at the beginning; a macro pays for its body each time around.
+Each node becomes one function, which takes the frame of an evaluation and calls the functions of the nodes inside it.
+Outside of macros a node is evaluated at most once. So `Program.run` takes one step for each node off the budget before
+it starts, and a macro takes the steps of its body off for each item.
 """
 
 from __future__ import annotations

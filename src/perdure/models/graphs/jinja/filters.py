@@ -10,6 +10,7 @@ from functools import cmp_to_key
 from typing import Any, Final
 from urllib.parse import quote
 
+from perdure.arguments import shown
 from perdure.models.graphs.jinja.budget import Frame, RenderingFailed, Undefined
 from perdure.models.graphs.jinja.values import (
     MISSING,
@@ -32,6 +33,7 @@ from perdure.models.graphs.text_search import last_index, search_chars
 
 Filter = Callable[..., Any]
 _INDENT_MAX: Final = 100
+_ERROR_STEPS: Final = 10  # An exception takes as long as so many steps.
 _RANGE_MAX: Final = 100_000
 _PATH_CHARS_MAX: Final = 1_000
 _FORMAT_OPTIONS: Final = frozenset(".0123456789")
@@ -62,7 +64,7 @@ def _text(frame: Frame, value: Any) -> str:
 
 def _whole(value: Any, what: str) -> int:
     if isinstance(need(value), bool) or not isinstance(value, int):
-        raise RenderingFailed(f"{what} is a whole number, not {value!r:.40}")
+        raise RenderingFailed(f"{what} is a whole number, not {shown(value)}")
     return int(value)
 
 
@@ -263,7 +265,7 @@ def _abs(_: Frame, value: Any) -> Any:
 def _round(_: Frame, value: Any, digits: Any = 0) -> Any:
     digits = _whole(digits, "the digits of round")
     if kind_of(need(value)) != "number" or not -300 <= digits <= 300:
-        raise RenderingFailed(f"{value!r:.40} cannot be rounded to {digits} digits")
+        raise RenderingFailed(f"{shown(value)} cannot be rounded to {digits} digits")
     if isinstance(value, int):
         return value
     shift = 10.0**digits
@@ -282,7 +284,7 @@ def _int(frame: Frame, value: Any, default: Any = MISSING) -> int:
             return int(text) if text.lstrip("+-").isdigit() else int(float(text))
         return int(need(value))
     except (ValueError, TypeError, OverflowError):
-        return int(_else(default, f"{value!r:.40} is no whole number"))
+        return int(_else(frame, default, value, "whole number"))
 
 
 @_filter("float")
@@ -291,12 +293,14 @@ def _float(frame: Frame, value: Any, default: Any = MISSING) -> float:
         frame.spend_text(8 * len(value) if isinstance(value, str) else 0)
         return float(need(value))
     except (ValueError, TypeError, OverflowError):
-        return float(_else(default, f"{value!r:.40} is no number"))
+        return float(_else(frame, default, value, "number"))
 
 
-def _else(default: Any, why: str) -> Any:
+def _else(frame: Frame, default: Any, value: Any, wanted: str) -> Any:
+    """What stands for a value that is none of those wanted. Raises RenderingFailed if nothing does."""
     if default is MISSING:
-        raise RenderingFailed(why)
+        raise RenderingFailed(f"{shown(value)} is no {wanted}")
+    frame.spend(_ERROR_STEPS)
     return default
 
 
@@ -544,7 +548,7 @@ def _map(frame: Frame, value: Any, name: Any = None, *given: Any, attribute: Any
 
 def _named(among: Mapping[str, Filter], name: Any, what: str) -> Filter:
     if name not in among:
-        raise RenderingFailed(f"there is no {what} {name!r:.40}")
+        raise RenderingFailed(f"there is no {what} {shown(name)}")
     return among[name]
 
 

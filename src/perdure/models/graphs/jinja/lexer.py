@@ -26,6 +26,8 @@ _WORD: Final = re.compile(
 )
 _BREAK: Final = re.compile("\n")
 TAG_CHARS_MAX: Final = 2_000  # but for texts in quotes
+WORDS_MAX: Final = 10_000  # in all tags; each tag counts as three more. Parsing so many takes about 50 ms.
+_TAG_WORDS: Final = 3
 _NUMBER_CHARS_MAX: Final = 400
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
@@ -61,7 +63,7 @@ def _breaks(source: str) -> list[int]:
 
 def tags_of(source: str) -> Iterator[Tag]:
     """Raises SyntaxWrong."""
-    at, strip_next = 0, False
+    at, strip_next, count = 0, False, 0
     while True:
         found = _TAG.search(source, at)
         text = source[at:] if found is None else source[at : found.start()]
@@ -92,6 +94,10 @@ def tags_of(source: str) -> Iterator[Tag]:
         else:
             closing = "}}" if found[0].startswith("{{") else "%}"
             words, at, strip_next = _words(source, found.end(), closing)
+            count += _TAG_WORDS + len(words)
+            if count > WORDS_MAX:
+                where = f"line {line_of(source, found.start())}"
+                raise SyntaxWrong(f"{where}: its tags have more than {WORDS_MAX:,} words; have a step make the text")
             yield Tag("show" if closing == "}}" else "do", words, found.start(), at)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
+from perdure.arguments import shown
 from perdure.models.graphs.jinja.budget import Frame, RenderingFailed, Undefined
 from perdure.models.graphs.text_search import search_chars
 
@@ -122,7 +123,7 @@ def cut(frame: Frame, value: Any, parts: list[Any]) -> Any:
 def _index(value: Any) -> int:
     if isinstance(need(value), int):
         return int(value)
-    raise RenderingFailed(f"the bounds of a slice are whole numbers, not {value!r:.40}")
+    raise RenderingFailed(f"the bounds of a slice are whole numbers, not {shown(value)}")
 
 
 def items_in(frame: Frame, value: Any) -> list[Any]:
@@ -207,7 +208,7 @@ def calculated(frame: Frame, operator: str, left: Any, right: Any) -> Any:
     try:
         return _bounded(_number(operator, left, right))
     except (ZeroDivisionError, OverflowError):
-        raise RenderingFailed(f"{left!r:.40} {operator} {right!r:.40} cannot be calculated") from None
+        raise RenderingFailed(f"{shown(left)} {operator} {shown(right)} cannot be calculated") from None
 
 
 def _number(operator: str, left: Any, right: Any) -> Any:
@@ -249,7 +250,7 @@ def repeated(frame: Frame, value: Any, times: Any) -> Any:
     if isinstance(times, float) and times.is_integer():
         times = int(times)
     if not isinstance(times, int) or times > _ITEMS_MAX:
-        raise RenderingFailed(f"nothing can be repeated {times!r:.40} times")
+        raise RenderingFailed(f"nothing can be repeated {shown(times)} times")
     length = len(value) * max(0, times)
     if isinstance(value, str):
         frame.spend_text(length)

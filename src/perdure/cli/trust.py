@@ -1,0 +1,51 @@
+"""Whose files and folders are trusted: those that nobody but this user and root can change.
+
+A project's file names modules to import, and the modules are looked for in its folder. So whoever can change the file,
+add a file beside it, or put another folder in the place of its folder, runs code as this user.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from perdure.cli.failures import Refusal
+
+_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def read_trusted(path: Path, above: Iterable[Path], hint: str) -> str:
+    """Return the text of a file that only this user and root can have written.
+
+    `above` are the folders above the file's own, as far as they matter. One that others may write to is taken if it is
+    sticky: others cannot move or delete what they do not own there. The file's own folder has to be closed to others:
+    they could add modules to it. `hint` says what else the user can do. Raises Refusal, and OSError.
+    """
+    with path.open("rb") as opened:
+        # What is read is what was checked, also if somebody replaces the file meanwhile.
+        if sys.platform != "win32":
+            _check(path, os.fstat(opened.fileno()), hint)
+            own = {path.parent, path.resolve().parent}
+            for folder in own:
+                _check(folder, folder.stat(), hint)
+            for folder in above:
+                found = folder.stat()
+                _check(folder, found, hint, may_others_add=bool(found.st_mode & stat.S_ISVTX))
+        return opened.read().decode("utf-8")
+
+
+def _check(path: Path, found: os.stat_result, hint: str, *, may_others_add: bool = False) -> None:
+    if found.st_uid not in (0, os.geteuid()):
+        raise _untrusted(f"{path} belongs to another user (uid {found.st_uid})", f"chown it, or {hint}")
+    if found.st_mode & _BY_OTHERS and not may_others_add:
+        raise _untrusted(f"others may write to {path}", f"chmod go-w {path}, or {hint}")
+
+
+def _untrusted(why: str, todo: str) -> Refusal:
+    return Refusal(f"{why}, and the file names code to import", todo, kind="untrusted_file")
+
+
+__all__ = ["read_trusted"]
