@@ -30,6 +30,7 @@ from perdure.models.cooperation.define import Operation
 from perdure.models.cooperation.host import OperationHost
 from perdure.models.cooperation.live import LiveOperation
 from perdure.models.cooperation.scope import HIERARCHY_LEVELS_MAX
+from perdure.models.deployment import DEPLOYMENT
 from perdure.models.functions.blocking import BlockWatch
 from perdure.models.functions.catalogue import Catalogue
 from perdure.models.functions.compensation import is_waiting
@@ -207,6 +208,7 @@ class Engine(Client):
             self._clock,
             recoveries_max=self._recoveries_max,
             offers=self._workflows.offers,
+            fingerprint=DEPLOYMENT.digest,
             adopted=self._arm_deadline,
             waiting=self._waiting,
             background=self._background,
