@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Generic, TypeVar, overload
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked
 from perdure.connections import insert, insert_async
 from perdure.controlling import deadline_at
 from perdure.coordinator.coordinator import Coordinator
@@ -65,7 +65,7 @@ class Starting:
         *,
         id: str | None = None,
         tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
+        deadline: datetime | Duration | None = None,
         actor: str = "api",
         connection: object | None = None,
     ) -> RunHandle[R]: ...
@@ -79,7 +79,7 @@ class Starting:
         version: str | None = None,
         id: str | None = None,
         tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
+        deadline: datetime | Duration | None = None,
         actor: str = "api",
         connection: object | None = None,
     ) -> RunHandle[Any]: ...
@@ -92,7 +92,7 @@ class Starting:
         version: str | None = None,
         id: str | None = None,
         tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
+        deadline: datetime | Duration | None = None,
         actor: str = "api",
         connection: object | None = None,
     ) -> RunHandle[Any]:
@@ -126,7 +126,7 @@ class Starting:
         *,
         id: str | None = None,
         tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
+        deadline: datetime | Duration | None = None,
     ) -> R:
         """Start a run and wait for its result. As `start`, and raises what `RunHandle.result` does."""
         return await (await self.start(call, id=id, tags=tags, deadline=deadline)).result()
@@ -138,7 +138,7 @@ class Starting:
         *,
         id: str | None = None,
         tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
+        deadline: datetime | Duration | None = None,
         actor: str = "api",
     ) -> PreparedStart[R]: ...
 
@@ -151,7 +151,7 @@ class Starting:
         version: str | None = None,
         id: str | None = None,
         tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
+        deadline: datetime | Duration | None = None,
         actor: str = "api",
     ) -> PreparedStart[Any]: ...
 
@@ -163,7 +163,7 @@ class Starting:
         version: str | None = None,
         id: str | None = None,
         tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
+        deadline: datetime | Duration | None = None,
         actor: str = "api",
     ) -> PreparedStart[Any]:
         """The first half of `start`: all checks, and nothing written. For `insert_start`. Raises as `start`."""

@@ -1,5 +1,5 @@
-"""The digest of a deployment: the same for the same code in every process, and another one for other code. A process whose
-files were replaced since it read them has a digest that no new process has."""
+"""The digest of a deployment: the same for the same code in every process, and another one for other code. A process
+whose files were replaced since it read them has a digest that no new process has."""
 
 from __future__ import annotations
 
