@@ -291,7 +291,7 @@ def _take(run: Run | None, op: ops.Take, me: str, _scene: Scene) -> Decision:
         return NOTHING
     audit_rows: tuple[Audit, ...] = ()
     if run.hold is not None:
-        lifted = cooperating.lifted(run) | {"recoveries": 0, "tried": run.hold.fingerprint}
+        lifted: dict[str, Any] = {**cooperating.lifted(run), "recoveries": 0, "tried": run.hold.fingerprint}
         run, audit_rows = note(run, op, "resumed", "other code is there now", run.hold.reason, **lifted)
         if run.status is Status.CREATED:
             run, more = move(run, Status.RUNNING, op, "claimed")
