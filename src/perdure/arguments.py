@@ -5,6 +5,10 @@ type before the first line of the body runs. So nothing is half done, and no Typ
 driver comes from somewhere inside. The annotations are the only description: a new method is covered by being there.
 
 What annotations do not say (how long a text may be, which span is too short) is for the function itself to check.
+
+Every public parameter that is a duration is a `Duration`: a timedelta, or a number of seconds. What is negative, not
+finite, or longer than a timedelta can be is refused. A parameter whose name ends in `_s` is a number of seconds. A
+deadline may also be a datetime with a time zone, which may have passed.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from perdure.errors import InvalidArguments, Misuse
 
@@ -39,6 +43,11 @@ _BRACKETS: Final[dict[type[Any], tuple[str, str]]] = {
 _INT64_MAX: Final = 2**63 - 1
 _UNHINTED: Final = (Any, object, inspect.Parameter.empty)
 _UNTESTED: Final = ("Any", "object", "P.args", "P.kwargs", inspect.Parameter.empty)  # as annotations are spelt
+_NOTHING: Final = timedelta(0)
+_LONGEST_S: Final = timedelta.max.total_seconds()
+IS_DURATION: Final = "a duration"
+
+Duration: TypeAlias = Annotated[timedelta | float, IS_DURATION]
 
 
 def shown(value: object) -> str:
@@ -126,6 +135,28 @@ def _is_time(value: Any) -> bool:
     return isinstance(value, datetime) and value.utcoffset() is not None
 
 
+def _is_duration(value: Any) -> bool:
+    if isinstance(value, timedelta):
+        return value >= _NOTHING
+    return _is_number(value) and 0 <= value < _LONGEST_S
+
+
+_DURATION: Final = Form("a duration (a timedelta or a number of seconds, finite and not negative)", _is_duration)
+
+
+def span_of(
+    duration: object, what: str, *, error: type[Misuse] = InvalidArguments, positive: bool = False
+) -> timedelta:
+    """A duration as a timedelta. Raises the error, which names `what` was given, unless it is a duration; with
+    `positive`, unless it is longer than nothing."""
+    if not _DURATION.allows(duration):
+        raise error(_DURATION.wrong(duration, what))
+    found = duration if isinstance(duration, timedelta) else timedelta(seconds=typing.cast(float, duration))
+    if positive and not found:
+        raise error(f"{what} is longer than nothing, not {shown(duration)}")
+    return found
+
+
 _PLAIN: Final[dict[Any, Form]] = {
     str: Form("a text", lambda value: isinstance(value, str), surely=frozenset({str})),
     bytes: Form("bytes", lambda value: isinstance(value, bytes), surely=frozenset({bytes})),
@@ -149,7 +180,7 @@ def form_of(hint: Any) -> Form | None:
         return form_of(hint.__supertype__)
     origin = typing.get_origin(hint)
     if origin is typing.Annotated:
-        return form_of(typing.get_args(hint)[0])
+        return _DURATION if IS_DURATION in hint.__metadata__ else form_of(typing.get_args(hint)[0])
     if origin in (typing.Union, types.UnionType):
         return _union(typing.get_args(hint))
     if origin is typing.Literal:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 from weakref import WeakMethod
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked, span_of
 from perdure.client import Client
 from perdure.engine import Engine
 from perdure.errors import EngineStopped, InvalidArguments, Misuse
@@ -87,7 +87,7 @@ class Blocking(Generic[C]):
         elif self._thread is not None:
             self._thread.join()
 
-    def __call__(self, coroutine: Coroutine[Any, Any, T], *, timeout: float | None = None) -> T:
+    def __call__(self, coroutine: Coroutine[Any, Any, T], *, timeout: Duration | None = None) -> T:
         """Wait for what a method of the client, or of a run's handle, returns; raises what it raises.
 
         After `timeout` seconds, opening aside, raises TimeoutError. Then, and if Ctrl-C interrupts it, nobody waits any
@@ -105,7 +105,7 @@ class Blocking(Generic[C]):
             raise
         return self._result(future, timeout)
 
-    def each(self, items: AsyncIterator[T], *, timeout: float | None = None) -> Iterator[T]:
+    def each(self, items: AsyncIterator[T], *, timeout: Duration | None = None) -> Iterator[T]:
         """The items of a stream, one after the other: `for item in wait.each(client.stream("o-17", "log"))`.
 
         `timeout` is for each of them. Leaving the loop early leaves nothing behind.
@@ -151,9 +151,9 @@ class Blocking(Generic[C]):
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[_Outcome[T]]:
         return asyncio.run_coroutine_threadsafe(_outcome(coroutine), self._loop)
 
-    def _result(self, future: Future[_Outcome[T]], timeout: float | None) -> T:
+    def _result(self, future: Future[_Outcome[T]], timeout: Duration | None) -> T:
         try:
-            outcome = future.result(timeout)
+            outcome = future.result(None if timeout is None else span_of(timeout, "timeout").total_seconds())
         except TimeoutError:
             if future.cancel():
                 message = f"it was not done within {timeout} s; what was asked for may still be done"

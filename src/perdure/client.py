@@ -12,13 +12,13 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked, span_of
 from perdure.controlling import Controlling
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.deciding import Deaf, Hearing
@@ -81,7 +81,7 @@ class Client(Emitting, Starting, Inspecting, GraphRuns, Diagnosing, Sending, Rea
         ids: Ids = new_id,
         limits: Limits | None = None,
         payload_bytes_max: int = PAYLOAD_MAX_BYTES,
-        event_retention: timedelta = RETENTION,
+        event_retention: Duration = RETENTION,
         events_pending_max: int = PENDING_MAX,
         poll_s: float | msgspec.UnsetType | None = msgspec.UNSET,
         probe: Probe | None = None,
@@ -94,7 +94,7 @@ class Client(Emitting, Starting, Inspecting, GraphRuns, Diagnosing, Sending, Rea
         self._ids = ids
         self._limits = limits or Limits()
         self._payload_bytes_max = payload_bytes_max
-        self._event_retention = event_retention
+        self._event_retention = span_of(event_retention, "event_retention")
         self._events_pending_max = events_pending_max
         self._poll_s = self._store.poll_s if poll_s is msgspec.UNSET else poll_s
         self._probe = probe

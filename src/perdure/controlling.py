@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked, span_of
 from perdure.coordinator.coordinator import Coordinator
 from perdure.errors import ConcurrentModification, InvalidArguments, IsOperation, RunNotFound, RunNotRetryable
 from perdure.handles import RunHandle
@@ -50,7 +50,7 @@ class Controlling:
         *,
         expected_version: int | None = None,
         tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | msgspec.UnsetType | None = msgspec.UNSET,
+        deadline: datetime | Duration | msgspec.UnsetType | None = msgspec.UNSET,
         actor: str = "api",
     ) -> RunView:
         """Replace a run's tags or deadline. Raises ConcurrentModification if it is not at `expected_version`."""
@@ -223,16 +223,14 @@ class Controlling:
         return lifted
 
 
-def deadline_at(deadline: datetime | timedelta | None, now: int) -> int | None:
+def deadline_at(deadline: datetime | Duration | None, now: int) -> int | None:
     """A deadline as it is stored. Raises InvalidArguments."""
     if deadline is None:
         return None
-    if not isinstance(deadline, (datetime, timedelta)):
-        raise InvalidArguments(f"a deadline is a datetime, or a timedelta from now, not {deadline!r}")
-    if isinstance(deadline, timedelta):
-        due = now + deadline // timedelta(microseconds=1)
-    else:
+    if isinstance(deadline, datetime):
         due = from_datetime(deadline)
+    else:
+        due = now + span_of(deadline, "a deadline, if it is no datetime,") // timedelta(microseconds=1)
     if due > _LATEST:
         raise InvalidArguments(f"the deadline {deadline!r} is beyond the year 9999; leave it out for none at all")
     return max(0, due)

@@ -10,10 +10,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked, span_of
 from perdure.errors import RunNotFound
 from perdure.kernel.status import FINISHED, Status
-from perdure.models.functions.checks import checked_limit, checked_span, checked_text, checked_texts, checked_times
+from perdure.models.functions.checks import checked_limit, checked_text, checked_texts, checked_times
 from perdure.models.functions.runner import Fired
 from perdure.ports import Clock, Offer, Store
 from perdure.views import RunView, run_view, shown_time
@@ -126,17 +126,16 @@ class Diagnosing:
         counts = iter(await self._patient_store.tally(cells, limit))
         return [{str(status): next(counts) for status in statuses} for _ in spans]
 
-    async def overdue(self, *, by: timedelta = timedelta(seconds=5), limit: int = 100) -> list[OverdueView]:
+    async def overdue(self, *, by: Duration = 5, limit: int = 100) -> list[OverdueView]:
         """Runs of workflows that some engine has had, that nobody has, and whose time came more than `by` ago; the
         earliest first. Engines that are alive and have their code would have taken them."""
         self._check_open()
         checked_limit(limit)
-        checked_span(by, "by")
         pairs = {pair for engine in await self._patient_store.engines() for pair in engine.workflows}
         # Which kind of code these are is not known; the version of an operation is its topic.
         models = ("function", "graph", "operation")
         offers = [Offer(name, version, "", model) for name, version in sorted(pairs) for model in models]
-        before = max(self._clock.now() - by // timedelta(microseconds=1), 0)
+        before = max(self._clock.now() - span_of(by, "by") // timedelta(microseconds=1), 0)
         found = await self._patient_store.ripe(offers=offers, before=before, limit=limit) if offers else []
         return [OverdueView(run_id=one.run_id, due_at=shown_time(one.due_at), deadline=one.deadline) for one in found]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked
 from perdure.cancellation import TokenMembers, asking
 from perdure.connections import insert_async
 from perdure.coordinator.coordinator import Coordinator
@@ -169,9 +169,9 @@ class Emitting:
         *,
         id: str | None = None,
         context: Context = EMPTY,
-        deadline: datetime | timedelta | None = None,
-        rollback_deadline: datetime | timedelta | None = None,
-        delay: timedelta | None = None,
+        deadline: datetime | Duration | None = None,
+        rollback_deadline: datetime | Duration | None = None,
+        delay: Duration | None = None,
         tokens: Iterable[CancellationToken] = (),
         tags: Mapping[str, str] | None = None,
         actor: str = "api",

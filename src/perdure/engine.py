@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked, span_of
 from perdure.client import Client
 from perdure.coordinator.deciding import Hearing, Outlook
 from perdure.coordinator.notices import Outage
@@ -32,6 +31,7 @@ from perdure.models.cooperation.host import OperationHost
 from perdure.models.cooperation.levels import Levels
 from perdure.models.cooperation.live import LiveOperation
 from perdure.models.cooperation.scope import HIERARCHY_LEVELS_MAX
+from perdure.models.deployment import DEPLOYMENT
 from perdure.models.functions.blocking import BlockWatch
 from perdure.models.functions.catalogue import Catalogue
 from perdure.models.functions.compensation import is_waiting
@@ -106,7 +106,7 @@ class Engine(Client):
         processes_max: int | None = None,
         recoveries_max: int = 5,
         hierarchy_levels_max: int = HIERARCHY_LEVELS_MAX,
-        event_retention: timedelta = RETENTION,
+        event_retention: Duration = RETENTION,
         events_pending_max: int = PENDING_MAX,
         poll_s: float | msgspec.UnsetType | None = msgspec.UNSET,
         blocked_warn_s: float = 1.0,
@@ -210,6 +210,7 @@ class Engine(Client):
             self._clock,
             recoveries_max=self._recoveries_max,
             offers=self._workflows.offers,
+            fingerprint=DEPLOYMENT.digest,
             adopted=self._arm_deadline,
             waiting=self._waiting,
             background=self._background,
@@ -322,7 +323,7 @@ class Engine(Client):
     def _expect(self, began: Iterable[LiveOperation]) -> None:
         self.operations.expect(began)
 
-    async def shutdown(self, grace: timedelta | float | None = None) -> None:
+    async def shutdown(self, grace: Duration | None = None) -> None:
         """Start nothing new, let running steps end within the grace period, commit, release all runs. Idempotent.
 
         If it is cancelled, the engine ends at once, as one that was killed does, and others recover its runs."""
@@ -331,7 +332,7 @@ class Engine(Client):
             with self._letting_go():
                 await self._cancel_tasks()
                 grace = self._grace_s if grace is None else grace
-                grace_s = grace.total_seconds() if isinstance(grace, timedelta) else grace
+                grace_s = span_of(grace, "grace").total_seconds()
                 await asyncio.gather(self._functions.drain(grace_s), self.operations.drain(grace_s))
                 await self._sign_off()
         elif self._state == "broken":

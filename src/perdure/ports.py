@@ -60,7 +60,7 @@ class Offer(Struct, frozen=True):
     workflow. The version of an operation is the topic of its messages, with the version of its code if it has one.
 
     `begun` is for operations that have versions: only runs that code has begun (True) fit, or only those that none has
-    (False). See `fits` in storage/claims.py."""
+    (False). See `fits` in storage/claims.py. Without a fingerprint, no blocked run is claimed."""
 
     workflow: str
     version: str
@@ -71,11 +71,12 @@ class Offer(Struct, frozen=True):
 
 class News(Struct, frozen=True, kw_only=True):
     """What there may be to do: mail to read; engines whose sign of life is gone; runs without a living owner that could
-    go on now."""
+    go on now; blocked ones that offered code may fit, whose fingerprint is another or not known yet."""
 
     mail: bool = False
     dead: bool = False
     stray: bool = False
+    blocked: bool = False
 
 
 class StepPlace(Struct, frozen=True, kw_only=True):
@@ -349,7 +350,7 @@ class Store(Protocol):
         """Take over up to `limit` active runs without a living owner that fit an offer, oldest first.
 
         Suspended runs are left where they are: `ripe` tells when they go on. Held runs are left alone, but for
-        blocked ones whose hold has a fingerprint, and another than the offer's: other code may fit.
+        blocked ones whose hold has fingerprints, and not the offer's: other code may fit.
         Each claimed run's `claim` grows by one. Raises Fenced.
         """
 

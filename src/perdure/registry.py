@@ -10,6 +10,7 @@ from perdure.errors import DuplicateWorkflow, Misuse, UnknownWorkflow
 from perdure.kernel.cooperation import read_version
 from perdure.models.cooperation.define import Operation, decorated_operations
 from perdure.models.cooperation.versions import Operations
+from perdure.models.deployment import offered
 from perdure.models.functions.define import RunCall, StepCall, Stub, Workflow, decorated_workflows
 from perdure.ports import Offer
 
@@ -75,10 +76,9 @@ class Registry(Mapping[tuple[str, str], Workflow[Any, Any]]):
         self._known[key] = workflow
 
     def offers(self) -> list[Offer]:
-        """The code that is here, as the store wants to know it."""
+        """The code that is here, as the store wants to know it. It has fingerprints once one was needed."""
         found = [
-            Offer(name, version, workflow.fingerprint, workflow.model)
-            for (name, version), workflow in self._known.items()
+            Offer(name, version, offered(workflow), workflow.model) for (name, version), workflow in self._known.items()
         ]
         return [*found, *self.operations.offers()]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Generic, TypeVar, overload
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked
 from perdure.connections import insert, insert_async
 from perdure.controlling import deadline_at
 from perdure.coordinator.coordinator import Coordinator
@@ -65,7 +65,7 @@ class Starting:
         *,
         id: str | None = None,
         tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
+        deadline: datetime | Duration | None = None,
         actor: str = "api",
         connection: object | None = None,
     ) -> RunHandle[R]: ...
@@ -79,7 +79,7 @@ class Starting:
         version: str | None = None,
         id: str | None = None,
         tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
+        deadline: datetime | Duration | None = None,
         actor: str = "api",
         connection: object | None = None,
     ) -> RunHandle[Any]: ...
@@ -92,7 +92,7 @@ class Starting:
         version: str | None = None,
         id: str | None = None,
         tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
+        deadline: datetime | Duration | None = None,
         actor: str = "api",
         connection: object | None = None,
     ) -> RunHandle[Any]:
@@ -120,7 +120,7 @@ class Starting:
         *,
         id: str | None = None,
         tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
+        deadline: datetime | Duration | None = None,
     ) -> R:
         """Start a run and wait for its result. As `start`, and raises what `RunHandle.result` does."""
         prepared: PreparedStart[R] = await self._prepare(call, None, None, id, tags, deadline, "api")
@@ -133,7 +133,7 @@ class Starting:
         *,
         id: str | None = None,
         tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
+        deadline: datetime | Duration | None = None,
         actor: str = "api",
     ) -> PreparedStart[R]: ...
 
@@ -146,7 +146,7 @@ class Starting:
         version: str | None = None,
         id: str | None = None,
         tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
+        deadline: datetime | Duration | None = None,
         actor: str = "api",
     ) -> PreparedStart[Any]: ...
 
@@ -158,7 +158,7 @@ class Starting:
         version: str | None = None,
         id: str | None = None,
         tags: Mapping[str, str] | None = None,
-        deadline: datetime | timedelta | None = None,
+        deadline: datetime | Duration | None = None,
         actor: str = "api",
     ) -> PreparedStart[Any]:
         """The first half of `start`: all checks, and nothing written. For `insert_start`. Raises as `start`."""
@@ -171,7 +171,7 @@ class Starting:
         version: str | None,
         id: str | None,
         tags: Mapping[str, str] | None,
-        deadline: datetime | timedelta | None,
+        deadline: datetime | Duration | None,
         actor: str,
     ) -> PreparedStart[Any]:
         """As `prepare_start`, for verbs that have had their arguments checked."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked
 from perdure.coordinator.coordinator import Coordinator
 from perdure.errors import InvalidAnswer, InvalidArguments, Misuse, RowDamaged, TaskNotFound, UnstorableValue
 from perdure.kernel import ops
@@ -161,7 +161,7 @@ class Tasking:
     # Workers.
 
     async def claim_tasks(
-        self, queue: str, worker: str, *, limit: int = 1, lease: timedelta | float = 60, actor: str | None = None
+        self, queue: str, worker: str, *, limit: int = 1, lease: Duration = 60, actor: str | None = None
     ) -> list[TaskView]:
         """Take open tasks of a queue, the oldest first: nobody else has them while the lease lasts, which `beat_task`
         lengthens. A worker that dies gives them back by that. Numbers are seconds. The `actor`, which stands with the

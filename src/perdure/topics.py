@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
+from perdure.arguments import Duration
 from perdure.client import Client
 from perdure.emitting import RootHandle
 from perdure.errors import InvalidArguments, InvalidTransition, RunFinished, RunNotFound
@@ -21,9 +22,9 @@ async def emit_by_name(
     message: Any,
     *,
     id: str | None = None,
-    deadline: datetime | timedelta | None = None,
-    rollback_deadline: datetime | timedelta | None = None,
-    delay: timedelta | None = None,
+    deadline: datetime | Duration | None = None,
+    rollback_deadline: datetime | Duration | None = None,
+    delay: Duration | None = None,
     tokens: Iterable[str] = (),
     tags: Mapping[str, str] | None = None,
     actor: str,

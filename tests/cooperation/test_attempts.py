@@ -489,8 +489,8 @@ def test_options_of_a_wrong_type_are_refused_where_they_are_given(options: dict[
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"timeout": 0}, "timeout must be longer than nothing, not 0.0 s"),
-        ({"heartbeat_timeout": timedelta(seconds=-1)}, "heartbeat_timeout must be longer than nothing"),
+        ({"timeout": 0}, "timeout is longer than nothing, not 0"),
+        ({"heartbeat_timeout": timedelta(0)}, "heartbeat_timeout is longer than nothing"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:

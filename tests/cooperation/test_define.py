@@ -95,7 +95,7 @@ def wrong(value: Any) -> Any:
         (lambda place: place.step(method), rf"takes \(scope, message\), which 'method' at {HERE}:\d+ does not"),
         (lambda place: place.step(print), "is a function, not"),
         (lambda place: place.step(name="nothing")(nothing), rf"has two steps 'nothing'; the second is at {HERE}:\d+"),
-        (lambda place: place.sleep(3), "sleep takes a timedelta"),
+        (lambda place: place.sleep("3"), rf"at {HERE}:\d+: the duration of sleep"),
         (lambda place: place.sleep_until(datetime(2030, 1, 1)), "with a time zone"),  # noqa: DTZ001
         (lambda place: place.periodic(timedelta(0), count=3), rf"at {HERE}:\d+: periodic takes"),
         (lambda place: TimeWindow(timedelta(0)), "longer than nothing"),

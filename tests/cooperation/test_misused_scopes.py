@@ -21,7 +21,7 @@ Message = dict[str, Any]
 
 MISUSES: dict[str, tuple[Callable[[Scope], Any], str]] = {
     "a sleep without end": (lambda scope: scope.sleep(timedelta.max), "beyond the year 9999"),
-    "a sleep of a number": (lambda scope: scope.sleep(5.0), "duration is a timedelta, not 5.0"),  # type: ignore[arg-type]
+    "a sleep of a number": (lambda scope: scope.sleep(5.0), "duration is a timedelta, not 5.0"),
     "a name with NUL": (lambda scope: scope.return_value("a\0", 1), "name of a return value is a text"),
     "half a character": (lambda scope: scope.return_value("\ud800", 1), "name of a return value is a text"),
     "a name that is none": (lambda scope: scope.return_value(5, 1), "name is a text, not 5"),  # type: ignore[arg-type]

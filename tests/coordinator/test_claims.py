@@ -6,7 +6,6 @@ import asyncio
 import builtins
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from perdure.cooperation import Failure, Operation, Scope
 from perdure.errors import RunFailed, StoreBusy
 from perdure.kernel.cooperation import ScopeRows
 from perdure.ports import LoadedRun, Offer, Store
-from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import Environment, YieldPoints
 from perdure.testing.environment import StoreSource
 from perdure.testing.proxy import StoreProxy
@@ -65,14 +63,10 @@ class Claims(StoreProxy):
         return claimed
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def source(request: pytest.FixtureRequest, tmp_path: Path) -> StoreSource:
+@pytest.fixture(autouse=True)
+def nothing_yet() -> None:
     CALLS.clear()
     MEANWHILE.clear()
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'runs.db'}"
-    database = MemoryDatabase()
-    return lambda: MemoryStore(database)
 
 
 def slow(store: Store) -> Store:

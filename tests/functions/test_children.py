@@ -451,7 +451,7 @@ async def test_a_run_that_waits_for_its_own_end_is_told_so(source: StoreSource, 
 @workflow(name="children.bounded")
 async def bounded(days: float) -> str:
     try:
-        await start(children_waits(), deadline=5 if days == 0 else timedelta(days=days))  # type: ignore[arg-type]
+        await start(children_waits(), deadline="5" if days == 0 else timedelta(days=days))  # type: ignore[arg-type]
     except InvalidArguments as error:
         return str(error)
     return "started"
@@ -465,9 +465,9 @@ async def children_waits() -> None:
 @pytest.mark.parametrize(
     ("days", "said"),
     [
-        (0, "deadline is a timedelta or None, not 5"),
+        (0, "deadline is a duration (a timedelta or a number of seconds, finite and not negative) or None, not '5'"),
         (timedelta.max.days, "beyond the year 9999"),
-        (-9e8, "started"),
+        (-9e8, "finite and not negative"),
     ],
 )
 async def test_a_deadline_of_a_child_that_is_none_is_refused_where_it_is_given(

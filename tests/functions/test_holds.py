@@ -117,6 +117,23 @@ async def test_a_blocked_run_goes_on_by_itself_once_fitting_code_is_there(source
         await env.check()
 
 
+async def test_engines_with_code_that_does_not_fit_do_not_pass_a_run_to_and_fro(source: StoreSource) -> None:
+    await blocked_by(changed, source)
+    audits: set[int] = set()
+    for code, is_new in ((other_parameter, True), (changed, False), (other_parameter, False), (changed, False)):
+        async with Environment([code], source, autojump_s=None) as env:
+            assert (await env.engine.recover()).total == 0  # It was claimed when the engine opened, if ever.
+            await env.quiet()
+            view = await env.engine.get("r-1")
+            assert view is not None
+            assert view.hold is not None
+            before, audits = audits, {len((await env.engine.history("r-1")).audit)}
+            assert (before != audits) == is_new
+    async with Environment([mended], source) as env:
+        assert await env.engine.handle("r-1").result() == "mended: notified o-17"
+        await env.check()
+
+
 async def test_a_deadlock_is_held_with_its_stack_and_again_after_it_is_resumed(source: StoreSource) -> None:
     @workflow
     async def stuck() -> None:

@@ -166,7 +166,7 @@ edges:
 def test_a_graph_that_is_built_in_python_says_the_same_without_lines() -> None:
     graph: Graph[Any, Any] = Graph("shop", limits=Limits(tokens=0))
     graph.node("a", assign({"state.x": "1", "wrong": "2"}))
-    graph.edge("a", "END", join=all_of(timeout=-1))
+    graph.edge("a", "END", join=all_of(timeout=0))
     with pytest.raises(InvalidDefinition) as wrong:
         graph.build()
     assert [problem.partition(": ")[0] for problem in wrong.value.problems] == [

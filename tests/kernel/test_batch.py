@@ -32,6 +32,7 @@ LONG: dict[str, Any] = {
     "deadline": 5,
     "attempt": 2,
     "recoveries": 1,
+    "tried": "f-1",
     "started_at": 11,
 }
 

@@ -28,7 +28,8 @@ assert_type(place, Operation[Order])
 async def take_stock(scope: Scope, order: Order) -> None:
     assert_type(await scope.emit(stock, Take(order.sku), delay=timedelta(hours=1)), str)
     assert_type(scope.returned("price", int, handler="stock", topic=stock), list[int])
-    scope.emit(stock, Take(order.sku), delay=5)  # E: Argument "delay"
+    scope.emit(stock, Take(order.sku), delay=5)
+    scope.emit(stock, Take(order.sku), delay="5")  # E: Argument "delay"
     scope.emit(stock, Take(order.sku), deadline="soon")  # E: Argument "deadline"
     scope.emit(stock, order)  # E: Cannot infer value of type parameter "M" of "emit"
 

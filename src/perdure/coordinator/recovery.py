@@ -41,7 +41,9 @@ class RecoveryReport(Struct, frozen=True, kw_only=True):
 class Recovery:
     """Claims runs and takes them up. One at a time per engine.
 
-    `waiting` tells which of some runs that roll back were waiting when their engine died: their status does not say it.
+    `fingerprint` gives fingerprints to all offers from then on. That takes a while, so it is not called before there is
+    a blocked run. `waiting` tells which of some runs that roll back were waiting when their engine died: their status
+    does not say it.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Recovery:
         *,
         recoveries_max: int,
         offers: Callable[[], Sequence[Offer]],
+        fingerprint: Callable[[], object],
         adopted: Callable[[Run], None],
         waiting: Callable[[Sequence[LoadedRun]], Awaitable[Container[str]]],
         background: Callable[[Coroutine[Any, Any, None]], None],
@@ -63,6 +66,7 @@ class Recovery:
         self._clock = clock
         self._recoveries_max = recoveries_max
         self._offers = offers
+        self._fingerprint = fingerprint
         self._adopted = adopted
         self._waiting = waiting
         self._background = background
@@ -79,6 +83,7 @@ class Recovery:
         async with self._lock:
             self.is_behind = True
             buried = await self._store.bury()
+            await self._take_fingerprints()
             resumed = held = 0
             async for claimed in self._claim():
                 self._suspects += [one for one in claimed if one.run.recoveries >= _SUSPECT_AFTER]
@@ -98,6 +103,14 @@ class Recovery:
             waiting = await self._sweeper.sweep()
             self.is_behind = False
         return RecoveryReport(engines_buried=len(buried), resumed=resumed, waiting=waiting, held=held)
+
+    async def _take_fingerprints(self) -> None:
+        offers = self._offers()
+        if all(one.fingerprint for one in offers):
+            return
+        me, now = self._coordinator.engine.id, self._clock.now()
+        if (await self._store.look(engine_id=me, offers=offers, at=now)).blocked:
+            self._fingerprint()
 
     async def _claim(self) -> AsyncIterator[list[LoadedRun]]:
         while True:

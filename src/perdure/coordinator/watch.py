@@ -89,7 +89,7 @@ class Watch:
         if news.mail:
             is_read = await self._post.read(self._coordinator)
         # Who has died is learnt by recovering what they left.
-        is_stray = news.stray or not is_read or self._is_behind()
+        is_stray = news.stray or news.blocked or not is_read or self._is_behind()
         now = self._clock.monotonic()
         early = self._recovered_at + _RECOVERIES_APART_US - now
         if news.dead or (is_stray and early <= 0):

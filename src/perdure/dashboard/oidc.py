@@ -52,6 +52,10 @@ _NO_ANSWER: Final = "The provider does not answer as it should. Try again later,
 _TOO_LATE: Final = "Signing in was begun in another browser, or too long ago. Try again."
 
 
+def _seconds(duration: timedelta | float) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Oidc:
@@ -60,7 +64,8 @@ class Oidc:
     `scopes` says what people may do by their claims: {"groups": {"ops": "operate", "admins": "admin"}, "email":
     {"ann@example.com": "admin"}}. A claim may be a text or a list. All that match count, and whoever has none that
     matches does not get in. An email address counts only if the provider says that it is verified, unless
-    `trust_unverified_email` is set for a provider that never says so. Raises InvalidArguments.
+    `trust_unverified_email` is set for a provider that never says so. A session `lasts` so long; numbers are seconds.
+    Raises InvalidArguments.
     """
 
     issuer: str
@@ -70,7 +75,7 @@ class Oidc:
     client_secret: str = field(default="", repr=False)
     title: str = "single sign-on"
     request: Sequence[str] = ("openid", "email", "profile")
-    lasts: timedelta = LASTS
+    lasts: timedelta | float = LASTS
     trust_unverified_email: bool = False
 
     def __post_init__(self) -> None:
@@ -79,7 +84,7 @@ class Oidc:
                 raise InvalidArguments(f"the {what} is an https URL, or one of this machine, not {url!r:.200}")
         if not self.client_id or "openid" not in self.request:
             raise InvalidArguments("a provider needs a client_id, and `openid` among what is requested")
-        if not timedelta(0) < self.lasts <= LASTS:
+        if not 0 < _seconds(self.lasts) <= LASTS.total_seconds():
             raise InvalidArguments(f"a session lasts up to {LASTS}, not {self.lasts}")
         granted = [given for values in self.scopes.values() for given in values.values()]
         if not granted:
@@ -155,7 +160,7 @@ class OidcProvider:
         if grants is None:
             raise NoSession(f"The provider knows you as {str(who)[:_TEXT_MAX]}, but nothing of that lets you in here.")
         name = f"{'oidc' if is_verified else 'oidc-id'}:{who}"[:_TEXT_MAX]
-        lasts_us = self.config.lasts // _MICROSECOND
+        lasts_us = round(_seconds(self.config.lasts) * 1_000_000)
         scopes = [str(one) for one in grants.granted]
         await client.credentials.put_session(begun.ended, {}, lasts_us=2 * _LATE_US, actor="oidc")
         session = await open_foreign_session(client, name, self.config.issuer, scopes, lasts_us)

@@ -66,7 +66,7 @@ async def make_token(
     name: str,
     scope: Scope | str | Iterable[str],
     *,
-    expires: timedelta | None = None,
+    expires: timedelta | float | None = None,
     actor: str = "api",
 ) -> str:
     """Make a token, good for one scope or several; it is not to be had again. It is valid for as long as `expires`
@@ -93,8 +93,8 @@ async def rotate_token(
     client: Client,
     name: str,
     *,
-    overlap: timedelta = timedelta(0),
-    expires: timedelta | None = None,
+    overlap: timedelta | float = 0,
+    expires: timedelta | float | None = None,
     actor: str = "api",
 ) -> str:
     """Give a token a new secret; it is not to be had again. The old one stays valid for the `overlap`, but not for
@@ -102,6 +102,7 @@ async def rotate_token(
     overlap the old secret and all earlier ones end at once. The new one is valid for as long as `expires` says, or as
     long as the old one was made for. Raises RecordNotFound, and InvalidArguments if the token is revoked, or has more
     than ten former secrets that are still valid."""
+    overlap = _span(overlap)
     if not timedelta(0) <= overlap <= LASTS_MAX:
         raise InvalidArguments(f"an overlap is between 0 and {LASTS_MAX.days} days, not {overlap}")
     lasts_us = _lasts_us(expires)
@@ -206,12 +207,21 @@ def _still_valid(name: str, body: dict[str, Any], now: int) -> list[dict[str, An
     return found
 
 
-def _lasts_us(expires: timedelta | None) -> int | None:
+def _span(duration: timedelta | float) -> timedelta:
+    """A duration; numbers are seconds. Raises InvalidArguments."""
+    try:
+        return duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
+    except (OverflowError, TypeError, ValueError):
+        raise InvalidArguments(f"a timedelta or a finite number of seconds, not {duration!r:.80}") from None
+
+
+def _lasts_us(expires: timedelta | float | None) -> int | None:
     if expires is None:
         return None
-    if not timedelta(0) < expires <= LASTS_MAX:
+    lasts = _span(expires)
+    if not timedelta(0) < lasts <= LASTS_MAX:
         raise InvalidArguments(f"a token lasts for more than nothing, and up to {LASTS_MAX.days} days, not {expires}")
-    return expires // _MICROSECOND
+    return lasts // _MICROSECOND
 
 
 def _body(grants: Grants, sha256: str, now: int, lasts_us: int | None, change: str) -> dict[str, Any]:

@@ -42,6 +42,7 @@ def is_brief_change(before: Run, after: Run) -> bool:
         and before.hold is after.hold
         and before.started_at == after.started_at
         and before.recoveries == after.recoveries
+        and before.tried == after.tried
         and before.attempt == after.attempt
         and before.undo == after.undo
         and before.deadline == after.deadline

@@ -49,7 +49,9 @@ def keeps_on(run: Run, op: ops.Cooperate, me: str) -> bool:
         and run.owner == me
         and run.hold is None
         and op.added.book is None
-        and not (run.recoveries or op.starts or op.tells or op.waits or op.waits_dropped or op.workflow_version)
+        and not (
+            run.recoveries or run.tried or op.starts or op.tells or op.waits or op.waits_dropped or op.workflow_version
+        )
     )
 
 
@@ -57,8 +59,8 @@ def cooperate(run: Run | None, op: ops.Cooperate, me: str, scene: Scene) -> Deci
     if run is None or run.claim != op.claim or run.owner != me or run.hold is not None or run.status in FINISHED:
         return NOTHING
     before = run
-    if run.recoveries and op.added.events:
-        run = replace(run, recoveries=0)
+    if (run.recoveries or run.tried) and op.added.events:
+        run = replace(run, recoveries=0, tried="")
     if op.workflow_version:
         run = replace(run, workflow_version=op.workflow_version)
     run, audit = _through(run, op.status, op, op.cause)

@@ -28,6 +28,7 @@ from perdure.kernel.decision import (
     note,
 )
 from perdure.kernel.effects import Begin, Drop, Effect, Examine, Finish, Proceed, Rearm
+from perdure.kernel.fingerprints import tried_too
 from perdure.kernel.lives import next_life
 from perdure.kernel.records import Audit, Event, Hold, Outcome, Run
 from perdure.kernel.status import FINISHED, Status, check_transition
@@ -88,6 +89,7 @@ def goes_on(run: Run, op: ops.Advance, me: str) -> bool:
         and run.owner == me
         and run.hold is None
         and not run.recoveries
+        and not run.tried
     )
 
 
@@ -107,8 +109,10 @@ def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decisio
     if op.starts or op.cancels:
         posts = _posts(run, op)
     before = run
-    if (op.entries and run.recoveries) or op.undo:
-        run = replace(run, recoveries=0 if op.entries else run.recoveries, undo=run.undo + op.undo)
+    if op.entries and (run.recoveries or run.tried):
+        run = replace(run, recoveries=0, tried="")
+    if op.undo:
+        run = replace(run, undo=run.undo + op.undo)
     audit_rows: tuple[Audit, ...] = ()
     if status is Status.SUSPENDED and (op.entries or op.end is not None or not op.idle):
         run, audit_rows = move(run, Status.RUNNING, op, op.cause)
@@ -177,7 +181,9 @@ def _ended(
 
 def _rolling_back(run: Run, op: ops.Op, cause: str, owner: str | None) -> tuple[Run, tuple[Audit, ...]]:
     """Begin to undo: nothing that the run did before counts any more, but for its journal."""
-    return move(run, Status.ROLLING_BACK, op, cause, owner=owner, claim=run.claim + 1, hold=None, recoveries=0)
+    return move(
+        run, Status.ROLLING_BACK, op, cause, owner=owner, claim=run.claim + 1, hold=None, recoveries=0, tried=""
+    )
 
 
 def _continue(run: Run, op: ops.Advance, me: str, scene: Scene) -> Decision:
@@ -197,6 +203,7 @@ def _continue(run: Run, op: ops.Advance, me: str, scene: Scene) -> Decision:
         owner=me if scene.has_code else None,
         claim=run.claim + 1,
         recoveries=0,
+        tried="",
         started_at=op.at,
         origin=next_life(run.origin or onward.origin),
     )
@@ -284,8 +291,8 @@ def _take(run: Run | None, op: ops.Take, me: str, _scene: Scene) -> Decision:
         return NOTHING
     audit_rows: tuple[Audit, ...] = ()
     if run.hold is not None:
-        lifted = cooperating.lifted(run)
-        run, audit_rows = note(run, op, "resumed", "other code is there now", run.hold.reason, recoveries=0, **lifted)
+        lifted: dict[str, Any] = {**cooperating.lifted(run), "recoveries": 0, "tried": run.hold.fingerprint}
+        run, audit_rows = note(run, op, "resumed", "other code is there now", run.hold.reason, **lifted)
         if run.status is Status.CREATED:
             run, more = move(run, Status.RUNNING, op, "claimed")
             audit_rows += more
@@ -435,6 +442,7 @@ def _retry(run: Run | None, op: ops.Retry, me: str, scene: Scene) -> Decision:
         claim=run.claim + 1,
         attempt=run.attempt + 1,
         recoveries=0,
+        tried="",
         deadline=deadline,
     )
     box = scene.box
@@ -494,8 +502,8 @@ def _set_hold(run: Run | None, op: ops.SetHold, me: str, _scene: Scene) -> Decis
         raise RunFinished(f"run {run.id!r} is {run.status}: it cannot be held", run_id=run.id, status=run.status)
     if run.hold is not None or op.examined:
         return cooperating.examined(run, op) if op.examined else NOTHING
-    hold = op.hold
-    run, audit_rows = note(run, op, hold.kind, hold.reason, hold.details, hold=hold, owner=None)
+    hold = replace(op.hold, fingerprint=tried_too(run.tried, op.hold.fingerprint))
+    run, audit_rows = note(run, op, hold.kind, hold.reason, hold.details, hold=hold, tried="", owner=None)
     if run.model == "operation":
         return cooperating.held(run, hold, op, audit_rows)
     return Decision(run=run, row=True, audit=audit_rows, effects=(Drop(run.id, hold.kind),), reply=True)

@@ -52,8 +52,8 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Hold(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a run is set aside beside its status. `fingerprint` is that of the code that did not fit; without
-    one, only a person can lift it.
+    """Why a run is set aside beside its status. `fingerprint` is that of the code that did not fit, after those of the
+    code that had been tried before (fingerprints.py); without one, only a person can lift the hold.
 
     The rest is about runs of operations, whose rows were examined if `next_seq`, the number of the next one, is not 0.
     `idle_seq` is the same number for a run that has nothing to undo, and 0 otherwise; `is_undoing` tells that its
@@ -108,6 +108,7 @@ class Run(Struct, frozen=True, kw_only=True, gc=False):
     started_at: int | None = None  # the time of the workflow code's first activation, in every replay
     updated_at: int
     completed_at: int | None = None
+    tried: str = ""  # fingerprints of the code that did not fit before its hold was lifted; empty after progress
 
     @property
     def known_model(self) -> str:

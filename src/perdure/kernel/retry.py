@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked, shown, span_of
 from perdure.errors import InvalidDefinition, MaxRetriesExceeded, Misuse, NonRetryable
 
 # What no second attempt can cure: the program is being stopped, or the machine is out of memory, or the code says so.
@@ -44,14 +44,14 @@ class Retry:
     """
 
     attempts: int = 3
-    initial: timedelta | float = timedelta(milliseconds=100)
-    maximum: timedelta | float | None = None
+    initial: Duration = timedelta(milliseconds=100)
+    maximum: Duration | None = None
     multiplier: float = 2.0
     jitter: float = 0.1
     retry_on: tuple[type[BaseException], ...] = (Exception,)
     give_up_on: tuple[type[BaseException], ...] = ()
     recoverable: Callable[[BaseException], bool] | None = None
-    delay: Callable[[int], timedelta | float] | None = None
+    delay: Callable[[int], Duration] | None = None
     backoff: Backoff = "exponential"
 
     def __post_init__(self) -> None:
@@ -125,18 +125,10 @@ class Retry:
 
 
 def _duration(name: str, given: object) -> timedelta:
-    duration = given
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        try:
-            duration = timedelta(seconds=given)
-        except (OverflowError, ValueError):  # It is longer than any timedelta, or no number.
-            duration = None
-    if not isinstance(duration, timedelta) or duration < timedelta(0):
-        raise InvalidDefinition(f"Retry({name}={given!r}): {name} is a timedelta or a number of seconds, not negative")
-    return duration
+    return span_of(given, f"Retry({name}={shown(given)}): {name}", error=InvalidDefinition)
 
 
-def _seconds(duration: timedelta | float) -> float:
+def _seconds(duration: Duration) -> float:
     return duration.total_seconds() if isinstance(duration, timedelta) else duration
 
 

@@ -15,6 +15,7 @@ from perdure.errors import CommitRefused, Misuse, StoreBroken
 from perdure.kernel.access import StoredSession, StoredToken
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.cooperation import HandlerBook, MessageEventRow, OperationRow, ScopeRows
+from perdure.kernel.fingerprints import may_fit
 from perdure.kernel.pieces import PIECE_ITEMS_MAX
 from perdure.kernel.records import (
     Audit,
@@ -115,6 +116,7 @@ class MemoryStore:
                 mail=any(_is_for(database, mail, engine_id) for mail in database.mail.values()),
                 dead=any(engine.alive and engine.id not in database.living for engine in database.engines.values()),
                 stray=bool(_claimable(database, offers) or _ripe(database, offers, at + 1)),
+                blocked=any(_may_be_unblocked(run, offer) for run, offer in _free(database, offers)),
             )
 
     async def enroll(
@@ -213,7 +215,7 @@ class MemoryStore:
             run = database.runs[run_id].run
             if run.hold is not None or (run.owner != engine_id and database.is_alive(run.owner)):
                 return False
-            held = replace(run, owner=None, hold=hold, revision=run.revision + 1)
+            held = replace(run, owner=None, hold=hold, tried="", revision=run.revision + 1)
             database.runs[run_id] = replace(database.runs[run_id], run=held)
             database.audit.setdefault(run_id, {})[held.revision] = Audit(
                 run_id=run_id,
@@ -637,14 +639,19 @@ def _free(database: MemoryDatabase, offers: Iterable[Offer]) -> list[tuple[Run, 
 
 
 def _claimable(database: MemoryDatabase, offers: Iterable[Offer]) -> list[Run]:
-    found = [run for run, offer in _free(database, offers) if _is_claimable(run, offer.fingerprint)]
+    found = [run for run, offer in _free(database, offers) if _is_claimable(run, offer)]
     return sorted(found, key=lambda run: (run.created_at, run.id))
 
 
-def _is_claimable(run: Run, fingerprint: str) -> bool:
+def _is_claimable(run: Run, offer: Offer) -> bool:
     if run.hold is None:
         return run.status is not Status.SUSPENDED
-    return run.hold.kind == "blocked" and run.hold.fingerprint not in ("", fingerprint)
+    return bool(offer.fingerprint) and _may_be_unblocked(run, offer)
+
+
+def _may_be_unblocked(run: Run, offer: Offer) -> bool:
+    hold = run.hold
+    return hold is not None and hold.kind == "blocked" and may_fit(hold.fingerprint, offer.fingerprint)
 
 
 def _ripe(database: MemoryDatabase, offers: Iterable[Offer], before: int) -> list[Ripe]:

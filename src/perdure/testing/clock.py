@@ -6,10 +6,10 @@ import asyncio
 import heapq
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import count
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked, span_of
 from perdure.errors import Misuse, NotInStep
 from perdure.models.functions.context import current_step, from_datetime, to_datetime
 
@@ -96,7 +96,7 @@ class VirtualClock:
         self.changed()
         return timer
 
-    async def sleep(self, duration: timedelta | float) -> None:
+    async def sleep(self, duration: Duration) -> None:
         """Take virtual time, in a test or in a step's body. Numbers are seconds.
 
         A step that sleeps like this does not keep the clock from jumping; one that does anything else does.
@@ -155,13 +155,13 @@ class VirtualClock:
         self._now = when
         self._fire()
 
-    def set_ahead(self, duration: timedelta | float) -> None:
+    def set_ahead(self, duration: Duration) -> None:
         """Set the time of day ahead, while no time passes. Numbers are seconds. What is due by then fires."""
         self._now += _microseconds(duration)
         self._fire()
         self.changed()
 
-    def set_back(self, duration: timedelta | float) -> None:
+    def set_back(self, duration: Duration) -> None:
         """Set the time of day back, while no time passes. Numbers are seconds."""
         self._now -= _microseconds(duration)
         self.changed()
@@ -176,8 +176,8 @@ class VirtualClock:
         self.changed()
 
 
-def _microseconds(duration: timedelta | float) -> int:
-    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+def _microseconds(duration: Duration) -> int:
+    seconds = span_of(duration, "a duration").total_seconds()
     if abs(seconds) > _JUMP_MAX_S:
         raise Misuse(f"time does not jump by more than {_JUMP_MAX_S} s, not by {seconds} s")
     return round(seconds * 1_000_000)

@@ -9,9 +9,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked, span_of
 from perdure.engine import Engine
-from perdure.errors import Misuse
 from perdure.kernel.records import Staged
 from perdure.models.cooperation.define import Operation
 from perdure.models.functions.define import Workflow
@@ -157,12 +156,9 @@ class Environment:
         """
         await self._pilot.settle()
 
-    async def advance(self, duration: timedelta | float) -> None:
+    async def advance(self, duration: Duration) -> None:
         """Let time pass, stopping at every timer on the way until all that it set off is done. Numbers are seconds."""
-        seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
-        if seconds < 0:
-            raise Misuse(f"time cannot go back by {-seconds} s")
-        await self._pilot.advance(round(seconds * 1_000_000))
+        await self._pilot.advance(span_of(duration, "a duration") // timedelta(microseconds=1))
 
     async def check(self) -> int:
         """Check all that is stored, as `check_store` does; how many runs there are. A dead engine's data will do.

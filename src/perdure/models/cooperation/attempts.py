@@ -7,12 +7,12 @@ there until the code has come to its end, so that a crash forgets none of them.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Final
 
 import msgspec
 from msgspec import Struct, field
 
+from perdure.arguments import Duration, span_of
 from perdure.errors import CommitRefused, InfrastructureFailed, InvalidDefinition, StoreBroken, StoreError
 from perdure.kernel.records import Attempt, Wait
 from perdure.kernel.records import Failure as StoredFailure
@@ -23,8 +23,6 @@ _INFRASTRUCTURE_FIRST_US: Final = 100_000
 _INFRASTRUCTURE_MAX_US: Final = 60_000_000
 _HISTORY_MAX: Final = 100
 _MESSAGE_MAX_CHARS: Final = 1_000
-
-Duration = timedelta | float
 
 
 class Effort(Struct, frozen=True, kw_only=True):
@@ -57,15 +55,9 @@ def effort(what: str, *, retry: Retry | None, timeout: Duration | None, heartbea
 
 
 def _seconds(duration: Duration | None, name: str, what: str) -> float | None:
-    given: object = duration
-    if given is None:
+    if duration is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, (timedelta, int, float)):
-        raise InvalidDefinition(f"{what}: {name} is a timedelta or a number of seconds, not {duration!r:.80}")
-    seconds = given.total_seconds() if isinstance(given, timedelta) else float(given)
-    if not 0 < seconds < timedelta.max.total_seconds():
-        raise InvalidDefinition(f"{what}: {name} must be longer than nothing, not {seconds} s")
-    return seconds
+    return span_of(duration, f"{what}: {name}", error=InvalidDefinition, positive=True).total_seconds()
 
 
 class Attempts(Struct, kw_only=True):

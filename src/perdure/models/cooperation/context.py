@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from perdure.arguments import checked, shown
+from perdure.arguments import Duration, checked, shown, span_of
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 from perdure.kernel.cooperation import TOKEN_TAG
 
@@ -239,9 +239,9 @@ def bounded(
     *,
     now: int,
     source: str,
-    deadline: datetime | timedelta | None = None,
-    rollback_deadline: datetime | timedelta | None = None,
-    delay: timedelta | None = None,
+    deadline: datetime | Duration | None = None,
+    rollback_deadline: datetime | Duration | None = None,
+    delay: Duration | None = None,
     tokens: Iterable[CancellationToken] = (),
 ) -> Context:
     """A context with deadlines, of which the earliest counts, a time before which nobody is to begin, and tokens.
@@ -256,22 +256,16 @@ def bounded(
             mine = Deadline(at=time_of(when, now, "a deadline"), source=source)
             known = context.get(key)
             context = context.put(key, mine if known is None else earlier(known, mine))
-    if delay is not None:
-        given: object = delay
-        if not isinstance(given, timedelta) or given < timedelta(0):
-            raise InvalidArguments(f"a delay is a timedelta, and not a negative one, not {delay!r:.80}")
-        if delay:
-            context = context.put(NOT_BEFORE, time_of(delay, now, "a delay"))
+    if delay is not None and span_of(delay, "a delay"):
+        context = context.put(NOT_BEFORE, time_of(delay, now, "a delay"))
     return context
 
 
-def time_of(when: datetime | timedelta, now: int, what: str) -> int:
+def time_of(when: datetime | Duration, now: int, what: str) -> int:
     """A time, or a duration from now on, in microseconds since the epoch. Raises InvalidArguments."""
     given: object = when
-    if isinstance(given, timedelta):
-        at = now + given // _MICROSECOND
-    elif not isinstance(given, datetime):
-        raise InvalidArguments(f"{what} is a datetime with a time zone, or a timedelta from now, not {when!r:.80}")
+    if not isinstance(given, datetime):
+        at = now + span_of(given, f"{what}, if it is no datetime,") // _MICROSECOND
     elif given.tzinfo is None:
         raise InvalidArguments(f"{given!r} has no time zone: say which time is meant, as in datetime.now(UTC)")
     else:

@@ -7,7 +7,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from itertools import count
 from typing import Any, Generic, Literal, TypeVar, overload
@@ -15,11 +15,11 @@ from typing import Any, Generic, Literal, TypeVar, overload
 import msgspec
 from msgspec import Struct
 
-from perdure.arguments import checked, is_check
+from perdure.arguments import Duration, checked, is_check, span_of
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 from perdure.kernel.cooperation import VERSION_SEPARATOR, stored_version
 from perdure.kernel.retry import Retry
-from perdure.models.cooperation.attempts import ONCE, Duration, Effort, effort
+from perdure.models.cooperation.attempts import ONCE, Effort, effort
 from perdure.models.cooperation.context import ROUNDS
 from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.scope import NextStep, Scope
@@ -407,11 +407,11 @@ class Operation(Generic[M]):
 
         return decorate if function is None else decorate(function)
 
-    def sleep(self, duration: timedelta | Callable[[M], timedelta], *, name: str | None = None) -> None:
+    def sleep(self, duration: Duration | Callable[[M], Duration], *, name: str | None = None) -> None:
         """Have the operation wait here before the next step; the duration may depend on the message."""
-        if not isinstance(duration, timedelta) and not callable(duration):
-            raise InvalidDefinition(
-                f"operation {self.name!r} at {_caller()}: sleep takes a timedelta, not {duration!r:.80}"
+        if not callable(duration):
+            span_of(
+                duration, f"operation {self.name!r} at {_caller()}: the duration of sleep()", error=InvalidDefinition
             )
         self._declare(_sleeping(self._name_for("sleep", name, _caller()), _lasting(duration)))
 
@@ -419,14 +419,14 @@ class Operation(Generic[M]):
         """Have the operation wait here until a time, which may depend on the message."""
         self._declare(_sleeping(self._name_for("sleep", name, _caller()), _until(time)))
 
-    def periodic(self, every: timedelta, *, count: int) -> None:
+    def periodic(self, every: Duration, *, count: int) -> None:
         """Have the operation run so many times: each run waits here for `every`, then emits its message again on the
         global scope, unless it is the last, and goes on. The next run is planned before this one's work, so runs may
         overlap, and one that fails does not end the series."""
         where = _caller()
-        if every <= timedelta(0) or count < 1:
+        if not span_of(every, "every", error=InvalidDefinition) or count < 1:
             raise InvalidDefinition(
-                f"operation {self.name!r} at {where}: periodic takes a timedelta longer than nothing and a count of at "
+                f"operation {self.name!r} at {where}: periodic takes a duration longer than nothing and a count of at "
                 f"least 1, not {every!r} and {count!r}"
             )
         self._declare(_sleeping(self._name_for("period", None, where), _lasting(every)))
@@ -549,9 +549,9 @@ def _sleeping(name: str, sleep: Callable[[Scope, Any], None]) -> _Draft:
     return _Draft(name, "sleep", sleep)
 
 
-def _lasting(duration: timedelta | Callable[[Any], timedelta]) -> Callable[[Scope, Any], None]:
+def _lasting(duration: Duration | Callable[[Any], Duration]) -> Callable[[Scope, Any], None]:
     def sleep(scope: Scope, message: Any) -> None:
-        scope.sleep(duration if isinstance(duration, timedelta) else duration(message))
+        scope.sleep(duration(message) if callable(duration) else duration)
 
     return sleep
 

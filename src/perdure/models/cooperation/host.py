@@ -56,6 +56,7 @@ from perdure.models.cooperation.transactions import Transactions
 from perdure.models.cooperation.turns import Turns
 from perdure.models.cooperation.versions import Operations
 from perdure.models.cooperation.waits import stored_waits
+from perdure.models.deployment import deployed
 from perdure.models.interrupts import is_by_signal
 from perdure.models.proof import Proof
 from perdure.models.transacting import CodecFailed
@@ -673,7 +674,7 @@ class OperationHost:
             live.id,
             live.claim,
             reason,
-            fingerprint=live.operation.fingerprint,
+            fingerprint=deployed(live.operation),
             view=replace(live.view(self._clock.now()), events=tuple(live.events)),
             strategy=live.plan.strategy,
             is_staged=is_staged or live.staged is not None,

@@ -21,6 +21,7 @@ from perdure.models.cooperation.moves import Wait
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
 from perdure.models.cooperation.rules import next_move
 from perdure.models.cooperation.versions import Operations, lacking
+from perdure.models.deployment import deployed
 from perdure.ports import Clock, Store
 
 log = logging.getLogger("perdure")
@@ -52,7 +53,7 @@ class Revival:
                 run.id,
                 run.claim,
                 f"it cannot be brought back to life: {error!r}",
-                fingerprint=operation.fingerprint if operation is not None else "",
+                fingerprint=deployed(operation) if operation is not None else "",
                 view=hierarchy.view(scopes.runs[run.id], self._clock.now()) if run.id in scopes.runs else None,
                 strategy=None if operation is None else operation.strategy,
                 is_staged=is_staged,

@@ -7,13 +7,13 @@ raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked, span_of
 from perdure.errors import HierarchyTooDeep, InvalidArguments, Misuse, UnstorableValue
 from perdure.kernel.cooperation import depth_of
 from perdure.models.cooperation.context import (
@@ -164,9 +164,9 @@ class Scope:
         message: M,
         *,
         context: Context = EMPTY,
-        deadline: datetime | timedelta | None = None,
-        rollback_deadline: datetime | timedelta | None = None,
-        delay: timedelta | None = None,
+        deadline: datetime | Duration | None = None,
+        rollback_deadline: datetime | Duration | None = None,
+        delay: Duration | None = None,
         tokens: Iterable[CancellationToken] = (),
     ) -> Emission:
         """Emit a message in this scope: its handlers are this run's children, and the next step waits for them.
@@ -186,9 +186,9 @@ class Scope:
         message: M,
         *,
         context: Context = EMPTY,
-        deadline: datetime | timedelta | None = None,
-        rollback_deadline: datetime | timedelta | None = None,
-        delay: timedelta | None = None,
+        deadline: datetime | Duration | None = None,
+        rollback_deadline: datetime | Duration | None = None,
+        delay: Duration | None = None,
         tokens: Iterable[CancellationToken] = (),
     ) -> Emission:
         """Emit a message as the root of a hierarchy of its own. Nobody waits for it, and it is not rolled back with
@@ -200,9 +200,9 @@ class Scope:
     def _bounded(
         self,
         context: Context,
-        deadline: datetime | timedelta | None,
-        rollback_deadline: datetime | timedelta | None,
-        delay: timedelta | None,
+        deadline: datetime | Duration | None,
+        rollback_deadline: datetime | Duration | None,
+        delay: Duration | None,
         tokens: Iterable[CancellationToken] = (),
     ) -> Context:
         if deadline is None and rollback_deadline is None and delay is None and tokens == ():
@@ -283,12 +283,11 @@ class Scope:
         self.emissions.append(emission)
         return emission
 
-    def sleep(self, duration: timedelta) -> None:
-        """Have the next step wait so long. Raises InvalidArguments."""
-        given: object = duration
-        if not isinstance(given, timedelta):
-            raise InvalidArguments(f"scope.sleep() takes a timedelta, not {duration!r:.80}")
-        self._sleep_until(time_of(duration, self._now, "a time to sleep until"))
+    def sleep(self, duration: Duration) -> None:
+        """Have the next step wait so long. Numbers are seconds. Raises InvalidArguments."""
+        self._sleep_until(
+            time_of(span_of(duration, "the duration of scope.sleep()"), self._now, "the end of the sleep")
+        )
 
     def sleep_until(self, time: datetime) -> None:
         """Have the next step wait until then."""
@@ -308,7 +307,7 @@ class Scope:
         self._check_not_over("puts a value into its context")
         self.context = self.context.put(key, value)
 
-    def deadline(self, when: datetime | timedelta, *, path: Literal["happy", "rollback", "both"] = "happy") -> None:
+    def deadline(self, when: datetime | Duration, *, path: Literal["happy", "rollback", "both"] = "happy") -> None:
         """Have later steps, and what is emitted from now on, done by then; the earliest deadline counts.
 
         When it is missed on the happy path, the run rolls back; on the way back, the rollback has failed.

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked, span_of
 from perdure.errors import InvalidDefinition
 from perdure.models.cooperation.failures import Failure
 
@@ -114,10 +114,8 @@ class Registry(Strategy):
 class TimeWindow(Strategy):
     """Wait this long, then for those handlers that have begun by then. The others are not begun any more."""
 
-    def __init__(self, window: timedelta) -> None:
-        if window <= timedelta(0):
-            raise InvalidDefinition(f"TimeWindow({window!r}): the window must be longer than nothing")
-        self.window = window
+    def __init__(self, window: Duration) -> None:
+        self.window = span_of(window, "TimeWindow(): the window", error=InvalidDefinition, positive=True)
 
     def goes_on(self, pending: Pending) -> bool:
         if pending.giving_up:

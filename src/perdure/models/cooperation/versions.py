@@ -13,6 +13,7 @@ from typing import Any
 from perdure.errors import DuplicateWorkflow
 from perdure.kernel.cooperation import read_version
 from perdure.models.cooperation.define import Operation
+from perdure.models.deployment import offered
 from perdure.ports import Offer
 
 Handler = tuple[str, str]  # topic, name
@@ -61,9 +62,9 @@ class Operations(dict[Handler, Operation[Any]]):
             has_versions = any(versions)
             for version, operation in versions.items():
                 begun = True if has_versions and not version else None
-                yield Offer(name, operation.stored_version, operation.fingerprint, "operation", begun)
+                yield Offer(name, operation.stored_version, offered(operation), "operation", begun)
             if has_versions:
-                yield Offer(name, topic, self[topic, name].fingerprint, "operation", False)
+                yield Offer(name, topic, offered(self[topic, name]), "operation", False)
 
 
 def lacking(topic: str, name: str, stored: str) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any, Final, Literal, TypeVar, overload
 
 import msgspec
 from msgspec import Raw, Struct
 
-from perdure.arguments import check_fields, checked
+from perdure.arguments import Duration, check_fields, checked
 from perdure.errors import InvalidArguments, TaskFailed, UnstorableValue
 from perdure.kernel.records import Wait
 from perdure.kernel.stock import TASK_EVENT, Task, task_event
@@ -130,7 +129,7 @@ async def task(
     schema: type[T],
     payload: Any = None,
     title: str = "",
-    timeout: timedelta | float | None = None,
+    timeout: Duration | None = None,
     kind: TaskKind = "human",
 ) -> T: ...
 
@@ -142,7 +141,7 @@ async def task(
     schema: Any = None,
     payload: Any = None,
     title: str = "",
-    timeout: timedelta | float | None = None,
+    timeout: Duration | None = None,
     kind: TaskKind = "human",
 ) -> Any: ...
 
@@ -154,7 +153,7 @@ async def task(
     schema: Any = None,
     payload: Any = None,
     title: str = "",
-    timeout: timedelta | float | None = None,
+    timeout: Duration | None = None,
     kind: TaskKind = "human",
 ) -> Any:
     """Have somebody outside do something, and wait durably for the answer: a person (`kind` "human") or a worker that
@@ -196,7 +195,7 @@ def ask_task(
     schema: dict[str, Any],
     payload: Any,
     reader: Reader,
-    timeout: timedelta | float | None,
+    timeout: Duration | None,
 ) -> asyncio.Future[Any]:
     """A future for what became of a task, for `taken`: what `reader` makes of the answer, TimeReached, or TaskFailed.
     `name` is that of its journal entry. Raises UnstorableValue, InvalidArguments."""
@@ -207,7 +206,7 @@ def ask_task(
         raise InvalidArguments(f"a task is 'human' or 'remote', not {kind!r:.40}")
     due_at: dict[int, int] = {}
     if timeout is not None:
-        due_at[1] = loop.now() + max(0, round(seconds_of(timeout, "task") * 1_000_000))
+        due_at[1] = loop.now() + round(seconds_of(timeout, "task") * 1_000_000)
     what = f"a task of queue {queue!r}"
     call = TaskCall(
         queue=queue,

@@ -4,7 +4,7 @@ argument. What gets past them, every store and every driver can take."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from perdure.arguments import shown
@@ -110,10 +110,3 @@ def checked_times(times: object, what: str) -> list[int]:
     if isinstance(times, str) or not isinstance(times, Sequence):
         raise InvalidArguments(f"{what} is a list of times, not {shown(times)}")
     return [checked_time(time, f"each of {what}") or 0 for time in times]
-
-
-def checked_span(span: object, what: str) -> timedelta:
-    """Raises InvalidArguments."""
-    if not isinstance(span, timedelta):
-        raise InvalidArguments(f"{what} is a timedelta, not {shown(span)}")
-    return span

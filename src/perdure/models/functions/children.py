@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked, span_of
 from perdure.errors import InvalidArguments, InvariantViolated, Misuse
 from perdure.models.functions.asking import NEVER_US
 from perdure.models.functions.checks import checked_tags, checked_text
@@ -43,7 +43,7 @@ async def start(
     detached: bool = False,
     id: str | None = None,
     tags: Mapping[str, str] | None = None,
-    deadline: timedelta | None = None,
+    deadline: Duration | None = None,
 ) -> ChildHandle[R]:
     """Start a child and go on; its handle. Its failure concerns nobody who does not wait for it.
 
@@ -65,11 +65,9 @@ async def start(
     return ChildHandle(run_id, call.workflow.signature.result)
 
 
-def _span_us(deadline: timedelta, now: int) -> int:
+def _span_us(deadline: Duration, now: int) -> int:
     """A child's deadline, from its start on. Raises InvalidArguments."""
-    if not isinstance(deadline, timedelta):
-        raise InvalidArguments(f"a child's deadline is a timedelta from its start on, not {deadline!r}")
-    span = max(0, deadline // timedelta(microseconds=1))
+    span = span_of(deadline, "a child's deadline, from its start on,") // timedelta(microseconds=1)
     if now + span >= NEVER_US:
         raise InvalidArguments(f"the deadline {deadline!r} is beyond the year 9999; leave it out for none at all")
     return span

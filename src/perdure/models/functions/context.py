@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import uuid
 from collections.abc import Awaitable, Callable
@@ -14,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.json import decode as from_json
 
-from perdure.arguments import checked, shown
+from perdure.arguments import Duration, checked, shown, span_of
 from perdure.errors import Misuse, NotInStep, NotInWorkflow
 from perdure.models.functions.failures import mark
 from perdure.models.functions.loop import WorkflowLoop, running_loop
@@ -82,10 +81,11 @@ def current_run() -> CurrentRun:
 
 
 @checked
-async def sleep(duration: timedelta | float) -> TimeReached:
-    """Wait durably: the process may end meanwhile. Numbers are seconds."""
+async def sleep(duration: Duration) -> TimeReached:
+    """Wait durably: the process may end meanwhile. Numbers are seconds. Raises InvalidArguments for a negative
+    duration; for a time that may have passed, use `sleep_until`."""
     loop = require_loop("sleep")
-    return await _wait_until(loop, loop.now() + max(0, round(seconds_of(duration, "sleep") * 1_000_000)), "sleep")
+    return await _wait_until(loop, loop.now() + round(seconds_of(duration, "sleep") * 1_000_000), "sleep")
 
 
 @checked
@@ -100,18 +100,12 @@ async def _wait_until(loop: WorkflowLoop, due_at: int, name: str) -> TimeReached
     return TimeReached(to_datetime(scheduled_at), to_datetime(fired_at))
 
 
-def seconds_of(duration: timedelta | float, verb: str) -> float:
+def seconds_of(duration: Duration, verb: str) -> float:
     """A duration in seconds. Raises Misuse if it is none, or is longer than any run lives."""
-    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
-    if not _is_number(seconds):
-        raise Misuse(f"{verb}({shown(duration)}): a duration is a timedelta or a number of seconds")
+    seconds = span_of(duration, f"{verb}(): the duration").total_seconds()
     if not seconds < _SLEEP_MAX_S:
         raise Misuse(f"{verb}({shown(duration)}) is longer than any run lives; at most {_SLEEP_MAX_S:,} seconds")
-    return max(seconds, -_SLEEP_MAX_S)
-
-
-def _is_number(seconds: object) -> bool:
-    return isinstance(seconds, int) or (isinstance(seconds, float) and not math.isnan(seconds))
+    return seconds
 
 
 def require_loop(verb: str) -> WorkflowLoop:

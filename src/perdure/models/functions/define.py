@@ -13,11 +13,10 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine, Generator
-from datetime import timedelta
 from functools import cached_property
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked, span_of
 from perdure.errors import InvalidDefinition, Misuse
 from perdure.kernel.retry import Retry
 from perdure.models.functions.commands import ChildCall
@@ -30,7 +29,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-Duration = timedelta | float
 Compensation = Literal["halt", "continue"]
 
 _NAME_MAX_CHARS = 500
@@ -459,10 +457,7 @@ def _checked_name(name: Any, what: str) -> str:
 def _seconds(duration: Duration | None, what: str, name: str) -> float | None:
     if duration is None:
         return None
-    seconds = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
-    if seconds <= 0:
-        raise InvalidDefinition(f"step {name!r}: {what} must be longer than nothing, not {seconds} s")
-    return seconds
+    return span_of(duration, f"step {name!r}: {what}", error=InvalidDefinition, positive=True).total_seconds()
 
 
 def _fingerprint(function: Callable[..., Any]) -> str:

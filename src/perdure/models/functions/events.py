@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Struct, StructMeta, UnsetType
 from msgspec.structs import replace
 
+from perdure.arguments import Duration, span_of
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 from perdure.models.functions.canonical import number_text
 from perdure.models.functions.values import UNSTORABLE_TEXT, Reader
@@ -73,7 +74,7 @@ class _EventMeta(StructMeta):
         namespace: dict[str, Any],
         *,
         event_name: str | None = None,
-        expire_after: timedelta | UnsetType | None = UNSET,
+        expire_after: Duration | UnsetType | None = UNSET,
         consume_on_read: bool | UnsetType = UNSET,
         delivery: Delivery | UnsetType = UNSET,
         on_target_terminated: Fallback | UnsetType = UNSET,
@@ -81,7 +82,7 @@ class _EventMeta(StructMeta):
     ) -> Any:
         struct_options.setdefault("frozen", True)
         cls = super().__new__(mcls, name, bases, namespace, **struct_options)
-        given = {
+        given: dict[str, object] = {
             "expire_after": expire_after,
             "consume_on_read": consume_on_read,
             "delivery": delivery,
@@ -90,8 +91,11 @@ class _EventMeta(StructMeta):
         called = checked_name(cls.__qualname__.rpartition(".")[2] if event_name is None else event_name)
         # What is not said here is as the nearest base has it; a name is never inherited.
         inherited: EventOptions = getattr(cls, OPTIONS, None) or EventOptions(name=called)
+        if expire_after is not UNSET and expire_after is not None:
+            what = f"event {cls.__qualname__!r}: expire_after"
+            given["expire_after"] = span_of(expire_after, what, error=InvalidDefinition, positive=True)
         said = {option: value for option, value in given.items() if value is not UNSET}
-        options = replace(inherited, name=called, **said)
+        options: EventOptions = replace(inherited, name=called, **said)
         check_options(options, f"event {cls.__qualname__!r}")
         setattr(cls, OPTIONS, options)
         _remember(called, cls)

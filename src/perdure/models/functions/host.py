@@ -27,6 +27,7 @@ from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.records import Engine, Failure, Hold, Run, Staged, Wait
 from perdure.kernel.status import Status
 from perdure.models.blame import Blame, Request
+from perdure.models.deployment import deployed
 from perdure.models.functions.ahead import Ahead
 from perdure.models.functions.answering import Answering
 from perdure.models.functions.closings import Closings
@@ -680,7 +681,7 @@ class FunctionHost(Answering):
             kind="blocked",
             reason=reason,
             details=details[:20_000],
-            fingerprint=workflow.fingerprint if workflow is not None else "",
+            fingerprint=deployed(workflow) if workflow is not None else "",
             at=self._clock.now(),
         )
         self._owe(SetHold(run_id=run_id, at=hold.at, hold=hold, claim=claim))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, Generic, TypeGuard, TypeVar, overload
 
 import msgspec
 from msgspec import Raw, Struct
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked
 from perdure.errors import ChildFailed, InvalidArguments, Misuse, RunCancelled, UnstorableValue
 from perdure.kernel.records import Entry, Failure, Outcome, Run, Wait
 from perdure.kernel.records import Event as EventRecord
@@ -282,7 +282,7 @@ def child_failed(target: str, ended: tuple[Run, Outcome] | None, codec: Codec) -
 
 @checked
 def timer(
-    duration: timedelta | float = 0, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
+    duration: Duration = 0, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
 ) -> TimerChoice:
     """A timer for `first`, from when the wait begins. Numbers are seconds."""
     more = days * 86_400.0 + hours * 3_600.0 + minutes * 60.0 + seconds
@@ -326,16 +326,12 @@ def _is_event(kind: object) -> TypeGuard[type[Event]]:
 
 
 @overload
-async def receive(
-    kind: type[E], *, timeout: timedelta | float | None = None, where: Mapping[str, Any] | None = None
-) -> E: ...
+async def receive(kind: type[E], *, timeout: Duration | None = None, where: Mapping[str, Any] | None = None) -> E: ...
 @overload
-async def receive(
-    kind: str, *, timeout: timedelta | float | None = None, where: Mapping[str, Any] | None = None
-) -> Any: ...
+async def receive(kind: str, *, timeout: Duration | None = None, where: Mapping[str, Any] | None = None) -> Any: ...
 @checked
 async def receive(
-    kind: type[Any] | str, *, timeout: timedelta | float | None = None, where: Mapping[str, Any] | None = None
+    kind: type[Any] | str, *, timeout: Duration | None = None, where: Mapping[str, Any] | None = None
 ) -> Any:
     """Wait durably for an event: the typed one, or the value of a named one. Raises TimeoutError if it does not come
     within `timeout`."""

@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 import msgspec
 
-from perdure.arguments import calling_frame, checked, shown
+from perdure.arguments import Duration, calling_frame, checked, shown
 from perdure.errors import InvalidDefinition, NotInWorkflow
 from perdure.kernel.pieces import Pieces
 from perdure.kernel.records import Entry, Run
@@ -39,7 +39,7 @@ from perdure.models.graphs.stored import StoredDefinition, digest_of, readable, 
 from perdure.models.graphs.svg import svg
 from perdure.models.graphs.token_views import TokensView
 from perdure.models.graphs.tracing import Trace, trace
-from perdure.models.graphs.words import Bound, Duration, NodeName, NodeRef, named, reference_of, seconds
+from perdure.models.graphs.words import Bound, NodeName, NodeRef, named, reference_of, seconds
 from perdure.ports import Codec
 
 I = TypeVar("I")  # noqa: E741 - a graph's input

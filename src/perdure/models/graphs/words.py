@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked, span_of
 from perdure.errors import InvalidDefinition
 from perdure.models.functions.define import Step, Workflow
 from perdure.models.functions.events import Event, options_of
@@ -34,7 +33,6 @@ from perdure.models.graphs.records import Example
 from perdure.models.graphs.schemas import schema_of
 from perdure.models.graphs.spec import JoinSpec, MergeSpec
 
-Duration = timedelta | float
 OnEarly = Literal["cancel", "let_finish", "late_merge"]
 OnTimeout = Literal["fail", "proceed"]
 
@@ -62,7 +60,8 @@ class Bound(Struct, frozen=True):
 
 
 def seconds(duration: Duration | None) -> float | None:
-    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+    """Raises InvalidDefinition."""
+    return None if duration is None else span_of(duration, "a duration", error=InvalidDefinition).total_seconds()
 
 
 def reference_of(found: Any) -> str:

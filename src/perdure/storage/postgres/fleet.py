@@ -28,8 +28,8 @@ def offered(offers: Sequence[Offer]) -> dict[str, Any]:
 
 async def look(connection: Connection, *, engine_id: str, offers: Sequence[Offer], at: int) -> News:
     rows = await fetch(connection, "look", engine_id=engine_id, at=at, **offered(offers))
-    mail, dead, stray = rows[0]
-    return News(mail=mail, dead=dead, stray=stray)
+    mail, dead, stray, blocked = rows[0]
+    return News(mail=mail, dead=dead, stray=stray, blocked=blocked)
 
 
 class Claims:
@@ -77,7 +77,8 @@ async def _claim(connection: Connection, engine_id: str, offers: Sequence[Offer]
     found = [*await fetch(connection, "claimable", **wanted)]
     if owners:
         found += await fetch(connection, "claimable_orphans", **wanted, owners=owners)
-    found += await fetch(connection, "claimable_blocked", **wanted)
+    if known := [offer for offer in offers if offer.fingerprint]:
+        found += await fetch(connection, "claimable_blocked", **offered(known), limit=limit)
     orphaned = {run_id: is_orphaned for _, run_id, is_orphaned in sorted(map(tuple, found))[:limit]}
     if not orphaned:
         return []

@@ -5,7 +5,8 @@
 -- A run without payloads, in the order of the fields of kernel.records.Run.
 runs.id, runs.workflow, runs.workflow_version, runs.model, runs.status, runs.version, runs.revision, runs.owner,
 runs.claim, runs.parent_id, runs.bond, runs.consumed, runs.undo, runs.origin, runs.tags, runs.hold, runs.deadline,
-runs.attempt, runs.recoveries, runs.created_at, runs.started_at, runs.updated_at, runs.completed_at
+runs.attempt, runs.recoveries, runs.created_at, runs.started_at, runs.updated_at, runs.completed_at,
+case when runs.hold_kind is null then coalesce(runs.hold_fingerprint, '') else '' end
 
 -- name: lacking
 -- Of tables that there should be in a schema, those that are not there, or that this user may not use.
@@ -536,9 +537,11 @@ cross join lateral (
 ) as found
 
 -- name: blocked
--- Blocked with other code than what is offered, and nobody alive has it.
+-- Blocked with other code than what is offered, and nobody alive has it: see kernel/fingerprints.py. An offer without a fingerprint
+-- is other code.
 runs.hold_kind is not null and runs.hold_kind = 'blocked' and {found_active} and {forsaken} and exists (
-    select 1 from {offers} where {fits} and runs.hold_fingerprint not in ('', offer.fingerprint)
+    select 1 from {offers} where {fits} and runs.hold_fingerprint <> ''
+        and position(' ' || offer.fingerprint || ' ' in ' ' || runs.hold_fingerprint || ' ') = 0
 )
 
 -- name: claimable_blocked
@@ -661,7 +664,7 @@ from mail left join runs on runs.id = mail.run_id where (runs.owner = :engine_id
 select mail.id, mail.run_id, mail.sender, coalesce(mail.slot, ''), mail.op, mail.at {addressed} order by mail.id limit :limit
 
 -- name: look
--- Whether there is mail for an engine, an engine without a sign of life, a run that could go on.
+-- Whether there is mail for an engine, an engine without a sign of life, a run that could go on, a blocked run that code may fit.
 select
     exists (select 1 {addressed}),
     exists (
@@ -682,14 +685,14 @@ select
         ) as found
         where owners.owner is not null and {is_dead}
     )
-    or exists (select 1 from runs where {blocked})
     or exists (
         select 1 from waits where waits.due_at is not null and waits.due_at <= :at and {is_stray}
     )
     or exists (
         select 1 from runs
         where runs.deadline is not null and {active} and runs.deadline <= :at and {is_due}
-    )
+    ),
+    exists (select 1 from runs where {blocked})
 
 -- name: replies
 -- The answers in these slots.

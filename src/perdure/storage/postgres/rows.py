@@ -83,7 +83,7 @@ def _changing(run: Run) -> Row:
         run.claim,
         json_text(run.tags) if run.tags else "{}",
         hold.kind if hold else None,
-        hold.fingerprint if hold else None,
+        hold.fingerprint if hold else run.tried or None,
         json_text(hold) if hold else None,
         run.deadline,
         run.attempt,

@@ -126,7 +126,6 @@ def _claimable(connection: sqlite3.Connection, offers: Sequence[Offer], limit: i
         wanted: dict[str, object] = {
             "workflow": offer.workflow,
             "version": offer.version,
-            "fingerprint": offer.fingerprint,
             "begun": offer.begun,
             "limit": limit,
         }
@@ -137,9 +136,23 @@ def _claimable(connection: sqlite3.Connection, offers: Sequence[Offer], limit: i
                 place = {"owner": owner, "stored_version": stored}
                 for created_at, run_id in connection.execute(QUERIES["claimable"], {**wanted, **place}):
                     found.append((created_at, run_id, owner is not None))
-        for created_at, run_id, owner in connection.execute(QUERIES["claimable_blocked"], wanted):
-            found.append((created_at, run_id, owner is not None))
+        if offer.fingerprint:
+            found += _blocked(connection, offer, limit)
     return found
+
+
+def _blocked(connection: sqlite3.Connection, offer: Offer, limit: int) -> list[tuple[int, str, bool]]:
+    """The same of blocked runs that the offered code may fit."""
+    wanted: dict[str, object] = {
+        "workflow": offer.workflow,
+        "version": offer.version,
+        "fingerprint": offer.fingerprint,
+        "begun": offer.begun,
+        "limit": limit,
+    }
+    wanted["model"], wanted["or_model"] = models_of(offer)
+    found = connection.execute(QUERIES["claimable_blocked"], wanted)
+    return [(created_at, run_id, owner is not None) for created_at, run_id, owner in found]
 
 
 def _age(found: tuple[Any, str, bool]) -> tuple[int, str]:
@@ -160,7 +173,8 @@ def look(
             or bool(ripe_waits(connection, wanted=wanted, limit=1))
             or connection.execute(QUERIES["ripe_deadlines"], wanted).fetchone() is not None
         )
-    return News(mail=has_mail, dead=signs.is_any_gone(living), stray=is_stray)
+        is_blocked = any(_blocked(connection, offer, 1) for offer in offers)
+    return News(mail=has_mail, dead=signs.is_any_gone(living), stray=is_stray, blocked=is_blocked)
 
 
 def offers_text(offers: Sequence[Offer]) -> str:

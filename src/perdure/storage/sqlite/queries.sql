@@ -7,7 +7,8 @@
 -- A run without payloads, in the order of the fields of kernel.records.Run.
 runs.id, runs.workflow, runs.workflow_version, runs.model, runs.status, runs.version, runs.revision, runs.owner,
 runs.claim, runs.parent_id, runs.bond, runs.consumed, runs.undo, runs.origin, runs.tags, runs.hold, runs.deadline, runs.attempt, runs.recoveries,
-runs.created_at, runs.started_at, runs.updated_at, runs.completed_at
+runs.created_at, runs.started_at, runs.updated_at, runs.completed_at,
+case when runs.hold_kind is null and typeof(runs.hold_fingerprint) = 'text' then runs.hold_fingerprint else '' end
 
 -- name: active
 -- The condition of the index runs_active, word for word, so that SQLite can use it.
@@ -654,11 +655,13 @@ where {awake} and runs.owner is :owner and runs.workflow = :workflow and runs.wo
 order by runs.created_at, runs.id limit :limit
 
 -- name: claimable_blocked
--- Runs of a workflow, blocked with other code, that nobody alive has.
+-- Runs of a workflow that nobody alive has, blocked with other code: see kernel/fingerprints.py. Without a fingerprint, all that
+-- some code may fit.
 select runs.created_at, runs.id, runs.owner from runs indexed by runs_held
 where runs.hold_kind = 'blocked' and runs.workflow = :workflow and {active}
     and {known_model} in (:model, :or_model) and {known_version} = :version
-    and runs.hold_fingerprint not in ('', :fingerprint) and {stage}
+    and runs.hold_fingerprint <> '' and instr(' ' || runs.hold_fingerprint || ' ', ' ' || :fingerprint || ' ') = 0
+    and {stage}
     and (runs.owner is null or runs.owner not in (select id from engines where alive))
 order by runs.created_at, runs.id limit :limit
 

@@ -98,6 +98,7 @@ def beginning_run(write: RunWrite, numbered: int) -> Row | None:
         or run.deadline is not None
         or run.attempt != 1
         or run.recoveries
+        or run.tried
         or run.undo
     ):
         return None
@@ -192,7 +193,7 @@ def _changing(run: Run) -> Row:
         run.claim,
         json_text(run.tags) if run.tags else "{}",
         hold.kind if hold else None,
-        hold.fingerprint if hold else None,
+        hold.fingerprint if hold else run.tried or None,
         json_text(hold) if hold else None,
         run.deadline,
         run.attempt,

@@ -9,7 +9,10 @@ import pytest
 from perdure.errors import Fenced
 from perdure.kernel.records import Hold
 from perdure.kernel.status import ACTIVE, FINISHED, Status
+from perdure.ports import News
 from perdure.testing.conformance.base import Author, Rules, a_run, a_wait, insert, offers
+
+BLOCKED = Hold(kind="blocked", reason="r", fingerprint="other")
 
 
 class ClaimRules(Rules):
@@ -104,6 +107,30 @@ class ClaimRules(Rules):
             assert await author.claim(checkout="f2") == ["same"]
             loaded = await author.store.load(list(holds))
             assert {run_id: loaded[run_id].run.hold for run_id in holds} == holds
+
+    async def test_code_that_was_tried_does_not_claim_a_blocked_run_again(self) -> None:
+        async with self.author() as author:
+            hold = Hold(kind="blocked", reason="r", fingerprint="f1 f2 f3")
+            await author.commit(insert(a_run("tried", hold=hold)))
+            for known in ("f1", "f2", "f3"):
+                assert not (await self._look(author, known)).blocked
+                assert await author.claim(checkout=known) == []
+            assert (await self._look(author, "f")).blocked  # It only begins as the others do.
+            assert await author.claim(checkout="f") == ["tried"]
+
+    async def test_without_a_fingerprint_blocked_runs_are_seen_and_not_claimed(self) -> None:
+        async with self.author() as author:
+            assert not (await self._look(author, "")).blocked
+            await author.commit(insert(a_run("by hand", hold=Hold(kind="blocked", reason="r"))))
+            await author.commit(insert(a_run("other code", workflow="other", hold=BLOCKED)))
+            assert not (await self._look(author, "")).blocked
+            await author.commit(insert(a_run("by code", hold=BLOCKED)))
+            news = await self._look(author, "")
+            assert (news.blocked, news.stray) == (True, False)
+            assert await author.claim(checkout="") == []
+
+    async def _look(self, author: Author, fingerprint: str) -> News:
+        return await author.store.look(engine_id=author.id, offers=offers(checkout=fingerprint), at=0)
 
     async def test_a_dead_engine_claims_nothing(self) -> None:
         async with self.author("e-1") as one, self.opened() as other:

@@ -75,6 +75,14 @@ class RecordRules(Rules):
             assert (stored.run, stored.input, stored.outcome) == (run, "3", outcome)
             assert (await author.store.load(["r-1"]))["r-1"].run == run
 
+    async def test_the_code_that_was_tried_comes_back_with_a_run_that_is_not_held(self) -> None:
+        async with self.author() as author:
+            run = a_run(owner=author.id, tried="f g")
+            await author.commit(insert(run))
+            assert (await author.store.load(["r-1"]))["r-1"].run == run
+            await author.commit(update(run, tried="", updated_at=9))
+            assert (await author.store.load(["r-1"]))["r-1"].run.tried == ""
+
     async def test_a_read_that_asks_for_what_no_store_can_hold_leaves_the_store_fit_to_write(self) -> None:
         async with self.author() as author:
             store: Any = author.store
