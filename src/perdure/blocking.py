@@ -22,7 +22,7 @@ from perdure.errors import EngineStopped, InvalidArguments, Misuse
 from perdure.models.functions.define import RunCall, StepCall
 from perdure.models.functions.forbidden import forbidden, in_workflow
 
-C = TypeVar("C", bound=Client)
+C = TypeVar("C", bound=Client | Engine)
 T = TypeVar("T")
 
 _Outcome = tuple[T] | BaseException

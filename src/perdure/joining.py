@@ -8,7 +8,6 @@ import msgspec
 from msgspec import Struct
 
 from perdure.arguments import checked
-from perdure.emitting import RootHandle
 from perdure.errors import ScopeFailed
 from perdure.kernel.records import Outcome, Run
 from perdure.kernel.status import Status
@@ -23,17 +22,32 @@ from perdure.models.functions.waiting import first
 M = TypeVar("M")
 
 
+class Root(Protocol):
+    """The handle of a root emission."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def message_id(self) -> str: ...
+
+    @property
+    def run_ids(self) -> tuple[str, ...]: ...
+
+    async def finished(self) -> None: ...
+
+
 class Cooperator:
     """What the steps below ask of their engine: it is among the engine's resources."""
 
-    def __init__(self, engine: _Engine) -> None:
+    def __init__(self, engine: EngineAccess) -> None:
         self.engine = engine
 
 
-class _Engine(Protocol):
-    async def emit(self, topic: Topic[Any], message: Any, *, id: str | None = None) -> RootHandle: ...
+class EngineAccess(Protocol):
+    async def emit(self, topic: Topic[Any], message: Any, *, id: str | None = None) -> Root: ...
 
-    async def hold_back(self, topic: Topic[Any], id: str) -> RootHandle: ...
+    async def hold_back(self, topic: Topic[Any], id: str) -> Root: ...
 
     async def cancel(self, id: str, *, reason: str = "", actor: str = "api") -> bool: ...
 

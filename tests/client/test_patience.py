@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import pytest
 
 from perdure import Client, Engine, Limits, NamedEvent, NewArtifact, receive, workflow
+from perdure.api.root_handle import RootHandle
 from perdure.cooperation import CancellationToken, Operation, Scope, Topic
-from perdure.emitting import RootHandle
+from perdure.engine import AnyClient
 from perdure.errors import StoreBusy, StoreMisconfigured, StoreUnavailable
 from perdure.ports import Store
 from perdure.storage.memory import MemoryDatabase, MemoryStore
@@ -146,7 +147,7 @@ def in_virtual_time(scenario: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return result
 
 
-def opened(kind: type[Client], store: Store, **options: Any) -> Client:
+def opened(kind: type[AnyClient], store: Store, **options: Any) -> AnyClient:
     loop: Any = asyncio.get_running_loop()
     options = {"clock": SimulatedClock(loop), "poll_s": None, **options}
     if kind is Engine:
@@ -176,7 +177,7 @@ def test_every_public_call_is_among_those_that_are_tried() -> None:
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("kind", [Engine, Client])
 def test_a_call_asks_again_for_as_long_as_it_is_patient_and_then_says_that_the_store_is_away(
-    kind: type[Client], name: str
+    kind: type[AnyClient], name: str
 ) -> None:
     if not hasattr(kind, name.partition(".")[0]):
         return
@@ -260,7 +261,7 @@ def test_each_caller_has_its_own_time_and_what_it_gave_up_is_not_written() -> No
         store.request_s = 0.5
         began = loop.time()
 
-        async def timed(client: Client, id: str) -> float:
+        async def timed(client: AnyClient, id: str) -> float:
             assert isinstance(await ended(client.start(waits(), id=id)), StoreUnavailable)
             return round(loop.time() - began)
 
@@ -273,7 +274,7 @@ def test_each_caller_has_its_own_time_and_what_it_gave_up_is_not_written() -> No
             told = await asyncio.gather(*calls)
             store.away = None
             await client.start(waits(), id="later")
-            runs = (await client.runs()).runs
+            runs = (await client.runs.list()).runs
         return [*told, [run.id for run in runs]]
 
     *told, runs = in_virtual_time(scenario)
@@ -287,7 +288,7 @@ def test_a_store_that_is_unfit_is_asked_again_too() -> None:
         store.request_s = 0.0
         async with opened(Engine, store) as client:
             store.away = lambda: StoreMisconfigured("there is no table runs; restore it")
-            read, write = await asyncio.gather(ended(client.get("r")), ended(client.start(waits())))
+            read, write = await asyncio.gather(ended(client.runs.get("r")), ended(client.start(waits())))
             store.away = None
             assert (await client.start(waits(), id="later")).id == "later"
         assert isinstance(read, StoreUnavailable)
@@ -313,28 +314,30 @@ class LeavingStore(AwayStore):
 
 @pytest.mark.parametrize("request_s", [0.5, 100.0])
 @pytest.mark.parametrize("kind", [Engine, Client])
-def test_who_cancels_a_token_is_told_in_time_wherever_the_store_goes_away(kind: type[Client], request_s: float) -> None:
+def test_who_cancels_a_token_is_told_in_time_wherever_the_store_goes_away(
+    kind: type[AnyClient], request_s: float
+) -> None:
     async def scenario(answers: int) -> bool:
         loop = asyncio.get_running_loop()
         store = LeavingStore(MemoryStore(MemoryDatabase()))
         store.request_s = request_s
         async with opened(kind, store) as client:
-            await client.register_handler(TOPIC, "person")
+            await client.topics.register(TOPIC, "person")
             emitted = await client.emit(TOPIC, "o-1", tokens=[CancellationToken("t")])
-            runs = await client.get_many(emitted.run_ids)
+            runs = await client.runs.get_many(emitted.run_ids)
             (person,) = [run.id for run in runs.values() if run.workflow == "person"]
             store.answers_left, began = answers, loop.time()
             error: Exception | None = None
             try:
-                await client.cancel_token(CancellationToken("t"))
+                await client.topics.cancel_token(CancellationToken("t"))
             except StoreUnavailable as unavailable:
                 error = unavailable
             waited = loop.time() - began
             store.away = store.answers_left = None
             await asyncio.sleep(request_s)
             assert error is None or PATIENCE_S <= waited <= PATIENCE_S + 2, (answers, waited)
-            await client.cancel_token(CancellationToken("t"))  # once more, whatever has become of it
-            assert (await client.get_many([person]))[person].status == "rolled_back", answers
+            await client.topics.cancel_token(CancellationToken("t"))  # once more, whatever has become of it
+            assert (await client.runs.get_many([person]))[person].status == "rolled_back", answers
         return error is None
 
     done = [in_virtual_time(partial(scenario, answers)) for answers in range(30)]

@@ -35,7 +35,7 @@ async def survives(
         await scenario(env)
         await env.settle()
         await agree(env, *operations)
-        found = (await env.engine.runs()).runs
+        found = (await env.engine.runs.list()).runs
         return sorted((run.workflow, str(run.status), run.hold is not None) for run in found)
 
     def check(result: Result) -> None:
@@ -68,7 +68,7 @@ async def test_a_cancellation(on: str) -> None:
     async def scenario(env: Environment) -> None:
         root = await emitted(env)
         await env.settle()
-        await env.engine.cancel(root)
+        await env.engine.handle(root).cancel()
 
     operations = [parent([]), child([])]
     await survives(on, operations, scenario, [("child", "rolled_back", False), ("root", "rolled_back", False)])
@@ -82,7 +82,7 @@ async def test_a_held_run_that_gives_up(on: str, by: str) -> None:
         await env.engine.recover()
         await env.settle()
         if by == "cancel":
-            await env.engine.cancel(root)
+            await env.engine.handle(root).cancel()
         else:
             await env.advance(3 * HOUR)
 
@@ -96,11 +96,11 @@ async def test_a_held_run_that_is_not_undone_in_time(on: str) -> None:
     async def scenario(env: Environment) -> None:
         await emitted(env, deadline=HOUR / 2, rollback_deadline=HOUR / 2)
         await env.settle()
-        view = await env.engine.get(await run_of(env.engine, "child"))
+        view = await env.engine.runs.get(await run_of(env.engine, "child"))
         assert view is not None
         if view.hold is None:
             with suppress(RunFinished):
-                await env.engine.pause(view.id)
+                await env.engine.handle(view.id).pause()
         await env.settle()
         await env.advance(HOUR)
 
@@ -117,7 +117,7 @@ async def test_a_handler_that_is_dismissed(on: str) -> None:
         await scope.emit(CHILD, {})
 
     async def scenario(env: Environment) -> None:
-        await env.engine.register_handler(CHILD, "absent")
+        await env.engine.topics.register(CHILD, "absent")
         await emitted(env)
         await env.settle()
         await env.advance(2 * HOUR)
@@ -127,11 +127,11 @@ async def test_a_handler_that_is_dismissed(on: str) -> None:
 
 async def test_a_handler_that_is_retired_and_released(on: str) -> None:
     async def scenario(env: Environment) -> None:
-        if not (await env.engine.runs(workflow="root")).runs:
-            await env.engine.register_handler(CHILD, "absent")
+        if not (await env.engine.runs.list(workflow="root")).runs:
+            await env.engine.topics.register(CHILD, "absent")
         await emitted(env)
         await env.settle()
-        await env.engine.retire_handler(CHILD, "absent", release=True)
+        await env.engine.topics.retire(CHILD, "absent", release=True)
 
     await survives(on, [parent([])], scenario, [("absent", "cancelled", False), ("root", "succeeded", False)])
 
@@ -143,7 +143,7 @@ async def test_code_that_changes_and_blocks(on: str) -> None:
         root = await emitted(env)
         await env.settle()
         await env.restart(other)
-        await env.engine.roll_back(root)
+        await env.engine.handle(root).roll_back()
         await env.settle()
         await env.restart(good)
 

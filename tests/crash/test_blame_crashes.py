@@ -69,7 +69,7 @@ async def kills() -> None:
 
 
 async def counted(env: Environment, run_id: str) -> tuple[int, str | None]:
-    view = await env.engine.get(run_id)
+    view = await env.engine.runs.get(run_id)
     assert view is not None
     return view.recoveries, view.hold.kind if view.hold is not None else None
 

@@ -28,6 +28,7 @@ from perdure import Client
 from perdure.dashboard import Oidc, dashboard
 from perdure.dashboard.oidc import OidcProvider
 from perdure.dashboard.sessions import NoSession, close_session, is_session_over
+from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments
 from perdure.http import create_app, make_token
 from perdure.ports import Store
@@ -87,7 +88,7 @@ def provider() -> Generator[Provider]:
 
 
 @asynccontextmanager
-async def site(make_store: MakeStore, config: Oidc) -> AsyncGenerator[tuple[Client, httpx.AsyncClient]]:
+async def site(make_store: MakeStore, config: Oidc) -> AsyncGenerator[tuple[AnyClient, httpx.AsyncClient]]:
     async with Client(make_store(), poll_s=None) as client:
         transport = httpx.ASGITransport(create_app(client, pages=dashboard(oidc=config)))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as browser:
@@ -144,7 +145,7 @@ async def test_somebody_whom_the_provider_knows_gets_in_and_is_named_in_the_audi
         await client.start("unknown", {}, version="", id="r")
         cancelled = await browser.post("/ui/runs/r/cancel", data={"version": "1", "sure": "yes"}, headers=FORM)
         assert cancelled.status_code in (200, 303), cancelled.text
-        assert (await client.audit("r"))[-1].actor == "oidc:ann@example.com"
+        assert (await client.handle("r").audit())[-1].actor == "oidc:ann@example.com"
         session = browser.cookies["perdure_session"]
         await make_token(client, "root", "admin")
         for headers in ({"cookie": f"perdure_session={session}"}, {"authorization": f"Bearer {session}"}):
@@ -221,7 +222,7 @@ async def test_a_sign_in_ends_once_and_in_the_browser_that_began_it(make_store: 
             assert (await browser.get("/ui/runs", headers={"cookie": f"{name}={state}"})).status_code == 303
         late = await agreed(await begun(browser))
         far = client.credentials.now() + timedelta(minutes=11) // timedelta(microseconds=1)
-        await client._store.purge_sessions(at=far, limit=100)
+        await client.session.store.purge_sessions(at=far, limit=100)
         assert (await browser.get(late)).status_code == 401
 
 
@@ -229,7 +230,7 @@ async def test_an_id_token_of_another_sign_in_is_refused(make_store: MakeStore, 
     provider.knows("ann", **ANN)
     async with site(make_store, provider.config()) as (client, browser):
         back = await agreed(await begun(browser))
-        store: Any = client._store
+        store: Any = client.session.store
         state = one(back, "state")
         id = f"oidc-{hashlib.sha256(state.encode()).hexdigest()}"
         pending = await store.session(id)

@@ -12,7 +12,6 @@ import pytest
 
 from perdure import Event, receive, sleep, step, workflow
 from perdure.coordinator import sweep
-from perdure.coordinator.patience import Limits
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.status import FINISHED
 from perdure.models.functions.define import Workflow
@@ -20,6 +19,7 @@ from perdure.ports import Offer, Ripe, Store
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 from perdure.testing.proxy import StoreProxy
+from perdure.values.limits import Limits
 from tests.cooperation.cost import Cost, counted
 
 HOUR = timedelta(hours=1)
@@ -259,7 +259,7 @@ async def test_four_times_the_entries_of_a_journal_cost_four_times_as_much(
                 assert await env.engine.handle("long").result() == sum(range(size))
 
             async def shown(env: Environment = env, size: int = size) -> None:
-                assert len((await env.engine.history("long")).journal) >= size
+                assert len((await env.engine.handle("long").history()).journal) >= size
 
             works = {"live": live, "replayed": replayed, "shown": shown}
             if part != "live":

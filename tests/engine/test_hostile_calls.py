@@ -20,9 +20,10 @@ import msgspec
 import pytest
 
 import perdure
-from perdure import Client, Engine, RunHandle, cooperation, current_step, step, workflow
+from perdure import Engine, RunHandle, cooperation, current_step, step, workflow
 from perdure.arguments import own_checks, shown
 from perdure.cooperation import Operation, RootHandle, Scope, Topic
+from perdure.engine import AnyClient
 from perdure.errors import Misuse, PerdureError
 from perdure.graph import Graph
 from perdure.testing import Environment
@@ -178,16 +179,16 @@ async def mistakes(public: Public, function: Callable[..., Any], within_s: float
 # The engine, the client and their handles.
 
 
-async def contents(engine: Client) -> bytes:
+async def contents(engine: AnyClient) -> bytes:
     """All that a call could have changed."""
-    runs = (await engine.runs(limit=1000)).runs
+    runs = (await engine.runs.list(limit=1000)).runs
     found = [
         [(run.id, run.version) for run in runs],
-        await engine.events(limit=1000),
-        await engine.dead_letters(limit=1000),
-        await engine.tasks(limit=1000),
-        await engine.handlers(),
-        await engine.records("nobody", limit=1000),
+        await engine.events.pending(limit=1000),
+        await engine.dead_letters.list(limit=1000),
+        await engine.tasks.list(limit=1000),
+        await engine.topics.handlers(),
+        await engine.records.list("nobody", limit=1000),
     ]
     return msgspec.json.encode(found)
 

@@ -92,7 +92,7 @@ async def test_a_task_that_fails_is_told(caplog: pytest.LogCaptureFixture) -> No
         raise ValueError("nobody expected this")
 
     async with Engine("memory://", workflows=[sleeps]) as engine:
-        engine._background(fails())
+        engine.session.background(fails())
         while "a task of the engine failed: ValueError('nobody expected this')" not in caplog.text:
             await asyncio.sleep(0)
 

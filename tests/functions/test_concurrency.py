@@ -64,11 +64,11 @@ async def test_no_more_steps_run_at_once_than_there_may(source: StoreSource) -> 
         runs = [await env.engine.start(visit(*names[i : i + 5]), id=str(i)) for i in range(0, 20, 5)]
         await env.advance(0)
         assert room.inside == ["0", "1", "2"]
-        assert env.engine.steps_running == 3
+        assert env.engine.runtime.steps_running == 3
         room.door.set()
         assert [await run.result() for run in runs] == [names[i : i + 5] for i in range(0, 20, 5)]
         assert room.most == 3
-        assert env.engine.steps_running == 0
+        assert env.engine.runtime.steps_running == 0
 
 
 async def test_their_turn_comes_in_the_order_of_asking() -> None:
@@ -86,7 +86,7 @@ async def test_an_attempts_time_begins_when_its_turn_comes() -> None:
         run = await env.engine.start(take_turns())
         await env.advance(12)
         await run.result()
-        journal = (await env.engine.history(run.id)).journal
+        journal = (await env.engine.handle(run.id).history()).journal
         assert [entry.attempts for entry in journal] == [1, 1, 1]
         assert [entry.at - entry.started_at for entry in journal] == [timedelta(seconds=4)] * 3
 
@@ -118,7 +118,7 @@ async def test_an_attempts_time_begins_when_it_has_a_thread() -> None:
         let_go.set()
         assert "hurried' did not finish within 8.0 s" in await run.result()
         assert begun == ["careful"]
-        assert [entry.attempts for entry in (await env.engine.history(run.id)).journal] == [1, 1, 1]
+        assert [entry.attempts for entry in (await env.engine.handle(run.id).history()).journal] == [1, 1, 1]
 
 
 async def test_the_total_timeout_counts_the_wait_for_a_turn() -> None:
@@ -140,9 +140,9 @@ async def test_the_total_timeout_counts_the_wait_for_a_turn() -> None:
     async with Environment([flow], autojump_s=None, steps_max=1) as env:
         run = await env.engine.start(flow())
         await env.advance(9)
-        assert (await env.engine.history(run.id)).journal == []
+        assert (await env.engine.handle(run.id).history()).journal == []
         await env.advance(1)
-        (entry,) = (await env.engine.history(run.id)).journal
+        (entry,) = (await env.engine.handle(run.id).history()).journal
         assert entry.failure is not None
         await env.advance(50)
         assert "hurried' did not finish within 10.0 s, all attempts taken together (0 failed)" in await run.result()
@@ -156,7 +156,7 @@ async def test_who_is_cancelled_while_it_waits_never_begins_and_keeps_nobody_wai
         lost = await env.engine.start(visit("b", "c"), id="b")
         last = await env.engine.start(visit("d"), id="d")
         await env.advance(0)
-        await env.engine.cancel("b")
+        await env.engine.handle("b").cancel()
         with pytest.raises(RunCancelled):
             await lost.result()
         room.door.set()
@@ -170,7 +170,7 @@ async def test_cancelling_the_one_that_runs_lets_the_next_one_in() -> None:
         await env.engine.start(visit("a"), id="a")
         await env.engine.start(visit("b"), id="b")
         await env.advance(0)
-        await env.engine.cancel("a")
+        await env.engine.handle("a").cancel()
         await env.advance(0)
         assert room.inside == ["b"]
 
@@ -251,10 +251,10 @@ async def test_a_thousand_steps_that_were_given_up_while_they_waited_are_forgott
         await env.engine.start(visit("a"), id="a")
         await env.engine.start(visit(*[str(number) for number in range(1000)]), id="r")
         await env.advance(0)
-        assert len(env.engine._functions._queued) == 1000
-        await env.engine.cancel("r")
+        assert len(env.engine.runtime.functions._queued) == 1000
+        await env.engine.handle("r").cancel()
         await env.advance(0)
-        assert len(env.engine._functions._queued) == 0
+        assert len(env.engine.runtime.functions._queued) == 0
 
 
 @pytest.mark.parametrize("bound", ["steps_max", "processes_max"])

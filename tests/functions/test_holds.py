@@ -75,7 +75,7 @@ async def blocked_by(code: Any, source: StoreSource) -> Hold:
         before = env.clock
     async with Environment([code], source, clock=before, autojump_s=None) as env:
         await env.advance(timedelta(hours=2))
-        view = await env.engine.get("r-1")
+        view = await env.engine.runs.get("r-1")
         assert view is not None
         assert view.hold is not None
         assert (view.hold.kind, view.status, view.owner) == ("blocked", "suspended", None)
@@ -107,12 +107,12 @@ async def test_a_blocked_run_goes_on_by_itself_once_fitting_code_is_there(source
     hold = await blocked_by(changed, source)
     async with Environment([changed], source, autojump_s=None) as env:
         assert (await env.engine.recover()).total == 0  # The same code does not claim it in vain.
-        again = await env.engine.get("r-1")
+        again = await env.engine.runs.get("r-1")
         assert again is not None
         assert again.hold == hold
     async with Environment([mended], source) as env:
         assert await env.engine.handle("r-1").result() == "mended: notified o-17"
-        audit = [row.became for row in (await env.engine.history("r-1")).audit]
+        audit = [row.became for row in (await env.engine.handle("r-1").history()).audit]
         assert audit == ["running", "suspended", "blocked", "resumed", "running", "succeeded"]
         await env.check()
 
@@ -127,13 +127,13 @@ async def test_a_deadlock_is_held_with_its_stack_and_again_after_it_is_resumed(s
         run = await env.engine.start(stuck())
         for _ in range(2):
             await env.quiet()
-            view = await env.engine.get(run.id)
+            view = await env.engine.runs.get(run.id)
             assert view is not None
             assert view.hold is not None
             assert "can never happen" in view.hold.reason
             assert "in stuck" in view.hold.details
-            assert await env.engine.resume(run.id)
-        assert await env.engine.cancel(run.id)
+            assert await env.engine.handle(run.id).resume()
+        assert await env.engine.handle(run.id).cancel()
 
 
 async def test_a_loop_that_never_waits_is_held_and_others_go_on(source: StoreSource) -> None:
@@ -150,7 +150,7 @@ async def test_a_loop_that_never_waits_is_held_and_others_go_on(source: StoreSou
         run = await env.engine.start(busy())
         assert await env.engine.run(innocent()) == "reserved y"
         await env.quiet()
-        view = await env.engine.get(run.id)
+        view = await env.engine.runs.get(run.id)
         assert view is not None
         assert view.hold is not None
         assert "500 callbacks without waiting" in view.hold.reason
@@ -220,7 +220,7 @@ async def test_runs_that_are_evicted_notice_nothing(source: StoreSource) -> None
         results = await asyncio.gather(*[run.result() for run in runs])
         assert results == [[f"reserved a{n}", f"reserved b{n}", f"charged c{n}", f"notified d{n}"] for n in range(20)]
         assert await env.check() == 20
-        assert (await env.engine.runs(hold="blocked")).runs == []
+        assert (await env.engine.runs.list(hold="blocked")).runs == []
 
 
 async def test_more_busy_runs_than_may_live_are_all_kept(source: StoreSource) -> None:

@@ -39,7 +39,7 @@ async def outcome(env: Environment, one: Behaviour, graph: Graph[Any, Any], run_
 
 
 async def published(env: Environment) -> set[str]:
-    return {artifact.name for artifact in await env.engine.artifacts()}
+    return {artifact.name for artifact in await env.engine.artifacts.list()}
 
 
 @by_name

@@ -35,7 +35,7 @@ async def test_a_crash_while_it_waits_for_a_child_and_an_event_changes_nothing(
 
     async def scenario(env: Environment) -> Any:
         run = await env.engine.start(graph(), id="one")
-        view = await env.engine.get("one")
+        view = await env.engine.runs.get("one")
         if view is not None and view.status in ("running", "suspended"):
             await env.engine.send(NamedEvent("told", "word"), to="one", key="once")
         return await run.result()

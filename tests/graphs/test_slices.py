@@ -126,7 +126,7 @@ async def test_many_nodes_one_after_the_other_take_no_timer(source: StoreSource)
     async with Environment([graph], source) as env:
         run = await env.engine.start(graph())
         assert await run.result() == {"laps": 10 * SLICE + 1}
-        assert (await env.engine.history(run.id)).journal == []
+        assert (await env.engine.handle(run.id).history()).journal == []
 
 
 # Routing: how much of it one activation does.
@@ -192,7 +192,7 @@ async def test_other_runs_have_their_turn_meanwhile(source: StoreSource) -> None
         first = await env.engine.start(long())
         second = await env.engine.start(short())
         assert await second.result() == {"done": True}
-        view = await env.engine.get(first.id)
+        view = await env.engine.runs.get(first.id)
         assert view is not None
         assert view.completed_at is None
         assert await first.result() == {"laps": 2_001}

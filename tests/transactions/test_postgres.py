@@ -160,7 +160,7 @@ async def test_a_run_that_is_cancelled_while_its_step_runs_keeps_nothing(world: 
     async with Environment(world.program.workflows, url, **world.options) as env:
         run = await env.engine.start(world.program.one(7), id="r")
         await stage.reached.wait()
-        assert await env.engine.cancel("r")
+        assert await env.engine.handle("r").cancel()
         with pytest.raises(RunCancelled):
             await run.result()
         await env.check()
@@ -173,7 +173,7 @@ async def test_a_step_that_takes_too_long_is_cancelled_and_rolled_back(world: Po
     world.script.act = stage.act
     async with Environment(world.program.workflows, url, **world.options) as env:
         assert await env.engine.run(world.program.in_time(7), id="r") == 7
-        (entry,) = (await env.engine.history("r")).journal
+        (entry,) = (await env.engine.handle("r").history()).journal
         assert entry.attempts == 2
     assert await world.numbers(url) == [7]
 
@@ -190,7 +190,7 @@ async def test_a_step_that_will_not_be_cancelled_is_rolled_back_all_the_same(wor
     world.script.act = act
     async with Environment(world.program.workflows, url, **world.options) as env:
         assert await env.engine.run(world.program.in_time(7), id="r") == 7
-        (entry,) = (await env.engine.history("r")).journal
+        (entry,) = (await env.engine.handle("r").history()).journal
         assert entry.attempts == 2
     assert await world.numbers(url) == [7]
 
@@ -207,7 +207,7 @@ async def test_an_engine_that_was_taken_for_dead_commits_nothing_and_the_other_d
         await stage.reached.wait()
         observer = open_store(url)
         await observer.open()
-        me = first._coordinator.engine.id
+        me = first.session.coordinator.engine.id
         await observer.retire(me)
         async with Engine(url, workflows=world.program.workflows, **options) as second:
 
@@ -232,7 +232,7 @@ async def test_a_connection_that_breaks_at_the_commit_leaves_no_doubt(world: Pos
         async with Engine(detour, workflows=world.program.workflows, **options) as engine:
             proxy.cut("step", "COMMIT", moment)
             assert await engine.run(world.program.several(2), id="r") == 3
-            assert [entry.attempts for entry in (await engine.history("r")).journal] == [1, 1]
+            assert [entry.attempts for entry in (await engine.handle("r").history()).journal] == [1, 1]
         assert proxy.cuts == 1
     assert await world.numbers(url) == [1, 2]
     assert world.script.begun == (3 if moment == "before" else 2)

@@ -128,7 +128,7 @@ async def serve(desk: Desk, engine: Engine, grace_s: float) -> int:
             )
         _announce(desk, workflows)
         await signals.wait(engine)
-        steps = engine.steps_running
+        steps = engine.runtime.steps_running
         if desk.as_json:
             desk.json_line({"event": "stopping", "signal": signals.name, "steps_running": steps})
         else:
@@ -146,7 +146,7 @@ async def serve(desk: Desk, engine: Engine, grace_s: float) -> int:
 
 async def _served(engine: Engine) -> list[tuple[str, str]]:
     me = (socket.gethostname(), os.getpid())
-    mine = [one for one in await engine.engines() if (one.host, one.pid) == me]
+    mine = [one for one in await engine.engines.list() if (one.host, one.pid) == me]
     return mine[-1].workflows if mine else []
 
 

@@ -20,8 +20,8 @@ from time import monotonic
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from perdure.client import Client
 from perdure.dashboard.sessions import LASTS, NoSession, open_foreign_session
+from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments, Misuse
 from perdure.http.access import is_loopback
 from perdure.http.scopes import Grants, parse_scopes
@@ -102,7 +102,7 @@ class OidcProvider:
         self._keys: Any = None
         self._keys_at = 0.0
 
-    async def begin(self, client: Client, to: str) -> tuple[str, str]:
+    async def begin(self, client: AnyClient, to: str) -> tuple[str, str]:
         """Where to send the browser, and the state that it has to keep. Raises NoSession."""
         from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
         from authlib.oauth2.rfc7636 import create_s256_code_challenge
@@ -126,7 +126,7 @@ class OidcProvider:
         await client.credentials.put_session(_pending(state), body, lasts_us=lasts_us, actor="oidc")
         return str(url), state
 
-    async def finish(self, client: Client, kept: str, asked: Mapping[str, str]) -> tuple[str, str]:
+    async def finish(self, client: AnyClient, kept: str, asked: Mapping[str, str]) -> tuple[str, str]:
         """The id of a new session for whoever comes back from the provider, and where they wanted to go. Raises
         NoSession. A second time with the same state is too late."""
         state = asked.get("state", "")

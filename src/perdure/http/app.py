@@ -15,6 +15,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ASGIApp, Receive, Send
 
 from perdure.client import Client
+from perdure.engine import AnyClient
 from perdure.http.access import Access
 from perdure.http.bodies import checked
 from perdure.http.measures import Measures
@@ -42,7 +43,7 @@ class App:
     `client` is what answers, `access` tells who asks, `streams` are the server-sent events that are open.
     """
 
-    def __init__(self, client: Client, inner: Litestar, shield: Shield, access: Access, streams: Streams) -> None:
+    def __init__(self, client: AnyClient, inner: Litestar, shield: Shield, access: Access, streams: Streams) -> None:
         self.client = client
         self.inner = inner
         self.access = access
@@ -60,7 +61,7 @@ class App:
 
 
 def create_app(
-    client_or_store: Client | str | Store,
+    client_or_store: AnyClient | str | Store,
     *,
     pages: Pages | None = None,
     origins: Iterable[str] = (),
@@ -82,8 +83,8 @@ def create_app(
     stream ends after `stream_s_max`, and looks for changes every `poll_s`. As long as no token was made in the store,
     everybody on this machine may ask for everything, unless they have to show a `startup_token`.
     """
-    is_given = isinstance(client_or_store, Client)
-    client = client_or_store if isinstance(client_or_store, Client) else Client(client_or_store)
+    is_given = isinstance(client_or_store, AnyClient)
+    client = client_or_store if isinstance(client_or_store, AnyClient) else Client(client_or_store)
     measures = Measures()
     streams = Streams(streams_max, token_streams_max, stream_s_max, poll_s)
     access = Access(client, startup_token)

@@ -12,13 +12,13 @@ from litestar.params import FromQuery
 from litestar.response import Stream
 from msgspec import Struct
 
-from perdure.client import Client
+from perdure.api.artifacts import ArtifactView
+from perdure.engine import AnyClient
 from perdure.errors import ArtifactNotFound
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
 from perdure.http.reach import reach_of, reads_artifact, reads_some
 from perdure.http.wanted import After, Id, Limit, Text
-from perdure.keeping import ArtifactView
 
 _MEDIA_TYPE: Final = re.compile(
     r'[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}(; ?[\w-]{1,40}=("[\w .-]{0,80}"|[\w.-]{1,80}))*',
@@ -53,7 +53,7 @@ async def list_artifacts(
     """Published artifacts, the newest first, without content; `staged` adds those of runs under way."""
 
     async def fetch(after: str | None) -> list[ArtifactView]:
-        return await client.artifacts(name=name, run=run, type=type, staged=staged, after=after, limit=limit)
+        return await client.artifacts.list(name=name, run=run, type=type, staged=staged, after=after, limit=limit)
 
     found, cursor = await reach_of(request).listed(fetch, limit, after)
     return Artifacts(artifacts=found, cursor=cursor)
@@ -62,7 +62,7 @@ async def list_artifacts(
 @get("/{artifact_id:str}", guards=[reads_artifact], responses=no(ArtifactNotFound))
 async def get_artifact(client: TheClient, artifact_id: Id) -> ArtifactView:
     """One artifact, without content."""
-    return await client.artifact(id=artifact_id)
+    return await client.artifacts.get(id=artifact_id)
 
 
 @get(
@@ -78,11 +78,11 @@ async def artifact_content(client: TheClient, artifact_id: Id) -> Stream:
     return await content_of(client, artifact_id)
 
 
-async def content_of(client: Client, artifact_id: str) -> Stream:
+async def content_of(client: AnyClient, artifact_id: str) -> Stream:
     """An artifact's content as an answer. Raises ArtifactNotFound."""
-    found = await client.artifact(id=artifact_id)
+    found = await client.artifacts.get(id=artifact_id)
     return Stream(
-        client.open_artifact(artifact_id),
+        client.artifacts.open(artifact_id),
         headers={
             "Content-Type": _told(found.media_type),
             "Content-Length": str(found.size),

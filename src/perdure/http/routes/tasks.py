@@ -8,13 +8,13 @@ from litestar import Router, get, post
 from litestar.params import FromQuery, JSONBody
 from msgspec import Struct
 
+from perdure.api.tasks import TaskStatus, TaskView
 from perdure.errors import InvalidAnswer, Misuse, TaskClosed, TaskNotFound, UnstorableValue
 from perdure.http.access import caller_of
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
 from perdure.http.reach import operates_task, reach_of, reads_some, reads_task
 from perdure.http.wanted import After, Body, Id, Limit, Text
-from perdure.tasking import TaskStatus, TaskView
 
 
 class Tasks(Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ async def list_tasks(
     """Tasks, the oldest first."""
 
     async def fetch(after: str | None) -> list[TaskView]:
-        return await client.tasks(queue=queue, kind=kind, status=status, run=run, after=after, limit=limit)
+        return await client.tasks.list(queue=queue, kind=kind, status=status, run=run, after=after, limit=limit)
 
     found, cursor = await reach_of(request).listed(fetch, limit, after)
     return Tasks(tasks=found, cursor=cursor)
@@ -53,7 +53,7 @@ async def list_tasks(
 @get("/{task_id:str}", guards=[reads_task], responses=no(TaskNotFound))
 async def get_task(client: TheClient, task_id: Id) -> TaskView:
     """One task."""
-    return await client.task(task_id)
+    return await client.tasks.get(task_id)
 
 
 @post(
@@ -64,8 +64,8 @@ async def get_task(client: TheClient, task_id: Id) -> TaskView:
 )
 async def answer_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Answer]) -> TaskView:
     """Answer a task. One answer counts: sending it again is refused as `task_closed`, and changes nothing."""
-    await client.answer(task_id, data.value, actor=caller_of(request).name)
-    return await client.task(task_id)
+    await client.tasks.answer(task_id, data.value, actor=caller_of(request).name)
+    return await client.tasks.get(task_id)
 
 
 router = Router("/tasks", route_handlers=[list_tasks, get_task, answer_task], tags=["tasks"])

@@ -1,0 +1,62 @@
+"""The bounds of an engine or a client: how much of everything, and for how long."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from msgspec import Struct
+
+PAYLOAD_BYTES_MAX: Final = 2 * 1024 * 1024
+HIERARCHY_LEVELS_MAX: Final = 1_000
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """The bounds of an engine or a client. A client uses those of the store and of events.
+
+    Runs: an engine keeps at most `live_runs_max` suspended runs in memory and replays the others on demand. A workflow
+    that runs `callbacks_max` callbacks without waiting for anything is held. A run whose process died `recoveries_max`
+    times while it executed is held as poison. Hierarchies of operations have at most `hierarchy_levels_max` levels.
+
+    Steps: at most `steps_max` run at once, plain functions in `threads_max` threads, those with `process=True` in
+    `processes_max` processes (as many as there are processors). At shutdown they have `grace_s` to end. A step that
+    blocks the event loop for `blocked_warn_s` is named in the log.
+
+    Values: an input, a result or an event takes at most `payload_bytes_max` bytes as JSON. An event is kept for
+    `event_retention` unless its class says otherwise, and `events_pending_max` of one name may wait to be read.
+
+    The store: after `patience_s` without an answer, callers get StoreUnavailable. An engine whose store is unfit
+    (StoreMisconfigured) starts over: it drops its runs, and registers anew after a pause that doubles from
+    `restart_first_s` to `restart_max_s`. It stops for good at the next failure after `restarts_max` of them, unless it
+    was well for `restart_forget_s` in between. A commit that failed is sent again after `resend_first_s`, then ever
+    more rarely, up to every `resend_max_s`.
+
+    The coordinator: callers wait while `inbox_max` operations are queued; a batch has at most `batch_ops_max` of them
+    and `batch_bytes_max` bytes.
+    """
+
+    live_runs_max: int = 20_000
+    callbacks_max: int = 100_000
+    recoveries_max: int = 5
+    hierarchy_levels_max: int = HIERARCHY_LEVELS_MAX
+    steps_max: int = 1_000
+    threads_max: int = 32
+    processes_max: int | None = None
+    grace_s: float = 10.0
+    blocked_warn_s: float = 1.0
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    event_retention: timedelta = timedelta(days=7)
+    events_pending_max: int = 10_000
+    inbox_max: int = 10_000
+    batch_ops_max: int = 256
+    batch_bytes_max: int = 4 * 1024 * 1024
+    resend_first_s: float = 0.01
+    resend_max_s: float = 1.0
+    patience_s: float = 30.0
+    restarts_max: int = 10
+    restart_first_s: float = 0.5
+    restart_max_s: float = 60.0
+    restart_forget_s: float = 600.0
+
+
+__all__ = ["HIERARCHY_LEVELS_MAX", "PAYLOAD_BYTES_MAX", "Limits"]
