@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure import step, workflow
+from perdure import Limits, step, workflow
 from perdure.client import Client
 from perdure.cooperation import CancellationToken, Context, Failure, Operation, Scope
 from perdure.errors import InvalidArguments, ScopeFailed
@@ -255,7 +255,7 @@ async def test_members_that_sleep_and_that_nobody_has_in_memory(source: StoreSou
     async def never(scope: Scope, message: Message) -> None:
         raise AssertionError("it has given up before")
 
-    async with Environment([sleeper], source, autojump_s=None, live_runs_max=1) as env:
+    async with Environment([sleeper], source, autojump_s=None, limits=Limits(live_runs_max=1)) as env:
         roots = [await env.engine.emit(ROOT, {}, tokens=[TOKEN]) for _ in range(5)]
         delayed = await env.engine.emit(ROOT, {}, tokens=[TOKEN], delay=HOUR)
         await env.settle()

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
+from perdure import Limits
 from perdure.api.hierarchies import hierarchy_rows
 from perdure.client import Client
 from perdure.cooperation import Failure, Operation, Scope
@@ -135,7 +136,7 @@ async def test_a_cancellation_that_meets_the_end(source: StoreSource) -> None:
 
 async def test_a_step_that_waits_for_its_turn_never_begins(source: StoreSource) -> None:
     first, second = Gated("first", ROOT, steps=1), Gated("second", CHILD, steps=1)
-    async with Environment([first.operation, second.operation], source, steps_max=1) as env:
+    async with Environment([first.operation, second.operation], source, limits=Limits(steps_max=1)) as env:
         one = await env.engine.emit(ROOT, {})
         await first.at(0)
         other = await env.engine.emit(CHILD, {})
@@ -164,7 +165,7 @@ async def test_a_step_that_waits_for_a_thread_never_begins(source: StoreSource) 
     def works(scope: Scope, message: Message) -> None:
         done.append("second")
 
-    async with Environment([first, second], source, threads_max=1) as env:
+    async with Environment([first, second], source, limits=Limits(threads_max=1)) as env:
         try:
             one = await env.engine.emit(ROOT, {})
             await begun.wait()

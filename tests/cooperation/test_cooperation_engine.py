@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Engine, resource
+from perdure import Engine, Limits, resource
 from perdure.api.hierarchies import hierarchy_rows
 from perdure.client import Client
 from perdure.cooperation import Context, Failure, Historical, Key, Operation, Scope, TimeWindow
@@ -216,7 +216,7 @@ async def test_a_step_that_emits_too_much_fails(source: StoreSource) -> None:
     async def emit(scope: Scope, message: Message) -> None:
         await scope.emit(CHILD, {"text": "x" * 2_000})
 
-    async with Environment([root], source, payload_bytes_max=1_000) as env:
+    async with Environment([root], source, limits=Limits(payload_bytes_max=1_000)) as env:
         with pytest.raises(ScopeFailed, match="has 2,011 bytes, and may have 1,000"):
             await (await env.engine.emit(ROOT, {})).finished()
 
@@ -538,7 +538,7 @@ async def test_more_runs_wait_than_are_kept_in_memory(source: StoreSource) -> No
     diary = Diary()
     root, child = diary.operation("root", ROOT, [CHILD], []), diary.operation("child", CHILD, [])
     child.sleep(timedelta(hours=1))
-    async with Environment([root, child], source, live_runs_max=3) as env:
+    async with Environment([root, child], source, limits=Limits(live_runs_max=3)) as env:
         roots = [await env.engine.emit(ROOT, {}) for _ in range(10)]
         for emitted in roots:
             await emitted.finished()

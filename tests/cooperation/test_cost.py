@@ -246,7 +246,7 @@ class Turn:
 
 
 async def test_an_emission_fails_that_goes_too_deep(source: StoreSource) -> None:
-    async with Environment(deep(), source, hierarchy_levels_max=5) as env:
+    async with Environment(deep(), source, limits=Limits(hierarchy_levels_max=5)) as env:
         root = await env.engine.emit(DEEP, {"size": 5, "left": 5})
         await root.finished()
         root = await env.engine.emit(DEEP, {"size": 6, "left": 6})
@@ -273,7 +273,7 @@ async def test_handlers_that_emit_to_each_other_without_end_come_to_an_end(sourc
     async def to_ping(scope: Scope, message: Message) -> None:
         await scope.emit(WIDE, {})
 
-    async with Environment([ping, pong], source, hierarchy_levels_max=120) as env:
+    async with Environment([ping, pong], source, limits=Limits(hierarchy_levels_max=120)) as env:
         root = await env.engine.emit(WIDE, {})
         with pytest.raises(ScopeFailed, match="121 levels below the root of its hierarchy, which may have 120"):
             await root.finished()
@@ -309,7 +309,7 @@ async def test_what_the_last_level_did_can_be_undone_with_an_emission(source: St
     async def undo(scope: Scope, message: Message) -> None:
         undone.append(message["left"])
 
-    async with Environment([made, undoing], source, hierarchy_levels_max=3) as env:
+    async with Environment([made, undoing], source, limits=Limits(hierarchy_levels_max=3)) as env:
         root = await env.engine.emit(DEEP, {"left": 3})
         with pytest.raises(ScopeFailed, match="the root fails"):
             await root.finished()

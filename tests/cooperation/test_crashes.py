@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from perdure import Limits
 from perdure.cooperation import Operation, Scope, TimeWindow
 from perdure.errors import RunFinished, ScopeFailed
 from perdure.testing import CRASH_POINTS, Environment, run_with_crashes
@@ -154,7 +155,7 @@ async def test_an_emission_below_the_last_level(on: str) -> None:
     async def scenario(env: Environment) -> None:
         await emitted(env, DEEP, {"left": 6})
 
-    await survives(on, deep(), scenario, [("deep", "rolled_back", False)] * 4, hierarchy_levels_max=4)
+    await survives(on, deep(), scenario, [("deep", "rolled_back", False)] * 4, limits=Limits(hierarchy_levels_max=4))
 
 
 @pytest.mark.parametrize("leaf_keeps", [False, True])

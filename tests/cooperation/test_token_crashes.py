@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from perdure import Limits
 from perdure.client import Client
 from perdure.cooperation import CancellationToken, Operation, Scope
 from perdure.errors import ScopeFailed
@@ -151,7 +152,7 @@ async def test_a_canceller_that_dies_before_all_are_told(make_store: Callable[[]
     """Members are told page by page."""
     made = sleeper("root", ROOT)
     async with (
-        Environment([made], make_store, autojump_s=None, live_runs_max=10) as env,
+        Environment([made], make_store, autojump_s=None, limits=Limits(live_runs_max=10)) as env,
         Environment([], make_store, clock=env.clock, autojump_s=None, fault=Fault("before_effects", commit)) as dying,
     ):
         roots = await asyncio.gather(*(env.engine.emit(ROOT, {}, tokens=[TOKEN]) for _ in range(450)))

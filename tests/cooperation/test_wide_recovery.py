@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from perdure import Limits
 from perdure.cooperation import Failure, Operation, Scope
 from perdure.errors import ScopeFailed
 from perdure.kernel.cooperation import MessageEventRow
@@ -102,7 +103,7 @@ async def test_a_turn_does_not_grow_with_the_children_of_a_run_that_is_recovered
     source: StoreSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck = Stuck()
-    async with Environment(stuck.operations, source, steps_max=CHILDREN) as env:
+    async with Environment(stuck.operations, source, limits=Limits(steps_max=CHILDREN)) as env:
         root = await stuck.until_stuck(env, CHILDREN)
         turn = watched(monkeypatch)
         watching = asyncio.create_task(turn.watch())
@@ -151,7 +152,7 @@ async def test_who_is_read_with_a_wide_run_does_not_go_through_its_rows(
 ) -> None:
     stuck = Stuck()
     size = 2 * PIECE_ITEMS_MAX
-    async with Environment(stuck.operations, source, steps_max=size) as env:
+    async with Environment(stuck.operations, source, limits=Limits(steps_max=size)) as env:
         await stuck.until_stuck(env, size)
         monkeypatch.setattr(gathering, "in_order", lambda rows: Counted(in_order(rows)))
         monkeypatch.setattr(Counted, "passed", 0)

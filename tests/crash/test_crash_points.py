@@ -17,7 +17,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure import Retry, Workflow, current_step, resource, sleep, step, workflow
+from perdure import Limits, Retry, Workflow, current_step, resource, sleep, step, workflow
 from perdure.errors import CommitRefused, DeadlineExceeded, RunCancelled, RunFailed, RunFinished
 from perdure.kernel import ops
 from perdure.kernel.batch import Batch
@@ -295,7 +295,7 @@ async def test_a_run_that_gets_on_is_never_taken_for_one_that_kills_its_process(
 async def test_a_run_that_kills_its_process_is_held_and_the_others_go_on(source: StoreSource) -> None:
     ledger, lives = Ledger(), Lives()
     resources = {Ledger: lambda: ledger, Lives: lambda: lives}
-    async with Environment(WORKFLOWS, source, resources=resources, recoveries_max=3) as env:
+    async with Environment(WORKFLOWS, source, resources=resources, limits=Limits(recoveries_max=3)) as env:
         await env.engine.start(killer(), id="killer")
         await env.engine.start(sleeper(), id="innocent")
         for _ in range(4):

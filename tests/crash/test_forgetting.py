@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Engine, resource, step, workflow
+from perdure import Engine, Limits, resource, step, workflow
 from perdure.ports import ENGINES_KEPT_US, Store
 from perdure.storage import open_store
 from perdure.storage.postgres.store import PostgresStore
@@ -79,7 +79,7 @@ class BetweenStatements:
 
 
 def options(work: Work) -> dict[str, Any]:
-    return {"workflows": [notes], "resources": {Work: lambda: work}, "poll_s": 0.05, "grace_s": 0}
+    return {"workflows": [notes], "resources": {Work: lambda: work}, "poll_s": 0.05, "limits": Limits(grace_s=0)}
 
 
 async def sign_off_and_die(engine: Engine, death: Death) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Retry, step, workflow
+from perdure import Limits, Retry, step, workflow
 from perdure.cooperation import Operation, Scope, Topic
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -74,7 +74,7 @@ async def wait_for_a_turn_through_deaths(source: StoreSource, *, in_threads: boo
     async def flow(name: str) -> str:
         return await hold(name)
 
-    limit: dict[str, Any] = {"threads_max": 1} if in_threads else {"steps_max": 1}
+    limit: dict[str, Any] = {"limits": Limits(threads_max=1)} if in_threads else {"limits": Limits(steps_max=1)}
     names = [f"r-{number}" for number in range(DEATHS + 1)]
     try:
         async with Environment([flow], source, autojump_s=None, **limit) as env:
@@ -177,7 +177,7 @@ async def test_an_operation_that_waits_for_its_turn_is_not_blamed(source: StoreS
         await queue.wait_async(order)
 
     names = [f"o-{number}" for number in range(DEATHS + 1)]
-    async with Environment([place], source, autojump_s=None, steps_max=1) as env:
+    async with Environment([place], source, autojump_s=None, limits=Limits(steps_max=1)) as env:
         runs: dict[str, str] = {}
         for name in (*names, "last"):
             (runs[name],) = (await env.engine.emit(orders, name)).run_ids

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure import step, workflow
+from perdure import Limits, step, workflow
 from perdure.errors import (
     ConcurrentModification,
     RunCancelled,
@@ -120,7 +120,7 @@ async def test_a_running_run_is_cancelled_with_its_steps(source: StoreSource) ->
 
 
 async def test_a_suspended_run_is_cancelled_wherever_it_is(source: StoreSource) -> None:
-    async with environment(source, live_runs_max=1) as env:
+    async with environment(source, limits=Limits(live_runs_max=1)) as env:
         for name in ("evicted", "live", "paused"):
             await env.engine.start(waiting(), id=name)
             await env.quiet()

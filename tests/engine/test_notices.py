@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure import NamedEvent, Retry, Workflow, receive, resource, step, workflow
+from perdure import Limits, NamedEvent, Retry, Workflow, receive, resource, step, workflow
 from perdure.cooperation import Operation, Scope, Topic
 from perdure.errors import RunCancelled, StoreBusy, StoreUnavailable
 from perdure.ports import News, Offer, Store
@@ -117,7 +117,11 @@ async def test_a_pause_is_no_warning_but_whoever_waits_is_told(
 
 async def test_poison_is_a_line_in_the_log(source: StoreSource, caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate()
-    options: dict[str, Any] = {"autojump_s": None, "recoveries_max": 0, "resources": {Gate: lambda: gate}}
+    options: dict[str, Any] = {
+        "autojump_s": None,
+        "limits": Limits(recoveries_max=0),
+        "resources": {Gate: lambda: gate},
+    }
     async with Environment([long], source, **options) as env:
         await env.engine.start(long(), id="r")
         await gate.begun.wait()

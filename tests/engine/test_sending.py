@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure import Delivered, NamedEvent, Queued, TargetFinished, TargetNotFound, To
+from perdure import Delivered, Limits, NamedEvent, Queued, TargetFinished, TargetNotFound, To
 from perdure.errors import DeadlineExceeded, QueueFull, RunFailed, RunFinished, RunNotFound, RunNotWaiting
 from perdure.kernel import matching
 from perdure.testing import Environment, Fault, YieldPoints
@@ -130,7 +130,7 @@ async def test_a_key_that_is_used_twice_at_the_same_time_sends_once(opened: Open
 
 
 async def test_a_key_whose_event_was_refused_can_be_used_again(opened: Open) -> None:
-    async with opened(events_pending_max=1) as env:
+    async with opened(limits=Limits(events_pending_max=1)) as env:
         await env.engine.send(Ping(number=1))
         replies = await asyncio.gather(
             *[env.engine.send(Ping(number=2), key="k") for _ in range(2)], return_exceptions=True
@@ -155,7 +155,7 @@ async def test_a_key_of_what_could_not_be_sent_can_be_used_again(opened: Open) -
 
 @pytest.mark.parametrize("to", ["r", None])
 async def test_a_queue_that_is_full_refuses_more_until_something_was_read(opened: Open, to: str | None) -> None:
-    async with opened(events_pending_max=3) as env:
+    async with opened(limits=Limits(events_pending_max=3)) as env:
         await env.engine.start(sleeper(), id="r")
         for number in range(3):
             await env.engine.send(Ping(number=number), to=to)
@@ -173,7 +173,7 @@ async def test_a_queue_that_is_full_refuses_more_until_something_was_read(opened
 
 
 async def test_a_full_queue_takes_what_is_read_at_once(opened: Open) -> None:
-    async with opened(events_pending_max=1) as env:
+    async with opened(limits=Limits(events_pending_max=1)) as env:
         await env.engine.start(pinged(2), id="r")
         await env.quiet()
         replies = await asyncio.gather(
@@ -185,7 +185,7 @@ async def test_a_full_queue_takes_what_is_read_at_once(opened: Open) -> None:
 
 @pytest.mark.parametrize("to", ["r", None])
 async def test_expired_events_that_are_not_purged_neither_count_nor_are_delivered(opened: Open, to: str | None) -> None:
-    async with opened(events_pending_max=2) as env:
+    async with opened(limits=Limits(events_pending_max=2)) as env:
         run = await env.engine.start(brief(), id="r")
         for number in range(2):
             await env.engine.send(Brief(number=number), to=to)
@@ -204,7 +204,7 @@ async def test_expired_events_that_are_not_purged_neither_count_nor_are_delivere
 
 
 async def test_what_has_expired_is_purged_and_what_has_not_is_kept(opened: Open) -> None:
-    async with opened(event_retention=timedelta(days=2)) as env:
+    async with opened(limits=Limits(event_retention=timedelta(days=2))) as env:
         await env.engine.start(sleeper(), id="r")
         for to in ("r", None):
             await env.engine.send(Brief(number=1), to=to, key=f"brief {to}")
@@ -243,7 +243,7 @@ async def test_events_are_listed_until_they_expire(opened: Open) -> None:
 
 
 async def test_runs_that_are_not_loaded_are_reached_like_any_other(opened: Open) -> None:
-    async with opened(live_runs_max=2) as env:
+    async with opened(limits=Limits(live_runs_max=2)) as env:
         for number in range(8):
             await env.engine.start(pinged(), id=f"r-{number}")
             await env.quiet()
@@ -266,7 +266,7 @@ async def test_runs_that_are_not_loaded_are_reached_like_any_other(opened: Open)
 
 
 async def test_the_deadline_of_a_run_that_is_not_loaded_ends_it(opened: Open) -> None:
-    async with opened(live_runs_max=1) as env:
+    async with opened(limits=Limits(live_runs_max=1)) as env:
         run = await env.engine.start(pinged(), id="r", deadline=HOUR)
         for number in range(3):
             await env.engine.start(sleeper(), id=f"s-{number}")
@@ -279,7 +279,7 @@ async def test_the_deadline_of_a_run_that_is_not_loaded_ends_it(opened: Open) ->
 
 
 async def test_a_timer_of_a_run_that_is_not_loaded_wakes_it(opened: Open) -> None:
-    async with opened(live_runs_max=1) as env:
+    async with opened(limits=Limits(live_runs_max=1)) as env:
         for number in range(4):
             await env.engine.start(sleeper(), id=f"s-{number}")
             await env.quiet()

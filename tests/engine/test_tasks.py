@@ -14,6 +14,7 @@ import pytest
 from perdure import (
     Client,
     Engine,
+    Limits,
     NamedEvent,
     NewArtifact,
     TaskView,
@@ -239,7 +240,7 @@ async def test_many_tasks_of_one_run_are_answered_in_any_order(source: StoreSour
 
 
 async def test_a_run_that_nobody_has_in_memory_gets_its_answer(source: StoreSource) -> None:
-    async with Environment([asks], source, live_runs_max=1) as env:
+    async with Environment([asks], source, limits=Limits(live_runs_max=1)) as env:
         for number in range(4):
             await env.engine.start(asks(f"o-{number}"), id=f"r-{number}")
             await env.quiet()
@@ -374,7 +375,7 @@ async def test_an_answer_brings_artifacts_which_its_run_publishes(source: StoreS
 async def test_artifacts_that_cannot_be_kept_are_refused_and_the_task_stays_open(
     artifact: NewArtifact, error: type[Exception]
 ) -> None:
-    async with Environment([asks], payload_bytes_max=1000) as env:
+    async with Environment([asks], limits=Limits(payload_bytes_max=1000)) as env:
         await env.engine.start(asks("o-1"))
         await env.quiet()
         (one,) = await env.engine.tasks.list()

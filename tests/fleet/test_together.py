@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Engine, Event, current_step, first, receive, resource, run_of, sleep, step, timer, workflow
+from perdure import Engine, Event, Limits, current_step, first, receive, resource, run_of, sleep, step, timer, workflow
 from perdure.errors import ConcurrentModification, QueueFull, RunCancelled, RunFinished, RunNotWaiting
 from perdure.kernel.delivery import Delivered, Queued
 from perdure.kernel.status import Status
@@ -126,7 +126,7 @@ async def test_a_run_can_be_held_and_let_go_from_elsewhere(fleet: Sailing) -> No
 async def test_too_many_events_for_a_run_are_refused_wherever_they_come_from(fleet: Sailing) -> None:
     async with fleet() as ships:
         one = await ships.engine([sleeps])
-        two = await ships.engine([], events_pending_max=1)
+        two = await ships.engine([], limits=Limits(events_pending_max=1))
         await one.start(sleeps(3600), id="r")
         await two.send(Paid(amount=1), to="r")
         with pytest.raises(QueueFull) as error:

@@ -14,6 +14,7 @@ import pytest
 from perdure import (
     Client,
     Engine,
+    Limits,
     Retry,
     compensate,
     continue_as,
@@ -171,7 +172,7 @@ async def test_a_cancelled_run_publishes_nothing(source: StoreSource) -> None:
 
 
 async def test_a_run_that_nobody_has_in_memory_is_cancelled_with_what_it_has_staged(source: StoreSource) -> None:
-    async with Environment([waits_staged], source, live_runs_max=1) as env:
+    async with Environment([waits_staged], source, limits=Limits(live_runs_max=1)) as env:
         for number in range(3):
             await env.engine.start(waits_staged(), id=f"r-{number}")
             await env.quiet()

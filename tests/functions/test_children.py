@@ -11,6 +11,7 @@ import pytest
 
 from perdure import (
     Event,
+    Limits,
     Retry,
     Workflow,
     current_run,
@@ -241,7 +242,7 @@ async def test_many_children_are_gathered(opened: Open) -> None:
 
 
 async def test_children_have_children(opened: Open) -> None:
-    async with opened(live_runs_max=2) as env:
+    async with opened(limits=Limits(live_runs_max=2)) as env:
         assert len(set(await env.engine.run(family_tree(6)))) == 7
         await env.check()
 
@@ -314,7 +315,7 @@ async def test_a_run_that_starts_a_child_with_an_id_is_never_asleep_meanwhile(op
 async def test_cancel_reaches_children_and_grandchildren_but_not_detached_ones(
     opened: Open, live_runs_max: int
 ) -> None:
-    async with opened(live_runs_max=live_runs_max) as env:
+    async with opened(limits=Limits(live_runs_max=live_runs_max)) as env:
         run = await env.engine.start(grandparent(), id="r")
         await env.quiet()
         assert await env.engine.handle("r").cancel(reason="enough")

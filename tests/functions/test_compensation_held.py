@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure import NamedEvent, Retry, Workflow, compensate, receive, step, workflow
+from perdure import Limits, NamedEvent, Retry, Workflow, compensate, receive, step, workflow
 from perdure.errors import RunCancelled, RunFailed
 from perdure.kernel import ops
 from perdure.kernel.records import Hold
@@ -113,7 +113,7 @@ async def test_a_rollback_that_other_code_does_not_fit_waits_for_its_own(
 async def test_a_run_that_is_poison_and_cancelled_is_undone_with_a_clean_slate(source: StoreSource, desk: Desk) -> None:
     """The rollback is other code than what killed the process: it may be interrupted as often as any."""
     trip, _ = trips(desk)
-    async with Environment([trip], source, autojump_s=None, recoveries_max=1) as env:
+    async with Environment([trip], source, autojump_s=None, limits=Limits(recoveries_max=1)) as env:
         await env.engine.start("trip", id="r-1")
         await env.quiet()
         await env.engine.session.coordinator.submit(ops.Count(run_id="r-1", at=env.clock.now(), claim=1, change=1))
@@ -148,7 +148,7 @@ async def test_a_rollback_goes_on_though_others_fill_the_memory(source: StoreSou
         await compensate(child())
         raise ValueError("undo all")
 
-    async with Environment([flow, child], source, autojump_s=None, live_runs_max=1) as env:
+    async with Environment([flow, child], source, autojump_s=None, limits=Limits(live_runs_max=1)) as env:
         for number in range(5):
             await env.engine.start(flow(number), id=f"r-{number}")
             await env.quiet()

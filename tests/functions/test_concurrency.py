@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Retry, current_step, resource, step, workflow
+from perdure import Limits, Retry, current_step, resource, step, workflow
 from perdure.errors import Misuse, RunCancelled
 from perdure.testing import Environment, VirtualClock
 from perdure.testing.environment import StoreSource
@@ -59,7 +59,7 @@ def environment(room: Room, source: StoreSource = None, **options: Any) -> Envir
 
 async def test_no_more_steps_run_at_once_than_there_may(source: StoreSource) -> None:
     room = Room()
-    async with environment(room, source, steps_max=3) as env:
+    async with environment(room, source, limits=Limits(steps_max=3)) as env:
         names = [str(number) for number in range(20)]
         runs = [await env.engine.start(visit(*names[i : i + 5]), id=str(i)) for i in range(0, 20, 5)]
         await env.advance(0)
@@ -74,7 +74,7 @@ async def test_no_more_steps_run_at_once_than_there_may(source: StoreSource) -> 
 async def test_their_turn_comes_in_the_order_of_asking() -> None:
     room = Room()
     room.door.set()
-    async with environment(room, steps_max=1) as env:
+    async with environment(room, limits=Limits(steps_max=1)) as env:
         names = [str(number) for number in range(50)]
         await env.engine.run(visit(*names))
         assert room.seen == names
@@ -82,7 +82,7 @@ async def test_their_turn_comes_in_the_order_of_asking() -> None:
 
 
 async def test_an_attempts_time_begins_when_its_turn_comes() -> None:
-    async with environment(Room(), steps_max=1) as env:
+    async with environment(Room(), limits=Limits(steps_max=1)) as env:
         run = await env.engine.start(take_turns())
         await env.advance(12)
         await run.result()
@@ -112,7 +112,7 @@ async def test_an_attempts_time_begins_when_it_has_a_thread() -> None:
         _, _, error = await asyncio.gather(hog(), careful(), hurried(), return_exceptions=True)
         return str(error)
 
-    async with Environment([flow], autojump_s=None, threads_max=1) as env:
+    async with Environment([flow], autojump_s=None, limits=Limits(threads_max=1)) as env:
         run = await env.engine.start(flow())
         await env.advance(60)
         let_go.set()
@@ -137,7 +137,7 @@ async def test_the_total_timeout_counts_the_wait_for_a_turn() -> None:
         _, error = await asyncio.gather(hog(), hurried(), return_exceptions=True)
         return str(error)
 
-    async with Environment([flow], autojump_s=None, steps_max=1) as env:
+    async with Environment([flow], autojump_s=None, limits=Limits(steps_max=1)) as env:
         run = await env.engine.start(flow())
         await env.advance(9)
         assert (await env.engine.handle(run.id).history()).journal == []
@@ -151,7 +151,7 @@ async def test_the_total_timeout_counts_the_wait_for_a_turn() -> None:
 
 async def test_who_is_cancelled_while_it_waits_never_begins_and_keeps_nobody_waiting() -> None:
     room = Room()
-    async with environment(room, steps_max=1) as env:
+    async with environment(room, limits=Limits(steps_max=1)) as env:
         await env.engine.start(visit("a"), id="a")
         lost = await env.engine.start(visit("b", "c"), id="b")
         last = await env.engine.start(visit("d"), id="d")
@@ -166,7 +166,7 @@ async def test_who_is_cancelled_while_it_waits_never_begins_and_keeps_nobody_wai
 
 async def test_cancelling_the_one_that_runs_lets_the_next_one_in() -> None:
     room = Room()
-    async with environment(room, steps_max=1) as env:
+    async with environment(room, limits=Limits(steps_max=1)) as env:
         await env.engine.start(visit("a"), id="a")
         await env.engine.start(visit("b"), id="b")
         await env.advance(0)
@@ -187,7 +187,9 @@ async def test_a_workflow_that_gives_up_a_waiting_step_leaves_no_trace_of_it() -
             return "gave up"
         return "waited"
 
-    async with Environment([visit, impatient], autojump_s=None, resources={Room: lambda: room}, steps_max=1) as env:
+    async with Environment(
+        [visit, impatient], autojump_s=None, resources={Room: lambda: room}, limits=Limits(steps_max=1)
+    ) as env:
         await env.engine.start(visit("a"), id="a")
         run = await env.engine.start(impatient())
         await env.advance(5)
@@ -210,7 +212,7 @@ async def test_a_step_between_two_attempts_takes_no_ones_place() -> None:
     async def flow() -> None:
         await asyncio.gather(*[shaky(name) for name in "abc"])
 
-    async with Environment([flow], autojump_s=None, steps_max=1) as env:
+    async with Environment([flow], autojump_s=None, limits=Limits(steps_max=1)) as env:
         run = await env.engine.start(flow())
         await env.advance(1)
         await run.result()
@@ -219,7 +221,7 @@ async def test_a_step_between_two_attempts_takes_no_ones_place() -> None:
 
 async def test_a_shutdown_waits_for_those_that_run_and_starts_none_that_wait(source: StoreSource) -> None:
     room = Room()
-    async with environment(room, source, steps_max=2) as env:
+    async with environment(room, source, limits=Limits(steps_max=2)) as env:
         await env.engine.start(visit("a", "b", "c", "d"), id="r")
         await env.advance(0)
         stopping = asyncio.ensure_future(env.engine.shutdown(grace=60))
@@ -235,7 +237,7 @@ async def test_a_shutdown_waits_for_those_that_run_and_starts_none_that_wait(sou
 
 async def test_a_crash_loses_no_step_that_waited_for_its_turn(source: StoreSource) -> None:
     room = Room()
-    async with environment(room, source, steps_max=1) as env:
+    async with environment(room, source, limits=Limits(steps_max=1)) as env:
         await env.engine.start(visit("a", "b", "c"), id="r")
         await env.advance(0)
         await env.restart()
@@ -247,7 +249,7 @@ async def test_a_crash_loses_no_step_that_waited_for_its_turn(source: StoreSourc
 
 async def test_a_thousand_steps_that_were_given_up_while_they_waited_are_forgotten() -> None:
     room = Room()
-    async with environment(room, steps_max=1) as env:
+    async with environment(room, limits=Limits(steps_max=1)) as env:
         await env.engine.start(visit("a"), id="a")
         await env.engine.start(visit(*[str(number) for number in range(1000)]), id="r")
         await env.advance(0)

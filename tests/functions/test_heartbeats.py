@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from perdure import Engine, Retry, Workflow, current_step, resource, sleep, step, workflow
+from perdure import Engine, Limits, Retry, Workflow, current_step, resource, sleep, step, workflow
 from perdure.errors import NotInStep, RunFailed, StepTimedOut, UnstorableValue
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Wait
@@ -264,7 +264,7 @@ async def test_details_survive_a_long_pause_and_a_crash_in_it(source: StoreSourc
     async def other() -> None:
         await sleep(1)
 
-    async with Environment([flow, other], source, autojump_s=None, live_runs_max=1) as env:
+    async with Environment([flow, other], source, autojump_s=None, limits=Limits(live_runs_max=1)) as env:
         await env.engine.start(flow(), id="r")
         await env.quiet()
         (wait,) = await stored(env.engine, "r")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Retry, current_step, sleep, step, workflow
+from perdure import Limits, Retry, current_step, sleep, step, workflow
 from perdure.errors import ForbiddenInWorkflow, RunFailed
 from perdure.kernel.records import Hold
 from perdure.testing import Environment
@@ -146,7 +146,7 @@ async def test_a_loop_that_never_waits_is_held_and_others_go_on(source: StoreSou
     async def innocent() -> str:
         return await reserve("y")
 
-    async with Environment([busy, innocent], source, callbacks_max=500) as env:
+    async with Environment([busy, innocent], source, limits=Limits(callbacks_max=500)) as env:
         run = await env.engine.start(busy())
         assert await env.engine.run(innocent()) == "reserved y"
         await env.quiet()
@@ -215,7 +215,7 @@ async def test_runs_that_are_evicted_notice_nothing(source: StoreSource) -> None
         await sleep(60)
         return [*got, await notify(f"d{n}")]
 
-    async with Environment([flow], source, live_runs_max=3) as env:
+    async with Environment([flow], source, limits=Limits(live_runs_max=3)) as env:
         runs = [await env.engine.start(flow(n)) for n in range(20)]
         results = await asyncio.gather(*[run.result() for run in runs])
         assert results == [[f"reserved a{n}", f"reserved b{n}", f"charged c{n}", f"notified d{n}"] for n in range(20)]
@@ -235,7 +235,7 @@ async def test_more_busy_runs_than_may_live_are_all_kept(source: StoreSource) ->
     async def flow(n: int) -> int:
         return await hang(n)
 
-    async with Environment([flow], source, live_runs_max=1, autojump_s=None) as env:
+    async with Environment([flow], source, limits=Limits(live_runs_max=1), autojump_s=None) as env:
         runs = [await env.engine.start(flow(n)) for n in range(5)]
         let_go.set()
         assert await asyncio.gather(*[run.result() for run in runs]) == [0, 1, 2, 3, 4]
@@ -252,6 +252,6 @@ async def test_a_step_that_waits_for_its_next_attempt_can_be_evicted(source: Sto
     async def flow(n: int) -> list[int]:
         return await shaky(n)
 
-    async with Environment([flow], source, live_runs_max=1) as env:
+    async with Environment([flow], source, limits=Limits(live_runs_max=1)) as env:
         runs = [await env.engine.start(flow(n)) for n in range(4)]
         assert await asyncio.gather(*[run.result() for run in runs]) == [[n, 3] for n in range(4)]

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure import Delivered, Event, NamedEvent, Queued, TimeReached, event, first, receive, timer, workflow
+from perdure import Delivered, Event, Limits, NamedEvent, Queued, TimeReached, event, first, receive, timer, workflow
 from perdure.errors import InvalidArguments, KeyReused, QueueFull, RunNotWaiting
 from perdure.models.functions import events
 from perdure.models.functions.events import options_of
@@ -253,7 +253,7 @@ async def test_two_events_race_for_a_key(opened: Open) -> None:
 
 
 async def test_refusals_of_broadcasts_name_the_event(opened: Open) -> None:
-    async with opened(events_pending_max=1) as env:
+    async with opened(limits=Limits(events_pending_max=1)) as env:
         with pytest.raises(RunNotWaiting, match=r"misfits\.weighed") as strict:
             await env.engine.send(Weighed(kilos=1), strict=True)
         assert strict.value.event == "misfits.weighed"

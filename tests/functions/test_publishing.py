@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from perdure import (
+    Limits,
     NamedEvent,
     Retry,
     Stream,
@@ -488,7 +489,7 @@ async def test_a_value_that_cannot_be_stored_is_refused_where_it_is_said(value: 
                 told.append(str(error))
         return told
 
-    async with Environment([flow], payload_bytes_max=1_000) as env:
+    async with Environment([flow], limits=Limits(payload_bytes_max=1_000)) as env:
         first, second = await env.engine.run(flow(), id="r")
         assert "published under 'progress'" in first
         assert "an item of stream 'log'" in second
@@ -548,7 +549,7 @@ async def test_keys_and_words_between_two_waits_are_bounded(monkeypatch: pytest.
         for _ in range(3):
             await stream("log").append("x" * 9_000)
 
-    async with Environment([keys, words, long_words], payload_bytes_max=10_000) as env:
+    async with Environment([keys, words, long_words], limits=Limits(payload_bytes_max=10_000)) as env:
         flows: list[tuple[Workflow[[], Any], str]] = [
             (keys, "at most 3 keys"),
             (words, "5 times"),

@@ -9,7 +9,20 @@ from typing import Any
 
 import pytest
 
-from perdure import Event, Retry, Workflow, current_step, receive, resource, run_of, sleep, start, step, workflow
+from perdure import (
+    Event,
+    Limits,
+    Retry,
+    Workflow,
+    current_step,
+    receive,
+    resource,
+    run_of,
+    sleep,
+    start,
+    step,
+    workflow,
+)
 from perdure.errors import ChildFailed, ConcurrentModification, DeadlineExceeded, RunFailed, RunNotRetryable
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
@@ -140,7 +153,7 @@ async def test_a_started_child_goes_on_where_it_failed(
     opened: Open, bank: Bank, detached: bool, live_runs_max: int
 ) -> None:
     """What the child had done stays done, and what it does again has the key that it had."""
-    async with opened(live_runs_max=live_runs_max) as env:
+    async with opened(limits=Limits(live_runs_max=live_runs_max)) as env:
         await fails(env, starts(detached))
         with pytest.raises(RunFailed):
             await (await env.engine.handle("r").retry()).result()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Retry, current_step, sleep, step, workflow
+from perdure import Limits, Retry, current_step, sleep, step, workflow
 from perdure.errors import MaxRetriesExceeded, NonRetryable, RunFailed, StepTimedOut
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -273,7 +273,7 @@ async def test_a_thread_that_takes_too_long_keeps_its_place_and_is_logged(caplog
         return await slow()
 
     with caplog.at_level(logging.WARNING, "perdure"):
-        async with Environment([flow], autojump_s=0.01, threads_max=2) as env:
+        async with Environment([flow], autojump_s=0.01, limits=Limits(threads_max=2)) as env:
             run = await env.engine.start(flow())
             assert await run.result() == "in time"
             let_go.set()

@@ -17,7 +17,7 @@ import msgspec
 import pydantic
 import pytest
 
-from perdure import sleep, step, workflow
+from perdure import Limits, sleep, step, workflow
 from perdure.errors import InvalidArguments, RunFailed, UnstorableValue
 from perdure.models.functions.define import Step, Workflow
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES
@@ -385,7 +385,7 @@ async def test_the_limit_on_payloads_is_the_engines(source: StoreSource) -> None
     async def flow(text: str) -> str:
         return text
 
-    async with Environment([flow], source, payload_bytes_max=1_000) as env:
+    async with Environment([flow], source, limits=Limits(payload_bytes_max=1_000)) as env:
         assert len(await env.engine.run(flow("x" * 900))) == 900
         with pytest.raises(UnstorableValue, match=r"1,0\d\d bytes as JSON, more than the limit of 1,000"):
             await env.engine.start(flow("x" * 1_000))

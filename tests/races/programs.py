@@ -12,6 +12,7 @@ from msgspec import Struct
 from perdure import (
     ChildHandle,
     Event,
+    Limits,
     Retry,
     TimeReached,
     Workflow,
@@ -411,7 +412,7 @@ class Rule(Struct, frozen=True):
     options: dict[str, Any] = {}
 
 
-ROOM_FOR_ONE = {"live_runs_max": 1}
+ROOM_FOR_ONE = {"limits": Limits(live_runs_max=1)}
 
 RULES: dict[str, Rule] = {
     rule.race.__name__: rule

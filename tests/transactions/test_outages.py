@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from perdure import Engine, Retry, current_step, resource
+from perdure import Engine, Limits, Retry, current_step, resource
 from perdure.cooperation import Failure, Operation, Scope, Topic
 from perdure.errors import RunFailed, ScopeFailed
 from perdure.models.functions.context import CurrentStep
@@ -120,7 +120,7 @@ async def test_a_way_to_the_server_that_is_cut_is_no_attempt(
     """In the body, when its result is staged, and at the commit; before the server hears, and before it is heard."""
     world, url = postgres_world, await fresh(postgres_world)
     async with proxy_to(url, urlsplit(url).port or 0) as (proxy, detour):
-        options: dict[str, Any] = {"poll_s": 0.5, "grace_s": 0, **world.options}
+        options: dict[str, Any] = {"poll_s": 0.5, "limits": Limits(grace_s=0), **world.options}
 
         async def act(_: CurrentStep) -> None:
             if proxy.cuts < TIMES and word != "insert into":
@@ -211,7 +211,7 @@ async def test_what_is_done_in_any_case_is_done_once_the_store_works(postgres_wo
 async def test_an_operation_whose_commit_is_cut_is_looked_up(postgres_world: PostgresWorld, moment: Moment) -> None:
     world, url = postgres_world, await fresh(postgres_world)
     async with proxy_to(url, urlsplit(url).port or 0) as (proxy, detour):
-        options: dict[str, Any] = {"poll_s": 0.5, "grace_s": 0, **world.options}
+        options: dict[str, Any] = {"poll_s": 0.5, "limits": Limits(grace_s=0), **world.options}
 
         async def act(_: CurrentStep) -> None:
             if proxy.cuts < TIMES:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from perdure import Engine
+from perdure import Engine, Limits
 from perdure.errors import Misuse, RunCancelled, RunFailed
 from perdure.models.functions.context import CurrentStep
 from perdure.storage import open_store
@@ -199,7 +199,7 @@ async def test_an_engine_that_was_taken_for_dead_commits_nothing_and_the_other_d
     """The first stands still in its step while it is declared dead and the run is taken over; then it goes on."""
     url, stage = await world.fresh(), Stage()
     world.script.act = stage.act
-    options: dict[str, Any] = {"poll_s": 0.05, "grace_s": 0, **world.options}
+    options: dict[str, Any] = {"poll_s": 0.05, "limits": Limits(grace_s=0), **world.options}
     # It does not look around, so that it hears of its death when it comes to commit.
     deaf: dict[str, Any] = {**options, "poll_s": None}
     async with Engine(url, workflows=world.program.workflows, **deaf) as first:
@@ -228,7 +228,7 @@ async def test_an_engine_that_was_taken_for_dead_commits_nothing_and_the_other_d
 async def test_a_connection_that_breaks_at_the_commit_leaves_no_doubt(world: PostgresWorld, moment: Moment) -> None:
     url = await world.fresh()
     async with proxy_to(url, urlsplit(url).port or 0) as (proxy, detour):
-        options: dict[str, Any] = {"poll_s": 0.5, "grace_s": 0, **world.options}
+        options: dict[str, Any] = {"poll_s": 0.5, "limits": Limits(grace_s=0), **world.options}
         async with Engine(detour, workflows=world.program.workflows, **options) as engine:
             proxy.cut("step", "COMMIT", moment)
             assert await engine.run(world.program.several(2), id="r") == 3

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from perdure import Engine
+from perdure import Engine, Limits
 from perdure.models.functions.context import CurrentStep
 from perdure.storage import open_store
 from perdure.storage.postgres import connection as connections
@@ -17,8 +17,11 @@ from tests.storage.postgres.meddling import meddler, until_somebody_waits
 from tests.storage.postgres.proxy import Moment, proxy_to
 from tests.transactions.notes import PostgresWorld
 
-DEAF: dict[str, Any] = {"poll_s": None, "grace_s": 0}  # It hears of its death when it asks the store for something.
-KEEN: dict[str, Any] = {"poll_s": 0.05, "grace_s": 0}
+DEAF: dict[str, Any] = {
+    "poll_s": None,
+    "limits": Limits(grace_s=0),
+}  # It hears of its death when it asks the store for something.
+KEEN: dict[str, Any] = {"poll_s": 0.05, "limits": Limits(grace_s=0)}
 TIMES = 5  # more often than any policy here tries
 SOON_S = 20.0  # far below the minute for which a server lets a step's transaction rest
 

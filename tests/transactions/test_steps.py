@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Retry, current_step, step, workflow
+from perdure import Limits, Retry, current_step, step, workflow
 from perdure.errors import (
     CommitRefused,
     InvalidDefinition,
@@ -123,7 +123,7 @@ async def test_whatever_a_step_raises_is_its_failure_alone(world: World, error: 
 async def test_a_result_that_cannot_be_stored_rolls_back_and_is_not_tried_again(world: World, value: object) -> None:
     url = await world.fresh()
     world.script.act = lambda _: value
-    async with Environment(world.program.workflows, url, payload_bytes_max=1000, **world.options) as env:
+    async with Environment(world.program.workflows, url, limits=Limits(payload_bytes_max=1000), **world.options) as env:
         with pytest.raises(RunFailed) as failed:
             await env.engine.run(world.program.one(7))
         assert isinstance(failed.value.__cause__, UnstorableValue)
