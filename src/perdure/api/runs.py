@@ -143,12 +143,7 @@ class Runs:
         """Return how many runs are meant; `limit` if there are that many or more, so that it never takes long."""
         checked_limit(limit, _COUNT_MAX)
         self._session.check_open()
-        wanted = replace(selection.to_filter(), limit=min(limit, _PAGE))
-        total = 0
-        while total < limit and (page := await self._session.caller_store.list(wanted)):
-            total += len(page)
-            wanted = replace(wanted, after=(page[-1].created_at, page[-1].id))
-        return min(total, limit)
+        return await self._session.caller_store.count(replace(selection.to_filter(), limit=limit))
 
     async def tally(
         self, times: Sequence[datetime] = (), *, statuses: Sequence[str] = tuple(Status), limit: int = 1_000
