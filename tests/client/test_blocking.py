@@ -300,20 +300,20 @@ def test_a_fork_opens_its_own_and_is_told_if_it_cannot(tmp_path: Path) -> None:
             assert os.waitpid(child, 0)[1] == 0
 
         def look():
-            print("child", len(wait(client.engines())), flush=True)
+            print("child", len(wait(client.engines.list())), flush=True)
 
         def refused():
             try:
-                wait(client.engines())
+                wait(client.engines.list())
             except Exception as error:
                 print(type(error).__name__, error, flush=True)
             wait.close()
 
         in_child(look)
         in_child(look)
-        print("parent", len(wait(client.engines())), flush=True)
+        print("parent", len(wait(client.engines.list())), flush=True)
         in_child(refused)
-        print("parent", len(wait(client.engines())), flush=True)
+        print("parent", len(wait(client.engines.list())), flush=True)
         """,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -383,7 +383,7 @@ def test_a_client_is_there_until_the_last_thread_has_ended(
 
         def look():
             threading.main_thread().join()
-            print(len(wait(client.engines())), "engine", flush=True)
+            print(len(wait(client.engines.list())), "engine", flush=True)
 
         threading.Thread(target=look).start()
         """,

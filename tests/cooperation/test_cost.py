@@ -64,7 +64,7 @@ async def test_a_step_with_four_times_the_children_costs_four_times_as_much(fail
 
 
 async def test_a_parent_is_not_given_up_and_read_again_for_each_of_its_children(source: StoreSource) -> None:
-    small, large = await costs_of(wide(), source, fan_out, (240, 960), live_runs_max=20, steps_max=10)
+    small, large = await costs_of(wide(), source, fan_out, (240, 960), limits=Limits(live_runs_max=20, steps_max=10))
     assert_linear(small, large, times=4)
 
 
@@ -256,7 +256,7 @@ async def test_an_emission_fails_that_goes_too_deep(source: StoreSource) -> None
         assert isinstance(failure, Failure)
         assert failure.root_cause.type.endswith("HierarchyTooDeep")
         assert "'go_down' of 'deep' emits on topic 'deep', 6 levels below the root" in failure.root_cause.message
-        assert "Engine(hierarchy_levels_max=…)" in failure.root_cause.message
+        assert "Limits(hierarchy_levels_max=…)" in failure.root_cause.message
         assert failure.root_cause.stack_trace[-1].function_name == "_check_level"
         assert (await env.engine.handle(root.id).tree()).run.status == "rolled_back"
         assert len([*failure.walk()]) == 5

@@ -412,8 +412,8 @@ async def main(url, way):
         await env.quiet()
         if way == "end":
             await env.advance(HOUR)
-        view = await env.engine.get("r")
-        print(view.status.value, view.hold, len((await env.engine._store.journal("r"))[1]))
+        view = await env.engine.runs.get("r")
+        print(view.status.value, view.hold, len((await env.engine.session.store.journal("r"))[1]))
 
 asyncio.run(main(*sys.argv[1:]))
 """

@@ -97,7 +97,7 @@ async def test_as_many_as_fit_into_one_slice_take_no_timer(source: StoreSource) 
     async with World([graph], source) as world:
         run = await world.engine.start(graph([1, 2]))
         await run.result()
-        assert {entry.kind for entry in (await world.engine.history(run.id)).journal} == {"step"}
+        assert {entry.kind for entry in (await run.history()).journal} == {"step"}
 
 
 @pytest.mark.parametrize("tokens", [1, SLICE - 1, 5 * SLICE])

@@ -7,8 +7,13 @@ from typing import Final
 
 from msgspec import Struct
 
+from perdure.errors import InvalidArguments
+
 PAYLOAD_BYTES_MAX: Final = 2 * 1024 * 1024
 HIERARCHY_LEVELS_MAX: Final = 1_000
+_COUNT_MAX: Final = 2**53
+_MAY_BE_ZERO: Final = frozenset({"live_runs_max", "recoveries_max", "restarts_max"})
+_TOO_MUCH: Final = "%s is more than any machine has"
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -57,6 +62,40 @@ class Limits(Struct, frozen=True, kw_only=True):
     restart_first_s: float = 0.5
     restart_max_s: float = 60.0
     restart_forget_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        """Raise InvalidArguments for a bound that is none."""
+        for name in self.__struct_fields__:
+            bound = getattr(self, name)
+            if name == "event_retention":
+                _check_time(name, bound)
+            elif name.endswith("_s"):
+                _check_seconds(name, bound)
+            elif not (bound is None and name == "processes_max"):
+                _check_count(name, bound, least=0 if name in _MAY_BE_ZERO else 1)
+
+
+def _check_count(name: str, bound: object, *, least: int) -> None:
+    if not isinstance(bound, int) or isinstance(bound, bool):
+        raise InvalidArguments(f"{name} is a number of things, not {bound!r:.80}")
+    if not least <= bound <= _COUNT_MAX:
+        raise InvalidArguments(f"{name} is at least {least}, not {bound!r:.80}" if bound < least else _TOO_MUCH % name)
+
+
+def _check_seconds(name: str, bound: object) -> None:
+    if not isinstance(bound, (int, float)) or isinstance(bound, bool) or bound != bound:
+        raise InvalidArguments(f"{name} is a number of seconds, not {bound!r:.80}")
+    if bound < 0:
+        raise InvalidArguments(f"{name} is at least 0, not {bound!r:.80}")
+    if bound > _COUNT_MAX and bound != float("inf"):
+        raise InvalidArguments(_TOO_MUCH % name)
+
+
+def _check_time(name: str, bound: object) -> None:
+    if not isinstance(bound, timedelta):
+        raise InvalidArguments(f"{name} is a timedelta, not {bound!r:.80}")
+    if bound < timedelta(0):
+        raise InvalidArguments(f"{name} is not negative, as {bound!r} is")
 
 
 __all__ = ["HIERARCHY_LEVELS_MAX", "PAYLOAD_BYTES_MAX", "Limits"]

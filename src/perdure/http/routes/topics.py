@@ -13,6 +13,7 @@ from litestar.params import JSONBody
 from msgspec import Meta, Struct, field
 
 from perdure.api.hierarchies import cancel_or_refuse, roll_back_or_refuse
+from perdure.cooperation import CancellationToken
 from perdure.errors import (
     InvalidArguments,
     InvalidTransition,
@@ -29,7 +30,6 @@ from perdure.http.problems import Refused, no
 from perdure.http.reach import operates_run, reads_run
 from perdure.http.routes.runs import Nothing, Reason, Tags, found
 from perdure.http.wanted import Body, Id, Name, moment
-from perdure.models.cooperation.context import CancellationToken
 from perdure.views import RunView
 
 _DELAY_S_MAX = 100 * 366 * 86_400
