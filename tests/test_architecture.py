@@ -37,7 +37,7 @@ ROWS = (
 )
 HEIGHT = {room: -number for number, row in enumerate(ROWS) for room in row}
 
-# Beside the rows: the stores see only these; only the session, which opens one, sees the stores; testing sees everything.
+# Beside the rows: the stores see only these; only the session, which opens one, sees them; testing sees everything.
 STORAGE_MAY_IMPORT = {"storage", "ports", "kernel", "errors"}
 MAY_IMPORT_STORAGE = {"storage", "session", "upgrading", "testing"}
 

@@ -4,7 +4,9 @@ from perdure.api.artifacts import ArtifactView
 from perdure.api.events import To
 from perdure.api.records import RecordView
 from perdure.api.run_handle import RunHandle
+from perdure.api.runs import BulkReport, RunSelection
 from perdure.api.tasks import TaskView
+from perdure.api.waits import WaitView
 from perdure.blocking import Blocking
 from perdure.client import Client
 from perdure.engine import Engine
@@ -29,11 +31,12 @@ from perdure.models.functions.publishing import Stream, publish, stream
 from perdure.models.functions.staging import stage
 from perdure.models.functions.waiting import RunEnded, event, first, receive, timer, timer_at
 from perdure.values.limits import Limits
-from perdure.views import StreamItemView
+from perdure.views import RunView, StreamItemView
 
 __all__ = [
     "ArtifactView",
     "Blocking",
+    "BulkReport",
     "ChildHandle",
     "Client",
     "CurrentRun",
@@ -50,6 +53,8 @@ __all__ = [
     "RunCall",
     "RunEnded",
     "RunHandle",
+    "RunSelection",
+    "RunView",
     "Step",
     "StepCall",
     "Stream",
@@ -60,6 +65,7 @@ __all__ = [
     "TaskView",
     "TimeReached",
     "To",
+    "WaitView",
     "Workflow",
     "compensate",
     "continue_as",

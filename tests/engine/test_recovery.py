@@ -17,6 +17,7 @@ from perdure.coordinator.recovery import _groups
 from perdure.errors import EngineStopped
 from perdure.kernel import ops
 from perdure.ports import LoadedRun, Offer, Store
+from perdure.runtime import Runtime
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import Environment, YieldPoints
 from perdure.testing.environment import StoreSource
@@ -135,17 +136,17 @@ async def test_a_recovery_says_what_it_found(source: StoreSource) -> None:
         await env.advance(0)
         env.kill()
         reports = []
-        original = Engine.recover
+        original = Runtime.recover
 
-        async def recover(engine: Engine) -> Any:
-            reports.append(await original(engine))
+        async def recover(runtime: Runtime) -> Any:
+            reports.append(await original(runtime))
             return reports[-1]
 
-        Engine.recover = recover  # type: ignore[method-assign, assignment]
+        Runtime.recover = recover  # type: ignore[method-assign, assignment]
         try:
             await env.restart()
         finally:
-            Engine.recover = original  # type: ignore[method-assign]
+            Runtime.recover = original  # type: ignore[method-assign]
         (report,) = reports
         assert (report.engines_buried, report.resumed, report.waiting, report.held) == (1, 3, 1, 0)
         assert report.total == 4

@@ -522,7 +522,7 @@ async def test_verbs_refuse_what_makes_no_sense() -> None:
             await engine.tasks.answer("none", 1)
         with pytest.raises(TaskNotFound):
             await engine.tasks.heartbeat("none", "w")
-        with pytest.raises(Misuse, match=r"tasks\(\): status is 'open', .*, not 'done'"):
+        with pytest.raises(Misuse, match=r"list\(\): status is 'open', .*, not 'done'"):
             await engine.tasks.list(status="done")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         with pytest.raises(Misuse, match="limit"):
             await engine.tasks.list(limit=0)
