@@ -87,11 +87,7 @@ def _summary(found: Any) -> str:
 
 def _annotations(struct: type[Struct]) -> dict[str, str]:
     """Return the types of a struct's fields as they are written."""
-    return {
-        name: str(kind)
-        for one in reversed(struct.__mro__)
-        for name, kind in inspect.get_annotations(one).items()
-    }
+    return {name: str(kind) for one in reversed(struct.__mro__) for name, kind in inspect.get_annotations(one).items()}
 
 
 class _Plain(str):

@@ -185,13 +185,14 @@ class Runs:
     async def pause(
         self, selection: RunSelection, *, reason: str = "", dry_run: bool = False, actor: str = "api"
     ) -> BulkReport:
-        """Pause every run that is meant and has not ended, as `run.pause()` does. Otherwise as `cancel`."""
+        """Pause every run that is meant, has not ended and is not held, like `run.pause()`. Otherwise as `cancel`."""
         return await self._change(
             selection,
             _OPEN,
             lambda run_id: pause_run(self._session, run_id, expected_version=None, reason=reason, actor=actor),
             "it is held already",
             dry_run,
+            held=False,
         )
 
     async def resume(self, selection: RunSelection, *, dry_run: bool = False, actor: str = "api") -> BulkReport:
@@ -222,9 +223,10 @@ class Runs:
         otherwise: str,
         dry_run: bool,
         *,
-        held: bool = False,
+        held: bool | None = None,
     ) -> BulkReport:
-        """Change the runs that are meant and in one of these statuses. `otherwise` is why a change did nothing."""
+        """Change the runs that are meant and in one of these statuses, only held ones or only those that are not if
+        `held` says so. `otherwise` is why a change did nothing."""
         changed: RunIds = []
         refused: dict[str, str] = {}
 
@@ -248,7 +250,7 @@ class Runs:
         return BulkReport(changed=changed, refused=refused, dry_run=dry_run)
 
     async def _selected(
-        self, selection: RunSelection, statuses: tuple[Status, ...], *, held: bool
+        self, selection: RunSelection, statuses: tuple[Status, ...], *, held: bool | None
     ) -> AsyncIterator[RunIds]:
         """Return the ids of runs that are meant and in one of these statuses, in bounded batches."""
         wanted = selection.to_filter()
@@ -257,7 +259,7 @@ class Runs:
             return
         wanted = replace(wanted, statuses=among, limit=_PAGE)
         while page := await self._session.caller_store.list(wanted):
-            yield [run.id for run in page if run.hold is not None or not held]
+            yield [run.id for run in page if held in (None, run.hold is not None)]
             wanted = replace(wanted, after=(page[-1].created_at, page[-1].id))
 
 
