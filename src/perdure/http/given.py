@@ -6,6 +6,7 @@ from typing import Any
 
 from litestar import Request
 from litestar.di import NamedDependency
+from litestar.params import SkipValidation
 
 from perdure.engine import AnyClient
 from perdure.http.access import Access
@@ -14,7 +15,7 @@ from perdure.http.streams import Streams
 
 Asked = Request[Any, Any, Any]
 TheAccess = NamedDependency[Access]
-TheClient = NamedDependency[AnyClient]
+TheClient = NamedDependency[SkipValidation[AnyClient]]  # msgspec takes no union of two classes of ours
 TheMeasures = NamedDependency[Measures]
 TheStreams = NamedDependency[Streams]
 
