@@ -426,7 +426,7 @@ async def test_a_prompt_that_is_nowhere_is_an_error_at_the_node(llmock: LLMock) 
         await env.engine.start(graph(Wish(language="French")), id="r")
         error = await failure_of(env)
         assert isinstance(error, RecordNotFound)
-        assert "graph 'greeting', node 'ask': there is no prompt 'greeting'; put_record" in str(error)
+        assert "graph 'greeting', node 'ask': there is no prompt 'greeting'; engine.records.put" in str(error)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
