@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Event, Limits, Retry, RunSelection, receive, step, workflow
+from perdure import Event, Limits, Retry, RunSelection, Workflow, receive, step, workflow
 from perdure.errors import InvalidArguments, Misuse, RunFinished, RunNotFound
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
@@ -39,7 +39,7 @@ async def works(name: str) -> str:
     return await fragile(name)
 
 
-WORKFLOWS = [waits, works]
+WORKFLOWS: list[Workflow[Any, Any]] = [waits, works]
 WAITING = RunSelection(workflow="many-runs-waits")
 
 

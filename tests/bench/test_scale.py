@@ -93,7 +93,7 @@ async def test_a_timer_that_is_due_ends_its_run_alone(filled: Path, tmp_path: Pa
 
 async def test_those_in_memory_are_bounded(filled: Path, tmp_path: Path) -> None:
     bound, touched = 20, [id_of(number) for number in range(1, 401, 2)]
-    async with engine_on(filled, tmp_path, limits=Limits(live_runs_max=bound)) as engine:
+    async with engine_on(filled, tmp_path, live_runs_max=bound) as engine:
         await asyncio.gather(*[engine.handle(run_id).pause() for run_id in touched])
         await asyncio.gather(*[engine.handle(run_id).resume() for run_id in touched])  # Each is taken up, and waits on.
         await settled(engine)

@@ -90,19 +90,19 @@ class Meddled(StoreProxy):
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
-        self.count: Counter[str] = Counter()
+        self.counted: Counter[str] = Counter()
         self.meddle: Callable[[], Awaitable[object]] | None = None
 
     async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
-        self.count["reads"] += 1
+        self.counted["reads"] += 1
         return await self.inner.load(ids)
 
     async def journals(self, ids: Sequence[str]) -> dict[str, Journal]:
-        self.count["reads"] += 1
+        self.counted["reads"] += 1
         return await self.inner.journals(ids)
 
     async def load_whole(self, ids: Sequence[str]) -> dict[str, tuple[LoadedRun, Journal]]:
-        self.count["reads"] += 1
+        self.counted["reads"] += 1
         found = await self.inner.load_whole(ids)
         if self.meddle is not None:
             meddle, self.meddle = self.meddle, None
@@ -111,8 +111,8 @@ class Meddled(StoreProxy):
 
     async def commit(self, batch: Batch) -> Committed:
         committed = await self.inner.commit(batch)
-        self.count["commits"] += 1
-        self.count["rows"] += len(batch.runs)
+        self.counted["commits"] += 1
+        self.counted["rows"] += len(batch.runs)
         return committed
 
 
@@ -174,8 +174,8 @@ async def test_many_overdue_sleepers_are_read_and_written_once(make_store: Calla
         ids = await world.leave(*[sleeper() for _ in range(50)])
         async with world.woken() as engine:
             assert [await engine.handle(id).result() for id in ids] == ["slept"] * 50
-            assert world.store.count["reads"] == 1
-            assert world.store.count["rows"] == 50
+            assert world.store.counted["reads"] == 1
+            assert world.store.counted["rows"] == 50
             assert {await timers_fired(engine, id) for id in ids} == {1}
             await world.env.check()
 
@@ -380,7 +380,7 @@ async def test_engines_that_are_after_the_same_overdue_runs_share_them(
         try:
             for id in ids:
                 assert await engines[0].handle(id).result() == "slept"
-            assert sum(store.count["rows"] for store in stores) == 400
+            assert sum(store.counted["rows"] for store in stores) == 400
             assert {await timers_fired(engines[0], id) for id in ids} == {1}
         finally:
             await asyncio.gather(*[engine.shutdown(grace=0) for engine in engines])

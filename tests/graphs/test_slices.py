@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import perdure
 from perdure.errors import LimitExceeded, RunFailed
 from perdure.graph import END, Graph, Limits, all_of, any_of, assign, collect, timer, wait
 from perdure.models.functions.loop import WorkflowLoop
@@ -307,7 +308,7 @@ async def test_a_run_in_the_midst_of_its_routing_is_not_given_up(
     graph.node("meet", assign({"output.got": "size(state.got)"}))
     graph.edge("begin", "mark", foreach="input")
     graph.edge("mark", "meet", join=all_of(), merge=collect("state.got", source="state.mark"))
-    async with Environment([graph], source, limits=Limits(live_runs_max=1), watch=Reads) as env:
+    async with Environment([graph], source, limits=perdure.Limits(live_runs_max=1), watch=Reads) as env:
         runs = [await env.engine.start(graph(list(range(200)))) for _ in range(3)]
         assert [await run.result() for run in runs] == [{"got": 200}] * 3
         assert read == []

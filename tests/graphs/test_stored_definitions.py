@@ -13,6 +13,7 @@ import pytest
 
 from perdure import Client, Engine, NamedEvent, Retry, publish, step, workflow
 from perdure.api.graph_runs import _graph_run
+from perdure.api.records import Records
 from perdure.errors import InvalidArguments, InvalidDefinition, Misuse, RunFailed, RunNotFound, StoreBusy
 from perdure.graph import Graph, add_kind, all_of, assign, child, collect, human, reduce_with, wait
 from perdure.models.functions.commands import Post
@@ -387,7 +388,7 @@ async def test_a_definition_that_is_lost_is_said_to_be(
 
     graph = first()
     with monkeypatch.context() as patched:
-        patched.setattr(Engine, "put_record", unable)
+        patched.setattr(Records, "put", unable)
         async with Environment([graph], source) as env:  # It opens all the same.
             await env.engine.start(graph(Wish("tea")), id="r")
             await env.settle()
