@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from bench import loop
 from bench.figures import Figures, percentile
-from perdure import Engine, Event, Workflow, receive, sleep, step, workflow
+from perdure import Engine, Event, Limits, Workflow, receive, sleep, step, workflow
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.status import Status
 from perdure.ports import Store, SystemClock
@@ -94,7 +94,7 @@ class Counting(StoreProxy):
 async def fill(url: str, timers: int) -> None:
     """Leave so many sleeping runs in a store, all overdue."""
     store = Counting(open_store(url), Status.SUSPENDED, timers)
-    async with Engine(store, workflows=WORKFLOWS, clock=Yesterday(), live_runs_max=2 * timers) as engine:
+    async with Engine(store, workflows=WORKFLOWS, clock=Yesterday(), limits=Limits(live_runs_max=2 * timers)) as engine:
         for start in range(0, timers, _AT_ONCE):
             numbers = range(start, min(start + _AT_ONCE, timers))
             await asyncio.gather(*[engine.start(overdue(number)) for number in numbers])
@@ -132,7 +132,7 @@ async def measure_timers(url: str, timers: int) -> Figures:
 
 async def measure_events(url: str, events: int) -> Figures:
     """How fast one run reads what was sent to it before it asked."""
-    async with Engine(url, workflows=WORKFLOWS, events_pending_max=events + 1) as engine:
+    async with Engine(url, workflows=WORKFLOWS, limits=Limits(events_pending_max=events + 1)) as engine:
         run = await engine.start(reader(events))
         began, used = time.perf_counter(), time.process_time()
         for start in range(0, events, _AT_ONCE):

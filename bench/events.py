@@ -29,7 +29,7 @@ async def waiter() -> int:
 
 async def settled(engine: Engine) -> None:
     """Wait until all that follows from what was asked so far is committed."""
-    while not engine.quiet:  # noqa: ASYNC110 - there is nothing to wait for: it is a property, for tests
+    while not engine.runtime.is_quiet:  # noqa: ASYNC110 - there is nothing to wait for: it is a property, for tests
         await asyncio.sleep(0.001)
 
 
@@ -56,7 +56,7 @@ async def send_all(engine: Engine, ids: list[str], senders: int) -> None:
 
 
 async def check_status(engine: Engine, ids: list[str], status: str) -> None:
-    found = await engine.get_many(ids)
+    found = await engine.runs.get_many(ids)
     if wrong := [run_id for run_id in ids if found[run_id].status != status]:
         raise SystemExit(f"{len(wrong)} of {len(ids)} runs are not {status}, {wrong[0]} for one")
 

@@ -28,6 +28,7 @@ import httpx
 from bench import lists_filling as filling
 from bench.figures import percentile
 from perdure import Client
+from perdure.engine import AnyClient
 from perdure.http import serving
 from perdure.ports import RunFilter
 from perdure.storage import open_store
@@ -133,7 +134,7 @@ def wanted(given: Filter) -> RunFilter:
     )
 
 
-async def measure(client: Client, database: str, plans: Plans, *, runs: int, samples: int) -> bool:
+async def measure(client: AnyClient, database: str, plans: Plans, *, runs: int, samples: int) -> bool:
     """Print a line for each filter, and what the database does; whether all are fast enough."""
     print(f"\n{database}, {runs:,} runs: pages of 100, {samples} of each kind ({', '.join(PAGES)}); ms")
     print(f"{'':30} {'p50':>7} {'p95':>7}   {'HTTP p50':>8} {'p95':>7}")
@@ -143,7 +144,7 @@ async def measure(client: Client, database: str, plans: Plans, *, runs: int, sam
         for name, given in filters(runs).items():
 
             async def ask(cursor: str | None, given: Filter = given) -> None:
-                await client.runs(**given, cursor=cursor)
+                await client.runs.list(**given, cursor=cursor)
 
             async def get(cursor: str | None, given: Filter = given) -> None:
                 query = httpx.QueryParams([*parameters(given), *([] if cursor is None else [("cursor", cursor)])])

@@ -20,7 +20,7 @@ from typing import Any, Final
 import asyncpg
 
 from bench.turns import Turns, watched_loop
-from perdure import Engine
+from perdure import Engine, Limits
 from perdure.cooperation import Failure, Operation, Scope, Topic
 from perdure.errors import ScopeFailed
 
@@ -75,12 +75,12 @@ def operations() -> list[Operation[Any]]:
 
 async def measure(url: str, shape: str, end: str, size: int, turns: Turns) -> str:
     topic = WIDE if shape == "wide" else DEEP
-    async with Engine(url, workflows=operations(), hierarchy_levels_max=max(1_000, size)) as engine:
+    async with Engine(url, workflows=operations(), limits=Limits(hierarchy_levels_max=max(1_000, size))) as engine:
         turns.longest_s = turns.collection_s = 0.0
         began, used = time.perf_counter(), time.process_time()
         root = await engine.emit(topic, {"size": size, "left": size, "end": end})
         if end == "cancelled":
-            while len((await engine.runs(limit=2)).runs) < 2:  # noqa: ASYNC110 - the store is asked
+            while len((await engine.runs.list(limit=2)).runs) < 2:  # noqa: ASYNC110 - the store is asked
                 await asyncio.sleep(0.01)
             await root.cancel()
         with suppress(ScopeFailed):

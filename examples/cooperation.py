@@ -95,7 +95,7 @@ async def main(url: str) -> None:
             await root.finished()
         except ScopeFailed as error:
             print(error.failure)
-        print((await engine.tree(root.id)).text())
+        print((await engine.handle(root.id).tree()).text())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,21 @@ from typing import Any
 
 from msgspec import Struct
 
-from perdure import Engine, Event, Retry, TimeReached, current_step, first, publish, sleep, start, step, stream, timer
+from perdure import (
+    Engine,
+    Event,
+    Limits,
+    Retry,
+    TimeReached,
+    current_step,
+    first,
+    publish,
+    sleep,
+    start,
+    step,
+    stream,
+    timer,
+)
 from perdure import workflow as durable
 from perdure.cooperation import Failure, Operation, Scope, Topic
 from perdure.dashboard import dashboard
@@ -185,7 +199,7 @@ async def be_a_customer(engine: Engine, number: int) -> None:
             await engine.emit(
                 trips, Trip(city=random.choice(["Lisbon", "Oslo", "Kyoto"]), price=random.randint(100, 1_200))
             )
-        case 1 if len(await engine.tasks(status="open", limit=10)) < 4:
+        case 1 if len(await engine.tasks.list(status="open", limit=10)) < 4:
             topic = random.choice(["tides", "storms", "comets"])
             await engine.start("research", {"input": {"topic": topic}}, tags={"topic": topic})
         case 2:
@@ -213,7 +227,7 @@ async def be_busy(engine: Engine) -> None:
 async def leave_a_dead_letter(engine: Engine) -> None:
     await engine.start(send_receipt("o-0"), id="o-0")
     await engine.send(Paid(amount=7), to="o-0")
-    await engine.cancel("o-0", reason="the customer changed their mind", actor="ann")
+    await engine.handle("o-0").cancel(reason="the customer changed their mind", actor="ann")
 
 
 async def main(port: int) -> None:
@@ -221,7 +235,7 @@ async def main(port: int) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with Engine(f"sqlite:///{store}", grace_s=1) as engine:
+    async with Engine(f"sqlite:///{store}", limits=Limits(grace_s=1)) as engine:
         serve = serving(engine, port=port, pages=dashboard([research]))
         try:
             url = await serve.__aenter__()

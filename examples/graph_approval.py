@@ -49,18 +49,18 @@ def draw(tokens: TokensView) -> None:
 async def main(answer: str | None) -> None:
     async with Engine("sqlite:///approval.db") as engine:
         run = await engine.start(refund(Refund(order="o-17", total=100)), id="o-17")
-        while (seen := await engine.tokens(run.id)).nodes["ask"].completed == 0:
-            forms = await engine.tasks(run=run.id, status="open")
+        while (seen := await engine.handle(run.id).tokens()).nodes["ask"].completed == 0:
+            forms = await engine.tasks.list(run=run.id, status="open")
             if forms and answer is None:
                 print("to be answered:", forms[0].title)
                 draw(seen)
                 return
             for form in forms:
-                await engine.answer(form.id, Decision(ok=answer == "yes", remark=answer or ""), actor="ann")
+                await engine.tasks.answer(form.id, Decision(ok=answer == "yes", remark=answer or ""), actor="ann")
             await asyncio.sleep(0.02)
         print(await run.result())
-        for kept in await engine.artifacts(run=run.id):
-            print(kept.name, await engine.read_artifact(id=kept.id), end="")
+        for kept in await engine.artifacts.list(run=run.id):
+            print(kept.name, await engine.artifacts.read(id=kept.id), end="")
 
 
 if __name__ == "__main__":

@@ -99,6 +99,8 @@ ON_POSTGRES = {
     "test_hostile_reads",
     "test_identity",
     "test_late",
+    "test_many_runs",
+    "test_roots",
     "test_limits",
     "test_set_aside",
     "test_tasks",

@@ -24,48 +24,22 @@ LINES_MAX = 700
 ROWS = (
     ("http", "dashboard", "cli"),
     ("facade",),
-    (
-        "engine",
-        "blocking",
-        "cancellation",
-        "client",
-        "connections",
-        "controlling",
-        "credentials",
-        "diagnosing",
-        "emission",
-        "emissions",
-        "emitting",
-        "fences",
-        "handles",
-        "graph_runs",
-        "inspecting",
-        "joining",
-        "keeping",
-        "obstacles",
-        "reading",
-        "registry",
-        "removals",
-        "topics",
-        "trail",
-        "resources",
-        "sending",
-        "starting",
-        "tasking",
-        "upgrading",
-        "views",
-    ),
+    ("engine", "blocking", "upgrading"),
+    ("client", "runtime"),
+    ("api",),
+    ("session", "views", "registry", "resources", "emission", "joining"),
     ("models",),
     ("coordinator",),
     ("ports",),
     ("kernel",),
+    ("values",),
     ("errors", "log_text", "arguments"),
 )
 HEIGHT = {room: -number for number, row in enumerate(ROWS) for room in row}
 
-# Beside the rows: the stores see only these; only the composition root sees the stores; testing sees everything.
+# Beside the rows: the stores see only these; only the session, which opens one, sees them; testing sees everything.
 STORAGE_MAY_IMPORT = {"storage", "ports", "kernel", "errors"}
-MAY_IMPORT_STORAGE = {"storage", "client", "upgrading", "testing"}
+MAY_IMPORT_STORAGE = {"storage", "session", "upgrading", "testing"}
 
 # Three equal rooms. What they share stands beside them, directly below models/. Graphs are run as durable functions
 # are, so they stand on them (docs/decisions/0015-graphs-are-durable-functions.md), and never the other way round.
@@ -157,7 +131,7 @@ def refusal(importer: str, imported: str) -> str | None:
     if here == "storage":
         return None if there in STORAGE_MAY_IMPORT else "storage imports only ports, kernel and errors"
     if there == "storage":
-        return None if here in MAY_IMPORT_STORAGE else "only the client, which the engine is built on, imports storage"
+        return None if here in MAY_IMPORT_STORAGE else "only the session, which opens a store, imports storage"
     if HEIGHT[here] < HEIGHT[there]:
         return f"{here} is below {there}"
     one, other = model_of(importer), model_of(imported)
@@ -202,9 +176,8 @@ def test_imports_only_point_down() -> None:
 
 
 def test_http_sees_only_what_a_user_sees() -> None:
-    """The client, its views and the vocabulary: what the API can do, anybody's program can."""
-    rooms = {"http", "facade", "client", "views", "credentials", "diagnosing", "keeping", "removals"}
-    rooms |= {"topics", "tasking", "trail", "errors"}
+    """The client, its facets and views, and the vocabulary: what the API can do, anybody's program can."""
+    rooms = {"http", "facade", "client", "engine", "api", "views", "values", "errors"}
     words = {"perdure.arguments", "perdure.ports", "perdure.kernel.status"}
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {imported}"
@@ -230,11 +203,17 @@ def test_errors_import_the_rest_for_types_only_and_only_the_kernel() -> None:
         ("perdure.kernel.decide", "perdure.ports", "kernel is below ports"),
         ("perdure.coordinator.inbox", "perdure.models.functions.runner", "coordinator is below models"),
         ("perdure.engine", "perdure.cli.main", "engine is below cli"),
+        ("perdure.client", "perdure.engine", "client is below engine"),
+        ("perdure.api.runs", "perdure.client", "api is below client"),
+        ("perdure.api.runs", "perdure.runtime", "api is below runtime"),
+        ("perdure.session", "perdure.api.runs", "session is below api"),
+        ("perdure.views", "perdure.api.runs", "views is below api"),
+        ("perdure.values.limits", "perdure.kernel.records", "values is below kernel"),
         ("perdure.models.functions.runner", "perdure", "models is below facade"),
         (
             "perdure.coordinator.inbox",
             "perdure.storage.memory",
-            "only the client, which the engine is built on, imports storage",
+            "only the session, which opens a store, imports storage",
         ),
         ("perdure.storage.memory", "perdure.coordinator.inbox", "storage imports only ports, kernel and errors"),
         ("perdure.models.functions.runner", "perdure.models.graphs", "models never import each other"),
@@ -252,8 +231,12 @@ def test_an_import_against_the_plan_is_refused(importer: str, imported: str, why
     ("importer", "imported"),
     [
         ("perdure.cli.main", "perdure.kernel.status"),  # not only the next row: every row below
-        ("perdure.client", "perdure.storage.sqlite.store"),
+        ("perdure.session", "perdure.storage.sqlite.store"),
         ("perdure.engine", "perdure.views"),
+        ("perdure.http.routes.runs", "perdure.api.runs"),
+        ("perdure.runtime", "perdure.api.topics"),
+        ("perdure.api.runs", "perdure.session"),
+        ("perdure.kernel.records", "perdure.values.limits"),
         ("perdure.models.graphs.runner", "perdure.models.graphs.define"),
         ("perdure.models.graphs.runner", "perdure.models.functions.loop"),
         ("perdure.models.graphs.runner", "perdure.models.calls"),
@@ -287,6 +270,67 @@ def test_imports_are_found_wherever_they_hide(tmp_path: Path) -> None:
         "perdure.models",
         "perdure.ports",
     ]
+
+
+# Groups of modules that import each other, in a circle, today. Take out what is mended; add nothing. The first is of
+# annotations only: errors name the records that they carry.
+KNOWN_CIRCLES: list[set[str]] = [
+    {"perdure.errors", "perdure.kernel.records", "perdure.kernel.status"},
+    {
+        f"perdure.models.functions.{name}"
+        for name in ("asking", "closing", "generators", "loop", "reporting", "stacks", "tasks")
+    },
+    {
+        f"perdure.models.functions.{name}"
+        for name in (
+            "heartbeats", "posts", "processes", "runner", "speaking", "staging", "steps", "transactions", "worker",
+        )
+    },
+    {"perdure.models.cooperation.define", "perdure.models.cooperation.scope"},
+    {f"perdure.storage.postgres.{name}" for name in ("connection", "pooling", "schema")},
+    {"perdure.cli.runs", "perdure.cli.watching"},
+]  # fmt: skip
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Groups of modules of which each reaches each other: what imports itself on the way round."""
+
+    def reached(start: str, edges: dict[str, set[str]]) -> set[str]:
+        found: set[str] = set()
+        ahead = [start]
+        while ahead:
+            for name in edges.get(ahead.pop(), set()) - found:
+                found.add(name)
+                ahead.append(name)
+        return found
+
+    back: dict[str, set[str]] = {}
+    for name, others in graph.items():
+        for other in others:
+            back.setdefault(other, set()).add(name)
+    found: list[set[str]] = []
+    for name in graph:
+        if not any(name in group for group in found):
+            group = reached(name, graph) & reached(name, back)
+            if group:
+                found.append(group)
+    return found
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    names = {name_of(path) for path in MODULES}
+    graph = {
+        name_of(path): {imported for _, imported in imports(path) if imported in names and imported != name_of(path)}
+        for path in MODULES
+    }
+    new = [sorted(group) for group in circles(graph) if not any(group <= known for known in KNOWN_CIRCLES)]
+    assert not new, "these import each other, lazily or for types: move what they share below both"
+
+
+def test_a_circle_is_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": set(), "f": {"a"}}
+    assert circles(graph) == [{"a", "b", "c"}]
+    assert circles({"a": {"b"}, "b": set()}) == []
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def pay(request: HttpRequest, order: str) -> JsonResponse:
 
 @require_GET
 def show(request: HttpRequest, order: str) -> JsonResponse:
-    run = wait(client.get(order))
+    run = wait(client.runs.get(order))
     if run is None:
         raise Http404
     return JsonResponse({"order": order, "status": run.status})

@@ -60,7 +60,7 @@ async def pay(order: str, amount: int, shop: Shop) -> str:
 
 @app.get("/orders/{order}")
 async def show(order: str, shop: Shop) -> str:
-    run = await shop.get(order)
+    run = await shop.runs.get(order)
     if run is None:
         raise HTTPException(404, "there is no such order")
     return run.status

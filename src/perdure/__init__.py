@@ -1,11 +1,15 @@
 """Perdure: durable workflows for Python. One SQLite file, no server."""
 
+from perdure.api.artifacts import ArtifactView
+from perdure.api.events import To
+from perdure.api.records import RecordView
+from perdure.api.run_handle import RunHandle
+from perdure.api.runs import BulkReport, RunSelection
+from perdure.api.tasks import TaskView
+from perdure.api.waits import WaitView
 from perdure.blocking import Blocking
 from perdure.client import Client
-from perdure.coordinator.patience import Limits
 from perdure.engine import Engine
-from perdure.handles import RunHandle
-from perdure.keeping import ArtifactView, RecordView
 from perdure.kernel.delivery import Delivered, Queued, TargetFinished, TargetNotFound
 from perdure.kernel.retry import Retry
 from perdure.models.functions.assigning import NewArtifact, task
@@ -26,13 +30,13 @@ from perdure.models.functions.events import Event, NamedEvent
 from perdure.models.functions.publishing import Stream, publish, stream
 from perdure.models.functions.staging import stage
 from perdure.models.functions.waiting import RunEnded, event, first, receive, timer, timer_at
-from perdure.sending import To
-from perdure.tasking import TaskView
-from perdure.views import StreamItemView
+from perdure.values.limits import Limits
+from perdure.views import RunView, StreamItemView
 
 __all__ = [
     "ArtifactView",
     "Blocking",
+    "BulkReport",
     "ChildHandle",
     "Client",
     "CurrentRun",
@@ -49,6 +53,8 @@ __all__ = [
     "RunCall",
     "RunEnded",
     "RunHandle",
+    "RunSelection",
+    "RunView",
     "Step",
     "StepCall",
     "Stream",
@@ -59,6 +65,7 @@ __all__ = [
     "TaskView",
     "TimeReached",
     "To",
+    "WaitView",
     "Workflow",
     "compensate",
     "continue_as",

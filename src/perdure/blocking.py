@@ -22,7 +22,7 @@ from perdure.errors import EngineStopped, InvalidArguments, Misuse
 from perdure.models.functions.define import RunCall, StepCall
 from perdure.models.functions.forbidden import forbidden, in_workflow
 
-C = TypeVar("C", bound=Client)
+C = TypeVar("C", bound=Client | Engine)
 T = TypeVar("T")
 
 _Outcome = tuple[T] | BaseException
@@ -106,7 +106,7 @@ class Blocking(Generic[C]):
         return self._result(future, timeout)
 
     def each(self, items: AsyncIterator[T], *, timeout: Duration | None = None) -> Iterator[T]:
-        """The items of a stream, one after the other: `for item in wait.each(client.stream("o-17", "log"))`.
+        """The items of a stream, one after the other: `for item in wait.each(client.handle("o-17").stream("log"))`.
 
         `timeout` is for each of them. Leaving the loop early leaves nothing behind.
         """

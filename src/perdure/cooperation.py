@@ -1,6 +1,6 @@
 """Structured cooperation: operations that handle messages in steps, and roll back together."""
 
-from perdure.emitting import RootHandle
+from perdure.api.root_handle import RootHandle
 from perdure.errors import InfrastructureFailed
 from perdure.joining import emit
 from perdure.models.cooperation.context import CancellationToken, Context, Deadline, Key

@@ -151,7 +151,7 @@ class RunNotFound(Misuse):
     run_id: str
 
     def __init__(self, run_id: str, why: str = "") -> None:
-        why = why or "list the runs there are with engine.runs()"
+        why = why or "list the runs there are with engine.runs.list()"
         super().__init__(f"no run has the id {run_id!r}; {why}", run_id=run_id)
 
 

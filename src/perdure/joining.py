@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
+
+from msgspec import Struct
 
 from perdure.arguments import checked
-from perdure.emissions import Cooperator, Emitted, Undoing
 from perdure.errors import ScopeFailed
 from perdure.kernel.status import Status
 from perdure.models.cooperation.define import Topic
@@ -22,11 +23,47 @@ M = TypeVar("M")
 _REASON: Final = "the function that emitted it rolls back"
 
 
+class Emitted(Struct, frozen=True):
+    """A root emission, as the function that emitted it knows it."""
+
+    id: str
+    topic: str
+    message_id: str
+    run_ids: tuple[str, ...]
+
+
+class Undoing(Struct, frozen=True):
+    """The runs to wait for once what a hierarchy has committed is to be undone. Unless `is_asked`, it cannot be asked
+    for before these have ended: a part of the hierarchy is being undone by itself."""
+
+    run_ids: tuple[str, ...]
+    is_asked: bool
+
+
+class EngineAccess(Protocol):
+    """What an engine does for functions that emit messages (see api/function_emissions.py)."""
+
+    async def emit(self, topic: str, payload: str, message_id: str, run_id: str) -> Emitted: ...
+
+    async def withdraw(self, topic: str, message_id: str, reason: str) -> Emitted | None: ...
+
+    async def undo(self, emitted: Emitted, reason: str) -> Undoing: ...
+
+    async def failure(self, emitted: Emitted) -> Failure | None: ...
+
+
+class Cooperator:
+    """The engine's access for the steps below. It is among the engine's resources."""
+
+    def __init__(self, engine: EngineAccess) -> None:
+        self.engine = engine
+
+
 @step(name="perdure.emit")
 async def emit_message(topic: str, payload: str, message_id: str) -> Emitted:
     """In every attempt, and after every crash, it is the same message."""
     me = current_step()
-    return await me.resource(Cooperator).emit(topic, payload, message_id, me.run_id)
+    return await me.resource(Cooperator).engine.emit(topic, payload, message_id, me.run_id)
 
 
 @step(name="perdure.undo_emission")
@@ -34,13 +71,13 @@ async def undo_emission(topic: str, message_id: str) -> Emitted | None:
     """Have a message that is only on its way suppressed, or ask its hierarchy to give up. None if there is nothing to
     wait for, since nobody handles the message. In journals of earlier versions the result is None too: this step waited
     itself."""
-    return await resource(Cooperator).withdraw(topic, message_id, _REASON)
+    return await resource(Cooperator).engine.withdraw(topic, message_id, _REASON)
 
 
 @step(name="perdure.undo_committed")
 async def undo_committed(emitted: Emitted) -> Undoing:
     """Ask for what a hierarchy has committed to be undone."""
-    return await resource(Cooperator).undo(emitted, _REASON)
+    return await resource(Cooperator).engine.undo(emitted, _REASON)
 
 
 async def _undone(emitted: Emitted | None) -> None:
@@ -68,7 +105,7 @@ async def _statuses(run_ids: Iterable[str]) -> dict[str, str]:
 @step(name="perdure.failure_of_emission")
 async def failure_of(emitted: Emitted) -> Failure | None:
     """Why a hierarchy that has ended has failed; None if it has not."""
-    return await resource(Cooperator).failure(emitted)
+    return await resource(Cooperator).engine.failure(emitted)
 
 
 @checked

@@ -414,6 +414,9 @@ class Store(Protocol):
     async def list(self, wanted: RunFilter) -> list[Run]:
         """Runs without payloads, newest first, by keyset."""
 
+    async def count(self, wanted: RunFilter) -> int:
+        """How many runs `list` would return for the same filter, without reading them: at most its `limit`."""
+
     async def tally(self, cells: Sequence[tuple[str, int, int]], limit: int) -> builtins.list[int]:
         """How many runs have a status and were created from one time on and before another, for each of these cells; of
         each up to `limit` are counted."""

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from bench.lists import LIMIT_MS, filters, on_postgres, on_sqlite
-from perdure import Client
+from perdure.api.runs import Runs
 
 RUNS = 2_000
 
@@ -34,5 +34,5 @@ async def test_every_filter_has_a_line_and_a_plan(
 
 
 def test_every_filter_that_there_is_is_measured() -> None:
-    there_are = set(inspect.signature(Client.runs).parameters) - {"self", "limit", "cursor"}
+    there_are = set(inspect.signature(Runs.list).parameters) - {"self", "limit", "cursor"}
     assert {name for given in filters(RUNS).values() for name in given} == there_are

@@ -17,7 +17,7 @@ from bench.events import settled
 from bench.filling import WORKFLOWS, Popular, event_for, fill, id_of
 from bench.report import table
 from bench.scale import ROWS, EndingStore, measure
-from perdure import Engine
+from perdure import Engine, Limits
 
 RUNS = 20_000
 YEAR_US = 365 * 24 * 3600 * 1_000_000
@@ -35,16 +35,16 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def engine_on(filled: Path, folder: Path, *, live_runs_max: int = 20_000) -> AsyncIterator[Engine]:
     path = folder / "runs.db"
     path.write_bytes(filled.read_bytes())
-    async with Engine(f"sqlite:///{path}", workflows=WORKFLOWS, live_runs_max=live_runs_max) as engine:
+    async with Engine(f"sqlite:///{path}", workflows=WORKFLOWS, limits=Limits(live_runs_max=live_runs_max)) as engine:
         yield engine
 
 
 def live_runs(engine: Engine) -> int:
-    return engine._functions.live_runs
+    return engine.runtime.functions.live_runs
 
 
 def loaded(engine: Engine) -> list[int]:
-    return [number for number in range(1, RUNS + 1) if engine._coordinator.loaded(id_of(number)) is not None]
+    return [number for number in range(1, RUNS + 1) if engine.session.coordinator.loaded(id_of(number)) is not None]
 
 
 async def test_starting_loads_none_of_them(filled: Path, tmp_path: Path) -> None:
@@ -94,12 +94,12 @@ async def test_a_timer_that_is_due_ends_its_run_alone(filled: Path, tmp_path: Pa
 async def test_those_in_memory_are_bounded(filled: Path, tmp_path: Path) -> None:
     bound, touched = 20, [id_of(number) for number in range(1, 401, 2)]
     async with engine_on(filled, tmp_path, live_runs_max=bound) as engine:
-        await asyncio.gather(*[engine.pause(run_id) for run_id in touched])
-        await asyncio.gather(*[engine.resume(run_id) for run_id in touched])  # Each is taken up, and waits on.
+        await asyncio.gather(*[engine.handle(run_id).pause() for run_id in touched])
+        await asyncio.gather(*[engine.handle(run_id).resume() for run_id in touched])  # Each is taken up, and waits on.
         await settled(engine)
         assert live_runs(engine) <= bound
         assert len(loaded(engine)) <= bound
-        assert {view.status for view in (await engine.get_many(touched)).values()} == {"suspended"}
+        assert {view.status for view in (await engine.runs.get_many(touched)).values()} == {"suspended"}
 
 
 async def test_what_is_measured_has_a_row_each(tmp_path: Path) -> None:

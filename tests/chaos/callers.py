@@ -15,6 +15,7 @@ from typing import Any
 
 from perdure.client import Client
 from perdure.cooperation import RootHandle
+from perdure.engine import AnyClient
 from perdure.errors import RunFailed, RunFinished, ScopeFailed, StoreBusy, StoreUnavailable
 from tests.chaos import record
 from tests.chaos.record import AGAIN, ASKED, ENDED, REFUSED, STARTED, Record
@@ -38,7 +39,7 @@ def kind_of(number: int) -> str:
 
 
 class Caller:
-    def __init__(self, client: Client, work: Work, record: Record) -> None:
+    def __init__(self, client: AnyClient, work: Work, record: Record) -> None:
         self._client = client
         self._work = work
         self._record = record

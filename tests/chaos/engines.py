@@ -10,7 +10,7 @@ import logging
 import sys
 from pathlib import Path
 
-from perdure import Engine
+from perdure import Engine, Limits
 from tests.chaos.record import Record
 from tests.chaos.witness import witness_of
 from tests.chaos.work import Surroundings, Work
@@ -26,7 +26,10 @@ async def main(url: str, direct: str, folder: Path) -> None:
     def engine() -> Engine:
         # These kills are no run's fault: however often one is hit in a row, it must not be set aside as poison.
         return Engine(
-            url, workflows=work.workflows, resources={Surroundings: lambda: around}, recoveries_max=1_000_000, grace_s=1
+            url,
+            workflows=work.workflows,
+            resources={Surroundings: lambda: around},
+            limits=Limits(recoveries_max=1_000_000, grace_s=1),
         )
 
     made = await opened(engine)

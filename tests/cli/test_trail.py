@@ -7,9 +7,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from perdure import Client
+from perdure.api.dead_letters import REMOVAL_RECORD
+from perdure.api.topics import HANDLER_RECORD
 from perdure.cli.app import command
-from perdure.removals import REMOVAL
-from perdure.topics import HANDLER
+from perdure.engine import AnyClient
 from tests.cli.shell import Done, Shell
 from tests.cli.test_coverage import verbs
 from tests.cli.test_graphs import GOOD
@@ -31,29 +32,29 @@ class Ann:
     def rows(self, run_id: str) -> list[str]:
         """What she did to a run."""
 
-        async def look(client: Client) -> list[str]:
-            return [row.became for row in await client.audit(run_id) if row.actor == self.name]
+        async def look(client: AnyClient) -> list[str]:
+            return [row.became for row in await client.handle(run_id).audit() if row.actor == self.name]
 
         return self._looked(look)
 
     def has_kept(self, kind: str, name: str) -> bool:
         """Whether the newest version of a record is hers."""
 
-        async def look(client: Client) -> bool:
-            return (await client.record(kind, name)).actor == self.name
+        async def look(client: AnyClient) -> bool:
+            return (await client.records.get(kind, name)).actor == self.name
 
         return self._looked(look)
 
     def has_made(self, token: str) -> bool:
         """Whether the newest version of a token is hers."""
 
-        async def look(client: Client) -> bool:
+        async def look(client: AnyClient) -> bool:
             found = await client.credentials.token(token)
             return found is not None and found.actor == self.name
 
         return self._looked(look)
 
-    def _looked(self, look: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+    def _looked(self, look: Callable[[AnyClient], Coroutine[Any, Any, T]]) -> T:
         async def opened() -> T:
             assert self.shell.store is not None
             async with Client(self.shell.store, poll_s=None) as client:
@@ -88,7 +89,7 @@ def letters(ann: Ann) -> None:
     ann.does("dead-letters", "replay", first, "--to", "asking")
     assert ann.rows("asking") == ["sent"]
     ann.does("dead-letters", "remove", second)
-    assert ann.has_kept(REMOVAL, second)
+    assert ann.has_kept(REMOVAL_RECORD, second)
 
 
 def tasks(ann: Ann) -> None:
@@ -111,7 +112,7 @@ def graphs(ann: Ann) -> None:
 
 def topics(ann: Ann) -> None:
     ann.does("topics", "register", "approvals", "boss")
-    assert ann.has_kept(HANDLER, "approvals/boss")
+    assert ann.has_kept(HANDLER_RECORD, "approvals/boss")
     for verb in ("complete", "fail", "retire", "cancel", "cancel-token"):
         root = ann.does("emit", "approvals", "--json", "--token", verb).json()
         (run_id,) = root["run_ids"]

@@ -13,6 +13,7 @@ import pytest
 
 from perdure import Client, Engine, receive, workflow
 from perdure.cooperation import Operation, Scope, Topic
+from perdure.engine import AnyClient
 from perdure.errors import Misuse
 from perdure.kernel.batch import Batch, Committed
 from perdure.ports import Store
@@ -35,13 +36,13 @@ async def waits() -> None:
     await receive("never")
 
 
-Act = Callable[[Client, str], Awaitable[Any]]
+Act = Callable[[AnyClient, str], Awaitable[Any]]
 ACTS: dict[str, Act] = {
-    "pause": lambda client, id: client.pause(id, reason="wait"),
-    "resume": lambda client, id: client.resume(id),
-    "tag": lambda client, id: client.update(id, tags={"a": "1"}),
-    "tag again": lambda client, id: client.update(id, tags={"a": "2"}),
-    "cancel": lambda client, id: client.cancel(id),
+    "pause": lambda client, id: client.handle(id).pause(reason="wait"),
+    "resume": lambda client, id: client.handle(id).resume(),
+    "tag": lambda client, id: client.handle(id).update(tags={"a": "1"}),
+    "tag again": lambda client, id: client.handle(id).update(tags={"a": "2"}),
+    "cancel": lambda client, id: client.handle(id).cancel(),
 }
 
 
@@ -69,7 +70,7 @@ async def test_what_was_decided_on_an_older_state_is_decided_again(
         await engine.start(waits(), id="r-1")
         await until(lambda: _all_wait(engine))
         if "resume" in (first, second):
-            await engine.pause("r-1")
+            await engine.handle("r-1").pause()
     slow = Slow(make_store())
     async with Client(make_store()) as left, Client(slow) as right:
         slow.decided.clear()
@@ -80,9 +81,9 @@ async def test_what_was_decided_on_an_older_state_is_decided_again(
         slow.may_commit.set()
         with suppress(Misuse):  # It cannot be had any more, and that is said.
             await late
-        rows = await left.audit("r-1")
+        rows = await left.handle("r-1").audit()
         assert [row.seq for row in rows] == [*range(1, len(rows) + 1)]
-        view = await left.get("r-1")
+        view = await left.runs.get("r-1")
         assert view is not None
         if (first, second) == ("pause", "tag again"):  # Neither undoes what the other one did.
             assert (view.hold is not None, view.tags) == (True, {"a": "2"})
@@ -91,22 +92,22 @@ async def test_what_was_decided_on_an_older_state_is_decided_again(
 
 
 async def _all_wait(engine: Engine) -> bool:
-    return all(run.status == "suspended" for run in (await engine.runs(limit=100)).runs)
+    return all(run.status == "suspended" for run in (await engine.runs.list(limit=100)).runs)
 
 
 async def test_the_same_message_and_the_same_answers_by_two_clients_at_once(make_store: Callable[[], Store]) -> None:
     async with Engine(make_store(), workflows=[place]) as engine:
-        await engine.register_handler(stock, "person")
+        await engine.topics.register(stock, "person")
     async with Client(make_store()) as left, Client(make_store()) as right:
         for number in range(_RUNS):
             emits = [client.emit(stock, "x", id=f"m-{number}") for client in (left, right)]
             roots = await asyncio.gather(*emits)
             assert len({root.id for root in roots}) == 1
             (run_id,) = roots[0].run_ids
-            done = [client.complete_handler(run_id) for client in (left, right)]
+            done = [client.topics.complete(run_id) for client in (left, right)]
             answers = await asyncio.gather(*done, return_exceptions=True)
             assert [a for a in answers if isinstance(a, Exception) and not isinstance(a, Misuse)] == []
-            backs = [client.roll_back(roots[0].id) for client in (left, right)]
+            backs = [client.handle(roots[0].id).roll_back() for client in (left, right)]
             said = await asyncio.gather(*backs, return_exceptions=True)
             assert [a for a in said if isinstance(a, Exception) and not isinstance(a, Misuse)] == []
 
@@ -114,5 +115,5 @@ async def test_the_same_message_and_the_same_answers_by_two_clients_at_once(make
 async def test_records_and_events_with_a_key_by_two_clients_at_once(make_store: Callable[[], Store]) -> None:
     async with Client(make_store()) as left, Client(make_store()) as right:
         for number in range(_RUNS):
-            puts = [client.put_record("k", "n", {"number": number, "by": i}) for i, client in enumerate((left, right))]
+            puts = [client.records.put("k", "n", {"number": number, "by": i}) for i, client in enumerate((left, right))]
             assert sorted(await asyncio.gather(*puts)) == [2 * number + 1, 2 * number + 2]

@@ -109,7 +109,7 @@ def test_it_opens_when_it_is_first_used(tmp_path: Path) -> None:
     wait.close()
     client = Client(f"sqlite:///{tmp_path / 'lazy.db'}")
     reading = Blocking(client)
-    assert [item.value for item in reading.each(client.stream(run.id, "log"))] == []
+    assert [item.value for item in reading.each(client.handle(run.id).stream("log"))] == []
     reading.close()
 
 
@@ -230,13 +230,13 @@ def test_closing_tells_who_waits(make_store: Callable[[], Store]) -> None:
 def test_a_closed_one_says_so(make_store: Callable[[], Store], was_used: bool) -> None:
     wait = Blocking(Client(make_store()))
     if was_used:
-        wait(wait.client.runs())
+        wait(wait.client.runs.list())
     wait.close()
     wait.close()
     with pytest.raises(EngineStopped, match="this was closed, and its client with it"):
-        wait(wait.client.runs())
+        wait(wait.client.runs.list())
     with pytest.raises(EngineStopped):
-        next(wait.each(wait.client.stream("r", "log")))
+        next(wait.each(wait.client.handle("r").stream("log")))
     with pytest.raises(EngineStopped):
         wait.open()
 
@@ -266,9 +266,9 @@ def test_opening_that_failed_is_tried_again(tmp_path: Path) -> None:
     client = Client(f"sqlite:///{folder / 'shop.db'}")
     wait = Blocking(client)
     with pytest.raises(StoreError):
-        wait(client.runs())
+        wait(client.runs.list())
     folder.mkdir()
-    assert wait(client.runs()).runs == []
+    assert wait(client.runs.list()).runs == []
     wait.close()
 
 
@@ -300,20 +300,20 @@ def test_a_fork_opens_its_own_and_is_told_if_it_cannot(tmp_path: Path) -> None:
             assert os.waitpid(child, 0)[1] == 0
 
         def look():
-            print("child", len(wait(client.engines())), flush=True)
+            print("child", len(wait(client.engines.list())), flush=True)
 
         def refused():
             try:
-                wait(client.engines())
+                wait(client.engines.list())
             except Exception as error:
                 print(type(error).__name__, error, flush=True)
             wait.close()
 
         in_child(look)
         in_child(look)
-        print("parent", len(wait(client.engines())), flush=True)
+        print("parent", len(wait(client.engines.list())), flush=True)
         in_child(refused)
-        print("parent", len(wait(client.engines())), flush=True)
+        print("parent", len(wait(client.engines.list())), flush=True)
         """,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -361,8 +361,8 @@ def test_a_program_that_does_not_close_its_engine_ends_and_its_runs_go_on_elsewh
     assert (done.returncode, done.stdout, done.stderr) == (0, "EngineStopped\n", "")
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".lock"] == []
     with Blocking(Client(url)) as wait:
-        assert len(wait(wait.client.engines())) == 1
-        run = wait(wait.client.get("t"))
+        assert len(wait(wait.client.engines.list())) == 1
+        run = wait(wait.client.runs.get("t"))
         assert run is not None
         assert (run.status, run.owner) == ("running", None)
 
@@ -383,14 +383,14 @@ def test_a_client_is_there_until_the_last_thread_has_ended(
 
         def look():
             threading.main_thread().join()
-            print(len(wait(client.engines())), "engine", flush=True)
+            print(len(wait(client.engines.list())), "engine", flush=True)
 
         threading.Thread(target=look).start()
         """,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "1 engine\n", "")
     with Blocking(Client(url)) as wait:
-        assert len(wait(wait.client.engines())) == 1
+        assert len(wait(wait.client.engines.list())) == 1
 
 
 def store_url(kind: str, folder: Path, request: pytest.FixtureRequest) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from perdure import Client, Delivered, Engine, Event, Queued, Retry, Workflow, receive, sleep, step, stub, workflow
-from perdure.coordinator.patience import Limits
 from perdure.errors import (
     EngineStopped,
     InvalidArguments,
@@ -27,6 +26,7 @@ from perdure.kernel.status import Status
 from perdure.models.functions.publishing import publish, stream
 from perdure.ports import Store, StoredRun
 from perdure.testing.proxy import StoreProxy
+from perdure.values.limits import Limits
 from tests.fleet.conftest import until
 
 
@@ -93,11 +93,11 @@ async def test_a_run_is_started_by_name_and_json(make_store: Make) -> None:
         assert (await client.start("greet", {"name": "Ada", "times": 2}, id="g")).id == "g"
         with pytest.raises(RunExists):
             await client.start("greet", {"name": "Bob"}, id="g")
-        view = await client.get("g")
+        view = await client.runs.get("g")
         assert view is not None
         assert (view.output, view.tags) == ("hello hello Ada", {"by": "client"})
-        assert [one.id for one in (await client.runs(workflow="greet")).runs] == ["g"]
-        assert [entry.became for entry in (await client.history("g")).audit][-1] == Status.SUCCEEDED
+        assert [one.id for one in (await client.runs.list(workflow="greet")).runs] == ["g"]
+        assert [entry.became for entry in (await client.handle("g").history()).audit][-1] == Status.SUCCEEDED
 
 
 class AwayNowAndThen(StoreProxy):
@@ -157,7 +157,7 @@ async def test_what_nobody_has_code_for_is_not_started_unless_it_is_to_wait(make
         ):
             await client.start("greet", {"name": "Ada"})
         run = await client.start("greet", {"name": "Ada"}, version="")
-        view = await client.get(run.id)
+        view = await client.runs.get(run.id)
         assert view is not None
         assert (view.status, view.stranded) == (Status.CREATED, "no engine has workflow 'greet'")
         async with Engine(make_store(), workflows=WORKFLOWS):
@@ -175,14 +175,14 @@ async def test_a_client_sends_and_follows(make_store: Make) -> None:
         lines: list[str] = []
 
         async def follow() -> None:
-            lines.extend([item.value async for item in client.stream("o-17", "log")])
+            lines.extend([item.value async for item in client.handle("o-17").stream("log")])
 
         following = asyncio.ensure_future(follow())
         assert await client.send(Paid(amount=7), to="o-17") == Delivered(("o-17",))
         assert await run.result() == 7
         await following
         assert lines == ["waits", "paid"]
-        assert await client.published("o-17", "order") == "o-17"
+        assert await client.handle("o-17").published("order") == "o-17"
         with pytest.raises(RunFinished):
             await client.send(Paid(amount=8), to="o-17")
         with pytest.raises(RunNotFound):
@@ -195,23 +195,23 @@ async def test_a_client_cancels_retries_and_holds(make_store: Make) -> None:
     FAILURES.clear()
     async with Engine(make_store(), workflows=WORKFLOWS), Client(make_store()) as client:
         run = await client.start(sleeps(), id="s")
-        assert await client.pause("s", reason="later")
-        assert await client.resume("s")
-        assert await client.cancel("s", reason="enough")
+        assert await client.handle("s").pause(reason="later")
+        assert await client.handle("s").resume()
+        assert await client.handle("s").cancel(reason="enough")
         with pytest.raises(RunCancelled, match="enough"):
             await run.result()
         failing = await client.start(fails_once(), id="f")
         with pytest.raises(RunFailed, match="the first time"):
             await failing.result()
-        assert await (await client.retry("f")).result() == "done"
+        assert await (await client.handle("f").retry()).result() == "done"
 
 
 async def test_a_client_alone_does_what_needs_no_code(make_store: Make) -> None:
     async with Client(make_store()) as client:
         run = await client.start(sleeps(), id="s")
-        assert (await client.update("s", tags={"a": "b"})).tags == {"a": "b"}
+        assert (await client.handle("s").update(tags={"a": "b"})).tags == {"a": "b"}
         assert isinstance(await client.send(Paid(amount=1), to="s"), Queued)
-        assert await client.cancel("s")
+        assert await client.handle("s").cancel()
         with pytest.raises(RunCancelled):
             await run.result()
 
@@ -219,8 +219,8 @@ async def test_a_client_alone_does_what_needs_no_code(make_store: Make) -> None:
 async def test_a_client_that_is_closed_says_so(make_store: Make) -> None:
     client = Client(make_store())
     with pytest.raises(EngineStopped, match="use it inside `async with Client"):
-        await client.runs()
+        await client.runs.list()
     async with client:
-        assert await client.engines() != []
+        assert await client.engines.list() != []
     with pytest.raises(EngineStopped, match="this client was shut down; open a new one"):
-        await client.runs()
+        await client.runs.list()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from perdure import Client, Engine, event, first, sleep, timer, workflow
+from perdure.engine import AnyClient
 from perdure.errors import Misuse, RunNotFound
 from perdure.ports import Store
 from perdure.testing import VirtualClock
@@ -35,7 +36,7 @@ async def naps() -> None:
     await sleep(0.005)
 
 
-async def is_suspended(client: Client, id: str) -> bool:
+async def is_suspended(client: AnyClient, id: str) -> bool:
     return await client.handle(id).status() == "suspended"
 
 
@@ -43,23 +44,23 @@ async def test_what_a_run_waits_for_can_be_asked(make_store: Make) -> None:
     async with Engine(make_store(), workflows=[waits]) as engine:
         await engine.start(waits("o-17"), id="w")
         await until(lambda: is_suspended(engine, "w"))
-        by_kind = {one.kind: one for one in await engine.waits("w")}
+        by_kind = {one.kind: one for one in await engine.handle("w").waits()}
         assert by_kind["event"].name == "paid"
         assert by_kind["event"].where == {"order": "o-17", "amount": 100}
         due = by_kind["timer"].due_at
         assert due is not None
         assert timedelta(minutes=59) < due - datetime.now(UTC) <= timedelta(hours=1)
         with pytest.raises(RunNotFound):
-            await engine.waits("nobody")
+            await engine.handle("nobody").waits()
 
 
 async def test_how_late_timers_were_can_be_asked(make_store: Make) -> None:
     async with Engine(make_store(), workflows=[naps]) as engine:
         await engine.run(naps(), id="n")
-        [fired] = await engine.timers(["n", "nobody"])
+        [fired] = await engine.runs.timers(["n", "nobody"])
         assert fired.run_id == "n"
         assert timedelta(0) <= fired.fired_at - fired.due_at < timedelta(minutes=1)
-        assert await engine.timers([]) == []
+        assert await engine.runs.timers([]) == []
 
 
 async def test_runs_are_counted_by_how_they_stand_and_when_they_were_started(make_store: Make) -> None:
@@ -69,13 +70,13 @@ async def test_runs_are_counted_by_how_they_stand_and_when_they_were_started(mak
             await engine.run(naps(), id=f"n-{number}")
         await engine.start(sleeps(), id="s")
         await until(lambda: is_suspended(engine, "s"))
-        [found] = await engine.tally()
+        [found] = await engine.runs.tally()
         assert (found["succeeded"], found["suspended"], found["failed"]) == (3, 1, 0)
-        assert await engine.tally(statuses=["succeeded"], limit=2) == [{"succeeded": 2}]
+        assert await engine.runs.tally(statuses=["succeeded"], limit=2) == [{"succeeded": 2}]
         hour = timedelta(hours=1)
-        before, now, after = await engine.tally([began - hour, began, began + hour, began + 2 * hour])
+        before, now, after = await engine.runs.tally([began - hour, began, began + hour, began + 2 * hour])
         assert (sum(before.values()), now, sum(after.values())) == (0, found, 0)
-        assert await engine.tally([began]) == []
+        assert await engine.runs.tally([began]) == []
 
 
 async def test_what_nobody_takes_in_time_is_overdue(make_store: Make) -> None:
@@ -85,9 +86,9 @@ async def test_what_nobody_takes_in_time_is_overdue(make_store: Make) -> None:
     for hours, expected in ((0, []), (2, [("s", False)])):
         later = VirtualClock(datetime.now(UTC) + timedelta(hours=hours))
         async with Client(make_store(), clock=later, poll_s=None) as client:
-            assert [(one.run_id, one.deadline) for one in await client.overdue()] == expected
+            assert [(one.run_id, one.deadline) for one in await client.engines.overdue()] == expected
             with pytest.raises(Misuse):
-                await client.overdue(limit=0)
+                await client.engines.overdue(limit=0)
 
 
 async def test_a_schema_is_looked_at_without_touching_anything(tmp_path: Path) -> None:

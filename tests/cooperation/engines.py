@@ -108,19 +108,19 @@ class EngineWorld(Seen):
         return self
 
     def cancel(self, lineage: Lineage, reason: str = "no longer wanted") -> bool:
-        return self._ask(lambda: self._environment.engine.cancel(lineage[-1], reason=reason))
+        return self._ask(lambda: self._environment.engine.handle(lineage[-1]).cancel(reason=reason))
 
     def roll_back(self, lineage: Lineage, reason: str = "undo") -> bool:
-        return self._ask(lambda: self._environment.engine.roll_back(lineage[-1], reason=reason))
+        return self._ask(lambda: self._environment.engine.handle(lineage[-1]).roll_back(reason=reason))
 
     def complete(self, handler: str) -> None:
-        self._settle(handler, lambda engine, run_id: engine.complete_handler(run_id))
+        self._settle(handler, lambda engine, run_id: engine.topics.complete(run_id))
 
     def fail(self, handler: str, reason: str) -> None:
-        self._settle(handler, lambda engine, run_id: engine.fail_handler(run_id, reason))
+        self._settle(handler, lambda engine, run_id: engine.topics.fail(run_id, reason))
 
     def complete_rollback(self, handler: str) -> None:
-        self._settle(handler, lambda engine, run_id: engine.complete_rollback(run_id))
+        self._settle(handler, lambda engine, run_id: engine.topics.complete_rollback(run_id))
 
     def _settle(self, handler: str, settle: Callable[[Engine, str], Coroutine[Any, Any, None]]) -> None:
         run_id = self.run_of(handler).id
@@ -133,10 +133,10 @@ class EngineWorld(Seen):
         self._do(self._environment.survive(ask))
 
     def retire(self, topic: Topic[Any], handler: str, *, release: bool = False) -> None:
-        self._insist(lambda engine: engine.retire_handler(topic, handler, release=release))
+        self._insist(lambda engine: engine.topics.retire(topic, handler, release=release))
 
     def register(self, topic: Topic[Any], handler: str) -> None:
-        self._insist(lambda engine: engine.register_handler(topic, handler))
+        self._insist(lambda engine: engine.topics.register(topic, handler))
 
     def _insist(self, request: Callable[[Engine], Coroutine[Any, Any, Any]]) -> None:
         """Whoever asks from outside asks again if the process dies before it has answered."""
@@ -253,7 +253,7 @@ class Registered(dict[str, Any]):
 
         class Expected:
             def add(self, name: str) -> None:
-                world._do(world._environment.engine.register_handler(topic, name))
+                world._do(world._environment.engine.topics.register(topic, name))
 
         return Expected()
 

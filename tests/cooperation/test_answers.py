@@ -160,7 +160,7 @@ async def test_the_error_names_the_root_cause_in_its_first_line(source: StoreSou
         emitted = await env.engine.emit(ROOT, {})
         with pytest.raises(ScopeFailed) as caught:
             await emitted.finished()
-        (run,) = (await env.engine.runs(workflow="leaf")).runs
+        (run,) = (await env.engine.runs.list(workflow="leaf")).runs
         first, second = str(caught.value).splitlines()
         assert first == f"ValueError: leaf failed in step 's1' of leaf[{run.id}]"
         assert second.startswith("ChildRolledBack: 1 handler of what step 's0' emitted failed")
@@ -190,7 +190,7 @@ async def test_the_root_cause_is_what_could_not_be_undone(source: StoreSource) -
 async def test_the_root_cause_of_a_cancelled_hierarchy_is_who_cancelled_it(source: StoreSource) -> None:
     root = Diary().operation("root", ROOT, [CHILD], [])
     async with Environment([root], source) as env:
-        await env.engine.register_handler(CHILD, "person")
+        await env.engine.topics.register(CHILD, "person")
         emitted = await env.engine.emit(ROOT, {})
         await env.settle()
         await emitted.cancel("no longer wanted")

@@ -83,7 +83,7 @@ async def test_a_long_pause_survives_the_process_with_the_attempts_made(source: 
         await env.settle()
         begun = tries[0][1]
         assert await status_of(env.engine, "root") == "suspended"
-        (wait,) = await env.engine.waits(emitted.run_ids[0])
+        (wait,) = await env.engine.handle(emitted.run_ids[0]).waits()
         assert (wait.kind, wait.name, wait.attempts) == ("retry", "work", 1)
         env.kill()
         await env.restart()
@@ -100,7 +100,7 @@ async def test_a_long_pause_survives_the_process_with_the_attempts_made(source: 
             await (await env.engine.emit(ROOT, {}, id=emitted.message_id)).finished()
         assert caught.value.failure.attempts == 3
         assert str(caught.value).endswith(" after 3 attempts")
-        assert await env.engine.waits(emitted.run_ids[0]) == []
+        assert await env.engine.handle(emitted.run_ids[0]).waits() == []
         await agree(env, root)
 
 
@@ -123,7 +123,7 @@ async def test_attempts_count_anew_for_the_next_execution(source: StoreSource) -
     async with Environment([root], source) as env:
         await (await env.engine.emit(ROOT, {})).finished()
         assert tries == [("first", 1), ("first", 2), ("first", 3), ("second", 1), ("second", 2)]
-        assert await env.engine.waits(await run_of(env.engine, "root")) == []
+        assert await env.engine.handle(await run_of(env.engine, "root")).waits() == []
         await agree(env, root)
 
 
@@ -177,7 +177,7 @@ async def test_a_run_that_pauses_between_attempts_can_be_cancelled(source: Store
             await emitted.finished()
         await env.advance(100)
         assert tries == [1]
-        assert await env.engine.waits(emitted.run_ids[0]) == []
+        assert await env.engine.handle(emitted.run_ids[0]).waits() == []
         await agree(env, root)
 
 
@@ -205,7 +205,7 @@ async def test_a_deadline_ends_the_pause_between_attempts(
         with pytest.raises(ScopeFailed, match="DeadlineMissed"):
             await emitted.finished()
         assert 1 <= len(tries) <= 2
-        assert await env.engine.waits(emitted.run_ids[0]) == []
+        assert await env.engine.handle(emitted.run_ids[0]).waits() == []
         await agree(env, root)
 
 
@@ -370,7 +370,7 @@ async def test_silence_ends_an_attempt_and_the_next_one_knows_how_far_it_got(sou
     async with Environment([root], source) as env:
         await (await env.engine.emit(ROOT, {})).finished()
         assert found == [(1, None), (2, {"row": 2})]
-        assert await env.engine.waits(await run_of(env.engine, "root")) == []
+        assert await env.engine.handle(await run_of(env.engine, "root")).waits() == []
 
 
 async def test_what_a_heartbeat_said_survives_the_process(source: StoreSource) -> None:
@@ -390,13 +390,13 @@ async def test_what_a_heartbeat_said_survives_the_process(source: StoreSource) -
     async with Environment([root], source, autojump_s=None) as env:
         emitted = await env.engine.emit(ROOT, {})
         await said.wait()
-        while not await env.engine.waits(emitted.run_ids[0]):
+        while not await env.engine.handle(emitted.run_ids[0]).waits():
             await asyncio.sleep(0)
         env.kill()
         await env.restart()
         await (await env.engine.emit(ROOT, {}, id=emitted.message_id)).finished()
         assert found == [(1, None), (1, "half")]  # A crash is no failure of the step.
-        assert await env.engine.waits(emitted.run_ids[0]) == []
+        assert await env.engine.handle(emitted.run_ids[0]).waits() == []
         await agree(env, root)
 
 

@@ -139,7 +139,7 @@ async def test_a_call_that_has_succeeded_is_undone_with_the_rest_newest_first(so
         assert DIARY == [
             "first", "charge 1", "receipt 1", "second [2]", "void 1", "refund 1", "undo first"
         ]  # fmt: skip
-        (run,) = (await env.engine.runs(workflow="charge")).runs
+        (run,) = (await env.engine.runs.list(workflow="charge")).runs
         assert run.status == "rolled_back"
         with pytest.raises(RunFailed, match="ParentSaidSo: the scope that emitted"):
             await env.engine.handle(run.id).result()
@@ -150,7 +150,7 @@ async def test_a_call_without_compensations_is_rolled_back_too(source: StoreSour
     async with Environment([root, *WORKFLOWS], source) as env:
         assert await finished(env, root) == "ValueError"
         assert DIARY == ["first", "plain 1", "second []", "undo first"]
-        (run,) = (await env.engine.runs(workflow="plain")).runs
+        (run,) = (await env.engine.runs.list(workflow="plain")).runs
         assert run.status == "rolled_back"
 
 
@@ -169,9 +169,9 @@ async def test_a_failure_that_an_operation_knows_cannot_be_retried(source: Store
     root = calling(fails)
     async with Environment([root, fails], source) as env:
         assert await finished(env, root) == "ChildRolledBack < ValueError"
-        (run,) = (await env.engine.runs(workflow="fails")).runs
+        (run,) = (await env.engine.runs.list(workflow="fails")).runs
         with pytest.raises(RunNotRetryable):
-            await env.engine.retry(run.id)
+            await env.engine.handle(run.id).retry()
 
 
 async def test_a_handler_of_child_failures_may_call_another_workflow(source: StoreSource) -> None:
@@ -193,7 +193,7 @@ async def test_what_a_call_cannot_undo_is_left_to_its_caller(source: StoreSource
     async with Environment([root, *WORKFLOWS], source) as env:
         assert "RollbackFailed" in await finished(env, root)
         assert DIARY[-1] == "cannot refund 1"
-        (run,) = (await env.engine.runs(workflow="root")).runs
+        (run,) = (await env.engine.runs.list(workflow="root")).runs
         assert run.status == "rollback_failed"
 
 
@@ -206,7 +206,7 @@ async def test_a_hierarchy_that_is_undone_takes_its_calls_with_it(source: StoreS
         assert await emitted.roll_back("no longer wanted")
         await agree(env, root)
         assert DIARY == ["undo second", "void 1", "refund 1", "undo first"]
-        tree = await env.engine.tree(emitted.id)
+        tree = await env.engine.handle(emitted.id).tree()
         (operation,) = tree.children
         assert [(child.run.workflow, child.run.status) for child in operation.children] == [("charge", "rolled_back")]
 
@@ -220,7 +220,7 @@ async def test_a_cancellation_reaches_a_call(source: StoreSource) -> None:
         assert await emitted.cancel("no longer wanted")
         await agree(env, root)
         assert DIARY == ["first", "charge 1", "refund 1", "undo first"]
-        (run,) = (await env.engine.runs(workflow="charge_slowly")).runs
+        (run,) = (await env.engine.runs.list(workflow="charge_slowly")).runs
         assert run.status == "rolled_back"
 
 
@@ -245,8 +245,8 @@ async def test_a_call_that_is_cancelled_by_hand_rolls_its_caller_back(source: St
     async with Environment([root, *WORKFLOWS], source, autojump_s=None) as env:
         await env.engine.emit(ROOT, {}, id="m")
         await env.settle()
-        (run,) = (await env.engine.runs(workflow="charge_slowly")).runs
-        assert await env.engine.cancel(run.id)
+        (run,) = (await env.engine.runs.list(workflow="charge_slowly")).runs
+        assert await env.engine.handle(run.id).cancel()
         await agree(env, root)
         assert DIARY == ["first", "charge 1", "refund 1", "undo first"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure import step, workflow
+from perdure import Limits, step, workflow
 from perdure.client import Client
 from perdure.cooperation import CancellationToken, Context, Failure, Operation, Scope
 from perdure.errors import InvalidArguments, ScopeFailed
@@ -37,7 +37,7 @@ async def test_a_run_gives_up_at_its_next_step_boundary(source: StoreSource, num
     async with Environment([gated.operation], source) as env:
         root = await env.engine.emit(ROOT, {}, tokens=[TOKEN])
         await gated.at(number)
-        assert await env.engine.cancel_token(TOKEN, reason="broken build", actor="ops")
+        assert await env.engine.topics.cancel_token(TOKEN, reason="broken build", actor="ops")
         gated.gate.set()
         with pytest.raises(ScopeFailed, match="token 'deploy-17' was cancelled: broken build") as raised:
             await root.finished()
@@ -52,7 +52,7 @@ async def test_a_token_that_is_cancelled_before(source: StoreSource) -> None:
     """Nobody has it when it is cancelled. What is emitted with it later gives up before its first step."""
     gated = Gated()
     async with Environment([gated.operation], source) as env:
-        assert await env.engine.cancel_token(TOKEN)
+        assert await env.engine.topics.cancel_token(TOKEN)
         await env.restart()
         root = await env.engine.emit(ROOT, {}, tokens=[TOKEN])
         await rolled_back(root)
@@ -63,8 +63,8 @@ async def test_a_token_that_is_cancelled_before(source: StoreSource) -> None:
 async def test_the_first_reason_counts(source: StoreSource) -> None:
     gated = Gated()
     async with Environment([gated.operation], source) as env:
-        assert await env.engine.cancel_token(TOKEN, reason="first")
-        assert not await env.engine.cancel_token(TOKEN, reason="second")
+        assert await env.engine.topics.cancel_token(TOKEN, reason="first")
+        assert not await env.engine.topics.cancel_token(TOKEN, reason="second")
         await rolled_back(await env.engine.emit(ROOT, {}, tokens=[TOKEN]), "cancelled: first")
 
 
@@ -74,7 +74,7 @@ async def test_any_of_several_tokens(source: StoreSource) -> None:
     async with Environment([gated.operation], source) as env:
         root = await env.engine.emit(ROOT, {}, tokens=[one, other])
         await gated.at(0)
-        assert await env.engine.cancel_token(other)
+        assert await env.engine.topics.cancel_token(other)
         gated.gate.set()
         await rolled_back(root, "other/50% ü")
         await agree(env, gated.operation)
@@ -86,9 +86,9 @@ async def test_several_hierarchies_and_no_others(source: StoreSource) -> None:
         roots = [await env.engine.emit(ROOT, {}, tokens=[TOKEN]) for _ in range(3)]
         other = await env.engine.emit(ROOT, {}, tokens=[CancellationToken("deploy-18")])
         without = await env.engine.emit(ROOT, {})
-        while env.engine.steps_running < 5:
+        while env.engine.runtime.steps_running < 5:
             await asyncio.sleep(0)
-        assert await env.engine.cancel_token(TOKEN)
+        assert await env.engine.topics.cancel_token(TOKEN)
         gated.gate.set()
         for root in roots:
             await rolled_back(root)
@@ -105,7 +105,7 @@ async def test_a_token_is_inherited_by_all_below(source: StoreSource) -> None:
     async with Environment(operations, source) as env:
         emitted = await env.engine.emit(ROOT, {}, tokens=[TOKEN])
         await leaf.at(1)
-        assert await env.engine.cancel_token(TOKEN)
+        assert await env.engine.topics.cancel_token(TOKEN)
         leaf.gate.set()
         await rolled_back(emitted)
         assert leaf.done == ["step 0", "step 1", "undo 1", "undo 0"]
@@ -133,9 +133,9 @@ async def test_a_token_of_one_emission_leaves_the_emitter_alone(source: StoreSou
     async with Environment(operations, source) as env:
         emitted = await env.engine.emit(ROOT, {}, tokens=[tenant])
         await leaf.at(0)
-        run = await env.engine.get(await run_of(env.engine, "leaf"))
+        run = await env.engine.runs.get(await run_of(env.engine, "leaf"))
         assert run is not None
-        assert await env.engine.cancel_token(TOKEN)
+        assert await env.engine.topics.cancel_token(TOKEN)
         leaf.gate.set()
         await emitted.finished()
         assert seen == [(tenant,), "CancellationRequested"]
@@ -164,7 +164,7 @@ async def test_what_a_rollback_emits_is_not_stopped_by_its_reason(source: StoreS
     async with Environment([root, child], source) as env:
         emitted = await env.engine.emit(ROOT, {}, tokens=[TOKEN])
         await begun.wait()
-        assert await env.engine.cancel_token(TOKEN)
+        assert await env.engine.topics.cancel_token(TOKEN)
         gate.set()
         await rolled_back(emitted)
         assert sorted(done) == [(1, ()), (2, (CancellationToken("other"),))]
@@ -188,7 +188,7 @@ async def test_a_hierarchy_of_its_own_has_only_the_tokens_that_it_is_given(sourc
         await (await env.engine.emit(ROOT, {}, tokens=[TOKEN])).finished()
         await env.settle()
         assert sorted(seen) == [(1, ()), (2, (TOKEN,))]
-        tags = [run.tags for run in (await env.engine.runs(workflow="child")).runs]
+        tags = [run.tags for run in (await env.engine.runs.list(workflow="child")).runs]
         assert {"perdure.token:deploy-17": "given"} in tags
         assert {} in tags
 
@@ -206,7 +206,7 @@ async def test_a_periodic_operation_keeps_its_tokens(source: StoreSource) -> Non
         await env.engine.emit(ROOT, {}, tokens=[TOKEN])
         await env.advance(3.5 * HOUR)
         assert len(rounds) == 3
-        assert await env.engine.cancel_token(TOKEN)
+        assert await env.engine.topics.cancel_token(TOKEN)
         await env.advance(24 * HOUR)
         assert len(rounds) == 3
         await agree(env, periodic)
@@ -238,7 +238,7 @@ async def test_workflows_that_an_operation_has_started(source: StoreSource) -> N
     async with Environment([root, pack], source) as env:
         emitted = await env.engine.emit(ROOT, {}, tokens=[TOKEN])
         await begun.wait()
-        assert await env.engine.cancel_token(TOKEN)
+        assert await env.engine.topics.cancel_token(TOKEN)
         await rolled_back(emitted)
         assert done == ["packs"]
         assert await env.engine.handle(await run_of(env.engine, pack.name)).status() == "cancelled"
@@ -255,13 +255,13 @@ async def test_members_that_sleep_and_that_nobody_has_in_memory(source: StoreSou
     async def never(scope: Scope, message: Message) -> None:
         raise AssertionError("it has given up before")
 
-    async with Environment([sleeper], source, autojump_s=None, live_runs_max=1) as env:
+    async with Environment([sleeper], source, autojump_s=None, limits=Limits(live_runs_max=1)) as env:
         roots = [await env.engine.emit(ROOT, {}, tokens=[TOKEN]) for _ in range(5)]
         delayed = await env.engine.emit(ROOT, {}, tokens=[TOKEN], delay=HOUR)
         await env.settle()
-        owners = [run.owner for run in (await env.engine.runs()).runs]
+        owners = [run.owner for run in (await env.engine.runs.list()).runs]
         assert owners.count(None) >= 4
-        assert await env.engine.cancel_token(TOKEN)
+        assert await env.engine.topics.cancel_token(TOKEN)
         for root in (*roots, delayed):
             await rolled_back(root)
         await agree(env, sleeper)
@@ -271,8 +271,8 @@ async def test_members_that_are_held_and_have_done_nothing(source: StoreSource) 
     gated = Gated()
     async with Environment([gated.operation], source, autojump_s=None) as env:
         root = await env.engine.emit(ROOT, {}, tokens=[TOKEN], delay=HOUR)
-        assert await env.engine.pause(root.run_ids[0])
-        assert await env.engine.cancel_token(TOKEN)
+        assert await env.engine.handle(root.run_ids[0]).pause()
+        assert await env.engine.topics.cancel_token(TOKEN)
         await rolled_back(root, "it was to give up while it was held")
         assert gated.done == []
         await agree(env, gated.operation)
@@ -286,17 +286,17 @@ async def test_members_that_are_held_and_have_something_to_undo(source: StoreSou
         root = await env.engine.emit(ROOT, {}, tokens=[TOKEN])
         await gated.at(1)
         if first == "hold":
-            assert await env.engine.pause(root.run_ids[0])
-            assert await env.engine.cancel_token(TOKEN)
+            assert await env.engine.handle(root.run_ids[0]).pause()
+            assert await env.engine.topics.cancel_token(TOKEN)
         else:
-            assert await env.engine.cancel_token(TOKEN)
-            assert await env.engine.pause(root.run_ids[0])
+            assert await env.engine.topics.cancel_token(TOKEN)
+            assert await env.engine.handle(root.run_ids[0]).pause()
         await env.quiet()
-        view = await env.engine.get(root.run_ids[0])
+        view = await env.engine.runs.get(root.run_ids[0])
         assert view is not None
         assert view.hold is not None
         assert "It is to give up" in view.hold.details
-        assert await env.engine.resume(root.run_ids[0])
+        assert await env.engine.handle(root.run_ids[0]).resume()
         await rolled_back(root)
         assert gated.done == ["step 0", "step 1", "undo 0"]
         await agree(env, gated.operation)
@@ -316,7 +316,7 @@ async def test_members_whose_service_is_down(make_store: Callable[[], Store]) ->
     async with Environment([root], make_store) as env:
         before = [await env.engine.emit(CHILD, {}, tokens=[TOKEN]), await env.engine.emit(ROOT, {})]
         await env.quiet()
-        assert await env.engine.cancel_token(TOKEN)
+        assert await env.engine.topics.cancel_token(TOKEN)
         for emitted in before:
             await rolled_back(emitted)
         await rolled_back(await env.engine.emit(ROOT, {}))
@@ -335,14 +335,14 @@ async def test_handlers_that_come_late_have_the_tokens_of_what_they_handle(sourc
             await scope.emit(CHILD, {}, tokens=[TOKEN] if number in (0, 299) else [])
 
     async with Environment([root], source, autojump_s=None) as env:
-        await env.engine.register_handler(CHILD, "absent")
+        await env.engine.topics.register(CHILD, "absent")
         await env.engine.emit(ROOT, {})
         await env.settle()
-        await env.engine.register_handler(CHILD, "late")
+        await env.engine.topics.register(CHILD, "late")
         await env.settle()
-        assert await env.engine.cancel_token(TOKEN)
+        assert await env.engine.topics.cancel_token(TOKEN)
         await env.settle()
-        runs = (await env.engine.runs(limit=1000)).runs
+        runs = (await env.engine.runs.list(limit=1000)).runs
         found = Counter(f"{run.workflow} {run.status}" for run in runs if run.workflow != "root")
         assert found == {"absent created": 298, "absent rolled_back": 2, "late created": 298, "late rolled_back": 2}
         await agree(env, root)
@@ -354,9 +354,9 @@ async def test_members_that_roll_back_or_have_ended_are_left_alone(source: Store
     async with Environment([gated.operation], source) as env:
         root = await env.engine.emit(ROOT, {}, tokens=[TOKEN])
         await root.finished()
-        assert await env.engine.cancel_token(TOKEN)
+        assert await env.engine.topics.cancel_token(TOKEN)
         await root.finished()
-        assert await env.engine.roll_back(root.id)
+        assert await env.engine.handle(root.id).roll_back()
         await rolled_back(root, "asked for")
         assert gated.done == ["step 0", "undo 0"]
         await agree(env, gated.operation)
@@ -370,7 +370,7 @@ async def test_members_of_other_engines(make_store: Callable[[], Store]) -> None
         async with Client(make_store(), clock=env.clock, poll_s=1.0) as client:
             emitted = await client.emit(ROOT, {}, tokens=[TOKEN])
             await passing(env, child.at(1))
-            assert await passing(env, client.cancel_token(TOKEN))
+            assert await passing(env, client.topics.cancel_token(TOKEN))
             child.gate.set()
             with pytest.raises(ScopeFailed, match="deploy-17"):
                 await passing(env, emitted.finished())
@@ -384,9 +384,9 @@ async def test_tags_that_users_change_leave_tokens_alone(source: StoreSource) ->
     async with Environment([gated.operation], source) as env:
         root = await env.engine.emit(ROOT, {}, tokens=[TOKEN], tags={"tenant": "acme"})
         await gated.at(0)
-        view = await env.engine.update(root.run_ids[0], tags={"tenant": "other"})
+        view = await env.engine.handle(root.run_ids[0]).update(tags={"tenant": "other"})
         assert view.tags == {"tenant": "other", "perdure.token:deploy-17": "given"}
-        assert await env.engine.cancel_token(TOKEN)
+        assert await env.engine.topics.cancel_token(TOKEN)
         gated.gate.set()
         await rolled_back(root)
 
@@ -404,8 +404,8 @@ async def test_what_is_no_list_of_tokens() -> None:
             with pytest.raises(InvalidArguments, match="token"):
                 await env.engine.emit(ROOT, {}, tokens=tokens)  # type: ignore[arg-type]
         with pytest.raises(InvalidArguments, match="token"):
-            await env.engine.cancel_token("deploy-17")  # type: ignore[arg-type]
-        assert (await env.engine.runs()).runs == []
+            await env.engine.topics.cancel_token("deploy-17")  # type: ignore[arg-type]
+        assert (await env.engine.runs.list()).runs == []
 
 
 async def test_the_context_says_which_tokens_there_are(source: StoreSource) -> None:

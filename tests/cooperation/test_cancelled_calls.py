@@ -88,7 +88,7 @@ async def test_no_step_of_a_called_function_begins_on_another_engine(make_store:
         emitted = await env.engine.emit(ROOT, {})
         await passing(other, steps.waiting.wait())
         assert await unanswered(env, points, emitted.cancel("no longer wanted"))
-        (run,) = (await env.engine.runs(workflow="called")).runs
+        (run,) = (await env.engine.runs.list(workflow="called")).runs
         assert run.status == "cancelled"
         steps.gate.set()
         with pytest.raises(ScopeFailed, match="no longer wanted"):
@@ -110,8 +110,8 @@ async def test_no_step_begins_two_engines_below_the_one_that_is_asked(make_store
     ):
         emitted = await client.emit(ROOT, {})
         await passing(env, steps.waiting.wait())
-        assert await passing(env, client.cancel(emitted.id))
-        runs = (await client.runs()).runs
+        assert await passing(env, client.handle(emitted.id).cancel())
+        runs = (await client.runs.list()).runs
         assert {run.status for run in runs if run.workflow != "root"} == {"cancelled"}
         steps.gate.set()
         with pytest.raises(ScopeFailed, match="cancelled"):
@@ -131,8 +131,8 @@ async def test_no_step_of_a_child_of_a_function_begins_on_another_engine(make_st
     ):
         run = await env.engine.start(top.workflow())
         await passing(env, steps.waiting.wait())
-        assert await unanswered(env, points, env.engine.cancel(run.id))
-        assert {one.status for one in (await env.engine.runs()).runs} == {"cancelled"}
+        assert await unanswered(env, points, env.engine.handle(run.id).cancel())
+        assert {one.status for one in (await env.engine.runs.list()).runs} == {"cancelled"}
         steps.gate.set()
         await passing(env, env.engine.run(later.workflow()))  # What was to be committed is committed by then.
         assert (steps.begun, middle.begun, top.begun) == ([0], [], [])
@@ -214,7 +214,7 @@ async def test_a_call_that_lands_with_the_cancellation_never_begins(source: Stor
             cancelling = asyncio.create_task(emitted.cancel())
             await held.reached()
             gate.set()
-            while env.engine.steps_running:
+            while env.engine.runtime.steps_running:
                 await asyncio.sleep(0)
         assert await cancelling
         with pytest.raises(ScopeFailed, match="cancelled"):
@@ -346,7 +346,7 @@ async def test_a_step_that_waits_for_its_turn_does_not_begin_while_its_end_is_co
         for _ in range(10):
             await asyncio.sleep(0)
         with points.hold("cancel.committed") as held:
-            cancelling = asyncio.create_task(env.engine.cancel(second.id))
+            cancelling = asyncio.create_task(env.engine.handle(second.id).cancel())
             await held.reached()
             gate.set()
             await done.wait()
@@ -380,7 +380,7 @@ async def test_no_step_of_many_children_begins_after_the_answer(source: StoreSou
     async with Environment([parent, child], source, steps_max=1) as env:
         run = await env.engine.start(parent())
         await at_work.wait()
-        cancelling = asyncio.create_task(env.engine.cancel(run.id))
+        cancelling = asyncio.create_task(env.engine.handle(run.id).cancel())
         while not cancelling.done():
             await asyncio.sleep(0)
         assert await cancelling

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import pytest
 
+from perdure import Limits
+from perdure.api.hierarchies import hierarchy_rows
 from perdure.client import Client
 from perdure.cooperation import Failure, Operation, Scope
 from perdure.errors import ScopeFailed
@@ -66,13 +68,13 @@ async def test_no_step_begins_after_the_answer(source: StoreSource, number: int,
     async with Environment([gated.operation], source) as env:
         root = await env.engine.emit(ROOT, {})
         await gated.at(number)
-        assert await env.engine.cancel(root.id if by == "root" else root.run_ids[0])
+        assert await env.engine.handle(root.id if by == "root" else root.run_ids[0]).cancel()
         gated.gate.set()
         with pytest.raises(ScopeFailed, match="cancelled"):
             await root.finished()
         steps = [f"step {n}" for n in range(number + 1)]
         assert gated.done == [*steps, *(f"undo {n}" for n in reversed(range(number + 1)))]
-        assert not await env.engine.cancel(root.id)
+        assert not await env.engine.handle(root.id).cancel()
         await agree(env, gated.operation)
 
 
@@ -85,7 +87,7 @@ async def test_no_step_of_another_engine_begins_after_the_answer(make_store: Cal
         async with Client(make_store(), clock=env.clock, poll_s=1.0) as client:
             emitted = await client.emit(ROOT, {})
             await passing(env, child.at(number))
-            assert await passing(env, client.cancel(emitted.id))
+            assert await passing(env, client.handle(emitted.id).cancel())
             child.gate.set()
             with pytest.raises(ScopeFailed, match="cancelled"):
                 await passing(env, emitted.finished())
@@ -105,7 +107,7 @@ async def test_no_step_of_a_run_here_begins_whose_parent_is_elsewhere(make_store
     ):
         emitted = await other.engine.emit(ROOT, {})
         await passing(env, child.at(0))
-        assert await passing(env, env.engine.cancel(emitted.id))
+        assert await passing(env, env.engine.handle(emitted.id).cancel())
         child.gate.set()
         with pytest.raises(ScopeFailed, match="cancelled"):
             await passing(env, emitted.finished())
@@ -123,7 +125,7 @@ async def test_a_cancellation_that_meets_the_end(source: StoreSource) -> None:
             cancelling = asyncio.create_task(root.cancel())
             await held.reached()
             gated.gate.set()
-            while env.engine.steps_running:
+            while env.engine.runtime.steps_running:
                 await asyncio.sleep(0)
         assert await cancelling
         with pytest.raises(ScopeFailed, match="cancelled"):
@@ -134,11 +136,11 @@ async def test_a_cancellation_that_meets_the_end(source: StoreSource) -> None:
 
 async def test_a_step_that_waits_for_its_turn_never_begins(source: StoreSource) -> None:
     first, second = Gated("first", ROOT, steps=1), Gated("second", CHILD, steps=1)
-    async with Environment([first.operation, second.operation], source, steps_max=1) as env:
+    async with Environment([first.operation, second.operation], source, limits=Limits(steps_max=1)) as env:
         one = await env.engine.emit(ROOT, {})
         await first.at(0)
         other = await env.engine.emit(CHILD, {})
-        await env.engine.get(other.run_ids[0])
+        await env.engine.runs.get(other.run_ids[0])
         assert await other.cancel()
         first.gate.set()
         second.gate.set()
@@ -163,12 +165,12 @@ async def test_a_step_that_waits_for_a_thread_never_begins(source: StoreSource) 
     def works(scope: Scope, message: Message) -> None:
         done.append("second")
 
-    async with Environment([first, second], source, threads_max=1) as env:
+    async with Environment([first, second], source, limits=Limits(threads_max=1)) as env:
         try:
             one = await env.engine.emit(ROOT, {})
             await begun.wait()
             other = await env.engine.emit(CHILD, {})
-            while env.engine.steps_running < 2:
+            while env.engine.runtime.steps_running < 2:
                 await asyncio.sleep(0)
             assert await other.cancel()
         finally:
@@ -188,9 +190,11 @@ async def test_what_has_ended_is_not_cancelled_and_nothing_is_written(source: St
         await root.finished()
         nobody = await env.engine.emit(CHILD, {})
         for id in (root.id, root.run_ids[0], nobody.id, "unknown"):
-            assert not await env.engine.cancel(id)
+            assert not await env.engine.handle(id).cancel()
         for id in (root.id, nobody.id):
-            assert "CANCELLATION_REQUESTED" not in {row.type for row in (await env.engine.scopes(id)).events}
+            assert "CANCELLATION_REQUESTED" not in {
+                row.type for row in (await hierarchy_rows(env.engine.session, id)).events
+            }
         assert gated.done == ["step 0"]
         await agree(env, gated.operation)
 
@@ -207,8 +211,12 @@ async def test_a_cancellation_that_the_end_was_faster_than(make_store: Callable[
         with points.hold("cooperate.before_commit") as held:
             gated.gate.set()
             await held.reached()
-            cancelling = asyncio.create_task(client.cancel(emitted.id))
-            while not [row for row in (await client.scopes(emitted.id)).events if row.type == "CANCELLATION_REQUESTED"]:
+            cancelling = asyncio.create_task(client.handle(emitted.id).cancel())
+            while not [
+                row
+                for row in (await hierarchy_rows(client.session, emitted.id)).events
+                if row.type == "CANCELLATION_REQUESTED"
+            ]:
                 await asyncio.sleep(0)
         await env.engine.handle(emitted.run_ids[0]).result()
         assert not await passing(env, cancelling)

@@ -51,7 +51,7 @@ async def redeployed(env: Environment, code: Operation[Any]) -> None:
     """The process is started again with other code, and the person has done what was asked for."""
     await env.settle()
     await env.restart([code])
-    await env.engine.complete_handler(await run_of(env.engine, "person"))
+    await env.engine.topics.complete(await run_of(env.engine, "person"))
     await env.settle()
 
 
@@ -59,7 +59,7 @@ async def redeployed(env: Environment, code: Operation[Any]) -> None:
 async def test_where_to_go_on_is_stored_by_name(source: StoreSource, target: Any) -> None:
     diary: list[str] = []
     async with Environment([operation(diary, "ABC", {"A": target})], source) as env:
-        await env.engine.register_handler(CHILD, "person")
+        await env.engine.topics.register(CHILD, "person")
         root = await env.engine.emit(ROOT, {})
         await redeployed(env, changed := operation(diary, "AXBCD", {"A": target}))
         await env.engine.handle(root.run_ids[0]).result()
@@ -70,10 +70,10 @@ async def test_where_to_go_on_is_stored_by_name(source: StoreSource, target: Any
 async def test_where_to_go_on_may_be_gone(source: StoreSource) -> None:
     diary: list[str] = []
     async with Environment([operation(diary, "ABC", {"A": "C"})], source) as env:
-        await env.engine.register_handler(CHILD, "person")
+        await env.engine.topics.register(CHILD, "person")
         root = await env.engine.emit(ROOT, {})
         await redeployed(env, operation(diary, "AB"))
-        view = await env.engine.get(root.run_ids[0])
+        view = await env.engine.runs.get(root.run_ids[0])
         assert view is not None
         assert view.hold is not None
         assert "is to go on with step 'C' after 'A'" in view.hold.reason
@@ -91,7 +91,7 @@ async def test_a_number_that_an_earlier_version_stored_is_read(source: StoreSour
         return Numbers(inner())
 
     async with Environment([operation(diary, "ABCD", {"A": "C"}, asks="A")], earlier) as env:
-        await env.engine.register_handler(CHILD, "person")
+        await env.engine.topics.register(CHILD, "person")
         root = await env.engine.emit(ROOT, {})
         await redeployed(env, same := operation(diary, "ABCD"))
         await env.engine.handle(root.run_ids[0]).result()
@@ -105,11 +105,11 @@ async def test_steps_in_another_order_block_the_run(
 ) -> None:
     diary: list[str] = []
     async with Environment([operation(diary, "ABC", asks="B")], source) as env:
-        await env.engine.register_handler(CHILD, "person")
+        await env.engine.topics.register(CHILD, "person")
         root = await env.engine.emit(ROOT, {})
         with caplog.at_level(logging.WARNING, "perdure"):
             await redeployed(env, operation(diary, names, asks="B"))
-        view = await env.engine.get(root.run_ids[0])
+        view = await env.engine.runs.get(root.run_ids[0])
         assert view is not None
         assert view.hold is not None
         assert diary == ["A", "B"]

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from perdure import Engine, resource
+from perdure import Engine, Limits, resource
+from perdure.api.hierarchies import hierarchy_rows
 from perdure.client import Client
 from perdure.cooperation import Context, Failure, Historical, Key, Operation, Scope, TimeWindow
+from perdure.engine import AnyClient
 from perdure.errors import (
     DuplicateWorkflow,
     InvalidArguments,
@@ -58,19 +60,19 @@ class Diary(list[str]):
 async def agree(env: Environment, *operations: Operation[Any]) -> None:
     """What is stored is sound, and nobody waits in vain."""
     await env.settle()
-    store = env.engine._store  # pyright: ignore[reportPrivateUsage]
+    store = env.engine.session.store  # pyright: ignore[reportPrivateUsage]
     await assert_readiness_agrees(store, operations, now=env.clock.now())
     await env.check()
 
 
-async def run_of(engine: Client, handler: str) -> str:
+async def run_of(engine: AnyClient, handler: str) -> str:
     """The id of the one run of an operation."""
-    (found,) = (await engine.runs(workflow=handler)).runs
+    (found,) = (await engine.runs.list(workflow=handler)).runs
     return found.id
 
 
-async def status_of(engine: Client, handler: str) -> str:
-    (found,) = (await engine.runs(workflow=handler)).runs
+async def status_of(engine: AnyClient, handler: str) -> str:
+    (found,) = (await engine.runs.list(workflow=handler)).runs
     return found.status
 
 
@@ -86,7 +88,7 @@ async def test_whoever_emits_can_wait_for_all_that_follows(source: StoreSource) 
         await root.finished()
         assert diary == ["root 0", "child 0", "root 1"]
         assert await status_of(env.engine, "root") == "succeeded"
-        child = (await env.engine.runs(workflow="child")).runs[0]
+        child = (await env.engine.runs.list(workflow="child")).runs[0]
         assert (child.parent_id, child.model, dict(child.tags)) == (root.run_ids[0], "operation", {"tenant": "acme"})
         assert await env.engine.handle(root.run_ids[0]).result() is None
         await agree(env, *operations)
@@ -106,7 +108,7 @@ async def test_a_failure_is_raised_where_the_hierarchy_is_waited_for(source: Sto
         assert __file__ in lines[3]
         assert len(lines) == 4  # Whoever calls steps is of no interest.
         assert await status_of(env.engine, "root") == "rolled_back"
-        view = await env.engine.get(root.run_ids[0])
+        view = await env.engine.runs.get(root.run_ids[0])
         assert view is not None
         assert view.failure is not None
         assert view.failure.type == "ChildRolledBack"
@@ -161,7 +163,7 @@ async def test_an_operation_is_not_started_by_its_name(make_store: Callable[[], 
         for asked in (engine, client):
             with pytest.raises(InvalidArguments, match=r"'root' is an operation.*emit one on the topic 'root'"):
                 await asked.start("root", {})
-        assert (await client.runs()).runs == []
+        assert (await client.runs.list()).runs == []
 
 
 async def test_operations_of_one_topic_have_different_names() -> None:
@@ -214,7 +216,7 @@ async def test_a_step_that_emits_too_much_fails(source: StoreSource) -> None:
     async def emit(scope: Scope, message: Message) -> None:
         await scope.emit(CHILD, {"text": "x" * 2_000})
 
-    async with Environment([root], source, payload_bytes_max=1_000) as env:
+    async with Environment([root], source, limits=Limits(payload_bytes_max=1_000)) as env:
         with pytest.raises(ScopeFailed, match="has 2,011 bytes, and may have 1,000"):
             await (await env.engine.emit(ROOT, {})).finished()
 
@@ -230,7 +232,7 @@ async def test_a_hierarchy_is_shown_as_a_tree(source: StoreSource) -> None:
         root = await env.engine.emit(ROOT, {})
         with pytest.raises(ScopeFailed):
             await root.finished()
-        tree = await env.engine.tree(root.id)
+        tree = await env.engine.handle(root.id).tree()
         assert re.sub(r"  [0-9a-f-]{36}", "", tree.text()).splitlines() == [
             "root (message) rolled_back",
             "└─ root (operation) rolled_back",
@@ -243,11 +245,11 @@ async def test_a_hierarchy_is_shown_as_a_tree(source: StoreSource) -> None:
             '    n1["root<br/>rolled_back"]',
             '    n2["child<br/>rolled_back"]',
         ]
-        part = await env.engine.tree(root.run_ids[0])
+        part = await env.engine.handle(root.run_ids[0]).tree()
         assert [child.run.workflow for child in part.children] == ["child"]
         with pytest.raises(RunNotFound):
-            await env.engine.tree("nowhere")
-        history = await env.engine.history(root.run_ids[0])
+            await env.engine.handle("nowhere").tree()
+        history = await env.engine.handle(root.run_ids[0]).history()
         assert [(entry.seq, entry.kind, entry.name) for entry in history.journal][:4] == [
             (1, "seen", "root"),
             (2, "emitted", "s0"),
@@ -274,7 +276,7 @@ async def test_a_hierarchy_that_is_cancelled_rolls_back(source: StoreSource) -> 
         with pytest.raises(ScopeFailed, match="no longer wanted"):
             await root.finished()
         assert diary == ["root 0", "child 0", "child undo 0", "root undo 0"]
-        assert not await env.engine.cancel(root.run_ids[0])
+        assert not await env.engine.handle(root.run_ids[0]).cancel()
         await agree(env, *operations)
 
 
@@ -294,7 +296,7 @@ async def test_a_run_that_is_cancelled_by_its_id_rolls_back_and_its_parent_may_g
     async with Environment([root, child], source, autojump_s=None) as env:
         emitted = await env.engine.emit(ROOT, {})
         await env.settle()
-        assert await env.engine.cancel(await run_of(env.engine, "child"))
+        assert await env.engine.handle(await run_of(env.engine, "child")).cancel()
         await emitted.finished()
         assert diary == ["child 0", "child undo 0", "root never mind: GaveUp"]
         await agree(env, root, child)
@@ -304,11 +306,11 @@ async def test_what_nobody_has_taken_never_begins_when_it_is_cancelled(source: S
     diary = Diary()
     root = diary.operation("root", ROOT, [CHILD], [])
     async with Environment([root], source, autojump_s=None) as env:
-        await env.engine.register_handler(CHILD, "absent")
+        await env.engine.topics.register(CHILD, "absent")
         emitted = await env.engine.emit(ROOT, {})
         await env.settle()
         assert await status_of(env.engine, "absent") == "created"
-        assert await env.engine.cancel(await run_of(env.engine, "absent"))
+        assert await env.engine.handle(await run_of(env.engine, "absent")).cancel()
         with pytest.raises(ScopeFailed, match="ChildRolledBack"):
             await emitted.finished()
         assert await status_of(env.engine, "absent") == "rolled_back"
@@ -318,7 +320,7 @@ async def test_what_nobody_has_taken_never_begins_when_it_is_cancelled(source: S
 
 async def test_a_root_that_nobody_has_taken_never_begins_when_it_is_cancelled(source: StoreSource) -> None:
     async with Environment([], source, autojump_s=None) as env:
-        await env.engine.register_handler(ROOT, "absent")
+        await env.engine.topics.register(ROOT, "absent")
         emitted = await env.engine.emit(ROOT, {})
         assert await emitted.cancel()
         with pytest.raises(ScopeFailed, match="GaveUp"):
@@ -335,7 +337,7 @@ async def test_a_missed_deadline_reaches_a_child_whose_service_is_down(source: S
         await scope.emit(CHILD, {})
 
     async with Environment([root], source) as env:
-        await env.engine.register_handler(CHILD, "child")
+        await env.engine.topics.register(CHILD, "child")
         emitted = await env.engine.emit(ROOT, {})
         with pytest.raises(ScopeFailed, match="the deadline of the happy path was"):
             await emitted.finished()
@@ -359,18 +361,18 @@ async def test_a_committed_hierarchy_is_undone_on_request_and_so_is_a_part_of_it
         root = await env.engine.emit(ROOT, {})
         await root.finished()
         diary.clear()
-        assert await env.engine.roll_back(await run_of(env.engine, "child"))
+        assert await env.engine.handle(await run_of(env.engine, "child")).roll_back()
         await env.settle()
         assert diary == ["leaf undo 0", "child undo 0"]
         assert await status_of(env.engine, "root") == "succeeded"
-        assert not await env.engine.roll_back(await run_of(env.engine, "child"))  # It is.
+        assert not await env.engine.handle(await run_of(env.engine, "child")).roll_back()  # It is.
         diary.clear()
         assert await root.roll_back("changed my mind")
         with pytest.raises(ScopeFailed, match="changed my mind"):
             await root.finished()
         assert diary == ["root undo 1", "root undo 0"]
         assert not await root.roll_back()
-        assert not await env.engine.roll_back("nowhere")
+        assert not await env.engine.handle("nowhere").roll_back()
         await agree(env, *operations)
 
 
@@ -387,9 +389,9 @@ async def test_what_has_nothing_to_undo_is_not_undone_on_request(source: StoreSo
             await failed.finished()
         unheard = await env.engine.emit(CHILD, {})
         for emitted in (failed, unheard):
-            rows = len((await env.engine.scopes(emitted.id)).events)
+            rows = len((await hierarchy_rows(env.engine.session, emitted.id)).events)
             assert not await emitted.roll_back()
-            assert len((await env.engine.scopes(emitted.id)).events) == rows
+            assert len((await hierarchy_rows(env.engine.session, emitted.id)).events) == rows
         await unheard.finished()
         await agree(env, root)
 
@@ -403,7 +405,7 @@ async def test_what_is_still_at_work_is_not_undone_on_request(source: StoreSourc
         await env.settle()
         assert await status_of(env.engine, "child") == "succeeded"
         assert not await root.roll_back()
-        assert not await env.engine.roll_back(await run_of(env.engine, "child"))
+        assert not await env.engine.handle(await run_of(env.engine, "child")).roll_back()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -423,10 +425,10 @@ async def test_a_handler_is_expected_while_its_service_is_down(source: StoreSour
     async with Environment([root, child], source, clock=env.clock) as env:
         await env.engine.handle(emitted.run_ids[0]).result()
         assert diary == ["root 0", "child 0", "root 1"]
-        assert "child" in (await env.engine.handlers())[CHILD.name]
-        assert await env.engine.retire_handler(CHILD, "child")
-        assert "child" not in (await env.engine.handlers()).get(CHILD.name, [])
-        assert not await env.engine.retire_handler(CHILD, "child")
+        assert "child" in (await env.engine.topics.handlers())[CHILD.name]
+        assert await env.engine.topics.retire(CHILD, "child")
+        assert "child" not in (await env.engine.topics.handlers()).get(CHILD.name, [])
+        assert not await env.engine.topics.retire(CHILD, "child")
         await (await env.engine.emit(ROOT, {})).finished()
         assert diary[3:] == ["root 0", "root 1"]
         await agree(env, root, child)
@@ -445,23 +447,23 @@ async def test_a_person_does_what_a_handler_was_to_do(source: StoreSource) -> No
         diary.append(f"root {scope.returned('price', int)}")
 
     async with Environment([root], source) as env:
-        await env.engine.register_handler(CHILD, "person")
+        await env.engine.topics.register(CHILD, "person")
         emitted = await env.engine.emit(ROOT, {})
         await env.settle()
         person = await run_of(env.engine, "person")
-        assert await env.engine.message(person) == {}
-        await env.engine.complete_handler(person, {"price": 17}, actor="ann")
+        assert await env.engine.topics.message(person) == {}
+        await env.engine.topics.complete(person, {"price": 17}, actor="ann")
         await emitted.finished()
-        assert [(row.became, row.actor) for row in await env.engine.audit(person)][-1] == ("succeeded", "ann")
+        assert [(row.became, row.actor) for row in await env.engine.handle(person).audit()][-1] == ("succeeded", "ann")
         assert diary == ["root [17]"]
         with pytest.raises(RunFinished):
-            await env.engine.complete_handler(person)
+            await env.engine.topics.complete(person)
         with pytest.raises(Misuse, match="was not completed by an external party and then told to roll back"):
-            await env.engine.complete_rollback(person)
+            await env.engine.topics.complete_rollback(person)
         with pytest.raises(RunNotFound):
-            await env.engine.complete_handler("nobody")
+            await env.engine.topics.complete("nobody")
         with pytest.raises(RunNotFound):
-            await env.engine.message("nobody")
+            await env.engine.topics.message("nobody")
         await agree(env, root)
 
 
@@ -469,20 +471,20 @@ async def test_a_person_cannot_do_it_or_undoes_it(source: StoreSource) -> None:
     diary = Diary()
     root = diary.operation("root", ROOT, [CHILD], [], fails_at=1)
     async with Environment([root], source) as env:
-        await env.engine.register_handler(CHILD, "person")
+        await env.engine.topics.register(CHILD, "person")
         refused = await env.engine.emit(ROOT, {})
         await env.settle()
-        await env.engine.fail_handler(await run_of(env.engine, "person"), "the boss says no")
+        await env.engine.topics.fail(await run_of(env.engine, "person"), "the boss says no")
         with pytest.raises(ScopeFailed) as caught:
             await refused.finished()
         assert caught.value.failure.causes[0].message == "the boss says no"
         done = await env.engine.emit(ROOT, {})
         await env.settle()
-        (person,) = [run.id for run in (await env.engine.runs(workflow="person", status="created")).runs]
-        await env.engine.complete_handler(person)
+        (person,) = [run.id for run in (await env.engine.runs.list(workflow="person", status="created")).runs]
+        await env.engine.topics.complete(person)
         await env.settle()
-        assert (await env.engine.get(person)).status == "rolling_back"  # type: ignore[union-attr]
-        await env.engine.complete_rollback(person)
+        assert (await env.engine.runs.get(person)).status == "rolling_back"  # type: ignore[union-attr]
+        await env.engine.topics.complete_rollback(person)
         with pytest.raises(ScopeFailed, match="root failed"):
             await done.finished()
         assert diary == ["root 0", "root undo 0", "root 0", "root 1", "root undo 0"]
@@ -497,7 +499,7 @@ async def test_a_handler_that_has_begun_is_not_completed_from_outside(source: St
         emitted = await env.engine.emit(ROOT, {})
         await env.settle()
         with pytest.raises(Misuse, match="was taken by its handler, and is active"):
-            await env.engine.complete_handler(emitted.run_ids[0])
+            await env.engine.topics.complete(emitted.run_ids[0])
 
 
 async def test_the_historical_strategy_expects_who_came_before(source: StoreSource) -> None:
@@ -510,7 +512,7 @@ async def test_the_historical_strategy_expects_who_came_before(source: StoreSour
         await (await env.engine.emit(CHILD, {})).finished()
         await (await env.engine.emit(ROOT, {})).finished()
         assert diary[2:] == ["child 0", "root 0", "child 0", "root 1"]
-        await env.engine.retire_handler(CHILD, "child")
+        await env.engine.topics.retire(CHILD, "child")
         await (await env.engine.emit(ROOT, {})).finished()
         assert diary[6:] == ["root 0", "root 1"]
 
@@ -519,7 +521,7 @@ async def test_a_window_that_is_closed_leaves_out_those_who_have_not_begun(sourc
     diary = Diary()
     root = diary.operation("root", ROOT, [CHILD], [], strategy=TimeWindow(timedelta(seconds=30)))
     async with Environment([root, diary.operation("prompt", CHILD, [])], source) as env:
-        await env.engine.register_handler(CHILD, "absent")
+        await env.engine.topics.register(CHILD, "absent")
         began = env.clock.now()
         await (await env.engine.emit(ROOT, {})).finished()
         assert diary == ["root 0", "prompt 0", "root 1"]
@@ -536,7 +538,7 @@ async def test_more_runs_wait_than_are_kept_in_memory(source: StoreSource) -> No
     diary = Diary()
     root, child = diary.operation("root", ROOT, [CHILD], []), diary.operation("child", CHILD, [])
     child.sleep(timedelta(hours=1))
-    async with Environment([root, child], source, live_runs_max=3) as env:
+    async with Environment([root, child], source, limits=Limits(live_runs_max=3)) as env:
         roots = [await env.engine.emit(ROOT, {}) for _ in range(10)]
         for emitted in roots:
             await emitted.finished()
@@ -555,7 +557,7 @@ async def test_an_engine_that_stops_leaves_its_runs_to_the_next(source: StoreSou
     async with Environment(operations, source, clock=env.clock) as later:
         await (await later.engine.emit(ROOT, {}, id="m-1")).finished()
         assert diary == ["root 0", "child 0", "root 1"]
-        assert (await later.engine.get(emitted.run_ids[0])) is not None
+        assert (await later.engine.runs.get(emitted.run_ids[0])) is not None
         await agree(later, *operations)
 
 
@@ -574,7 +576,7 @@ async def test_code_that_does_not_fit_the_rows_any_more_holds_the_run(source: St
     new = diary.operation("root", ROOT, [])
     async with Environment([new], source, clock=env.clock) as later:
         await later.settle()
-        view = await later.engine.get(emitted.run_ids[0])
+        view = await later.engine.runs.get(emitted.run_ids[0])
         assert view is not None
         assert view.hold is not None
         assert "has no step 'gone' any more" in view.hold.reason

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Engine
+from perdure import Engine, Limits
 from perdure.cooperation import CancellationToken, Failure, Operation, Scope, Topic
 from perdure.coordinator import deciding
 from perdure.coordinator.deciding import DECIDED_AT_ONCE_MAX
@@ -64,7 +64,7 @@ async def test_a_step_with_four_times_the_children_costs_four_times_as_much(fail
 
 
 async def test_a_parent_is_not_given_up_and_read_again_for_each_of_its_children(source: StoreSource) -> None:
-    small, large = await costs_of(wide(), source, fan_out, (240, 960), live_runs_max=20, steps_max=10)
+    small, large = await costs_of(wide(), source, fan_out, (240, 960), limits=Limits(live_runs_max=20, steps_max=10))
     assert_linear(small, large, times=4)
 
 
@@ -136,7 +136,7 @@ async def test_cancelling_a_token_of_four_times_the_hierarchies_costs_four_times
         token = CancellationToken(f"token {size}")
         roots = await asyncio.gather(*(env.engine.emit(LEAF, {}, tokens=[token]) for _ in range(size)))
         await env.settle()  # All of them sleep, however slow the machine is.
-        assert await env.engine.cancel_token(token)
+        assert await env.engine.topics.cancel_token(token)
         for root in roots:
             with suppress(ScopeFailed):
                 await root.finished()
@@ -178,7 +178,7 @@ def asleep(
         root = await env.engine.emit(shape, {"size": size}, tokens=[token] if by_token else ())
         await begun.all.wait()
         if by_token:
-            assert await env.engine.cancel_token(token, reason="no longer wanted")
+            assert await env.engine.topics.cancel_token(token, reason="no longer wanted")
         else:
             assert await root.cancel("no longer wanted")
         with pytest.raises(ScopeFailed, match="no longer wanted"):
@@ -246,7 +246,7 @@ class Turn:
 
 
 async def test_an_emission_fails_that_goes_too_deep(source: StoreSource) -> None:
-    async with Environment(deep(), source, hierarchy_levels_max=5) as env:
+    async with Environment(deep(), source, limits=Limits(hierarchy_levels_max=5)) as env:
         root = await env.engine.emit(DEEP, {"size": 5, "left": 5})
         await root.finished()
         root = await env.engine.emit(DEEP, {"size": 6, "left": 6})
@@ -256,9 +256,9 @@ async def test_an_emission_fails_that_goes_too_deep(source: StoreSource) -> None
         assert isinstance(failure, Failure)
         assert failure.root_cause.type.endswith("HierarchyTooDeep")
         assert "'go_down' of 'deep' emits on topic 'deep', 6 levels below the root" in failure.root_cause.message
-        assert "Engine(hierarchy_levels_max=…)" in failure.root_cause.message
+        assert "Limits(hierarchy_levels_max=…)" in failure.root_cause.message
         assert failure.root_cause.stack_trace[-1].function_name == "_check_level"
-        assert (await env.engine.tree(root.id)).run.status == "rolled_back"
+        assert (await env.engine.handle(root.id).tree()).run.status == "rolled_back"
         assert len([*failure.walk()]) == 5
 
 
@@ -273,7 +273,7 @@ async def test_handlers_that_emit_to_each_other_without_end_come_to_an_end(sourc
     async def to_ping(scope: Scope, message: Message) -> None:
         await scope.emit(WIDE, {})
 
-    async with Environment([ping, pong], source, hierarchy_levels_max=120) as env:
+    async with Environment([ping, pong], source, limits=Limits(hierarchy_levels_max=120)) as env:
         root = await env.engine.emit(WIDE, {})
         with pytest.raises(ScopeFailed, match="121 levels below the root of its hierarchy, which may have 120"):
             await root.finished()
@@ -282,7 +282,7 @@ async def test_handlers_that_emit_to_each_other_without_end_come_to_an_end(sourc
 
 
 async def runs_of(env: Environment) -> AsyncIterator[Any]:
-    page = await env.engine.runs(limit=1000)
+    page = await env.engine.runs.list(limit=1000)
     for run in page.runs:
         yield run
 
@@ -309,7 +309,7 @@ async def test_what_the_last_level_did_can_be_undone_with_an_emission(source: St
     async def undo(scope: Scope, message: Message) -> None:
         undone.append(message["left"])
 
-    async with Environment([made, undoing], source, hierarchy_levels_max=3) as env:
+    async with Environment([made, undoing], source, limits=Limits(hierarchy_levels_max=3)) as env:
         root = await env.engine.emit(DEEP, {"left": 3})
         with pytest.raises(ScopeFailed, match="the root fails"):
             await root.finished()
@@ -318,7 +318,7 @@ async def test_what_the_last_level_did_can_be_undone_with_an_emission(source: St
 
 async def test_a_hierarchy_has_at_least_one_level() -> None:
     with pytest.raises(InvalidArguments, match="at least one level"):
-        Engine("memory://", workflows=[], hierarchy_levels_max=0)
+        Engine("memory://", workflows=[], limits=Limits(hierarchy_levels_max=0))
 
 
 @pytest.mark.parametrize("asked", ["before", "after"])

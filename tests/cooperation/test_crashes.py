@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from perdure import Limits
 from perdure.cooperation import Operation, Scope, TimeWindow
 from perdure.errors import RunFinished, ScopeFailed
 from perdure.testing import CRASH_POINTS, Environment, run_with_crashes
@@ -35,7 +36,7 @@ async def survives(
         await scenario(env)
         await env.settle()
         await agree(env, *operations)
-        found = (await env.engine.runs()).runs
+        found = (await env.engine.runs.list()).runs
         return sorted((run.workflow, str(run.status), run.hold is not None) for run in found)
 
     def check(result: Result) -> None:
@@ -68,7 +69,7 @@ async def test_a_cancellation(on: str) -> None:
     async def scenario(env: Environment) -> None:
         root = await emitted(env)
         await env.settle()
-        await env.engine.cancel(root)
+        await env.engine.handle(root).cancel()
 
     operations = [parent([]), child([])]
     await survives(on, operations, scenario, [("child", "rolled_back", False), ("root", "rolled_back", False)])
@@ -82,7 +83,7 @@ async def test_a_held_run_that_gives_up(on: str, by: str) -> None:
         await env.engine.recover()
         await env.settle()
         if by == "cancel":
-            await env.engine.cancel(root)
+            await env.engine.handle(root).cancel()
         else:
             await env.advance(3 * HOUR)
 
@@ -96,11 +97,11 @@ async def test_a_held_run_that_is_not_undone_in_time(on: str) -> None:
     async def scenario(env: Environment) -> None:
         await emitted(env, deadline=HOUR / 2, rollback_deadline=HOUR / 2)
         await env.settle()
-        view = await env.engine.get(await run_of(env.engine, "child"))
+        view = await env.engine.runs.get(await run_of(env.engine, "child"))
         assert view is not None
         if view.hold is None:
             with suppress(RunFinished):
-                await env.engine.pause(view.id)
+                await env.engine.handle(view.id).pause()
         await env.settle()
         await env.advance(HOUR)
 
@@ -117,7 +118,7 @@ async def test_a_handler_that_is_dismissed(on: str) -> None:
         await scope.emit(CHILD, {})
 
     async def scenario(env: Environment) -> None:
-        await env.engine.register_handler(CHILD, "absent")
+        await env.engine.topics.register(CHILD, "absent")
         await emitted(env)
         await env.settle()
         await env.advance(2 * HOUR)
@@ -127,11 +128,11 @@ async def test_a_handler_that_is_dismissed(on: str) -> None:
 
 async def test_a_handler_that_is_retired_and_released(on: str) -> None:
     async def scenario(env: Environment) -> None:
-        if not (await env.engine.runs(workflow="root")).runs:
-            await env.engine.register_handler(CHILD, "absent")
+        if not (await env.engine.runs.list(workflow="root")).runs:
+            await env.engine.topics.register(CHILD, "absent")
         await emitted(env)
         await env.settle()
-        await env.engine.retire_handler(CHILD, "absent", release=True)
+        await env.engine.topics.retire(CHILD, "absent", release=True)
 
     await survives(on, [parent([])], scenario, [("absent", "cancelled", False), ("root", "succeeded", False)])
 
@@ -143,7 +144,7 @@ async def test_code_that_changes_and_blocks(on: str) -> None:
         root = await emitted(env)
         await env.settle()
         await env.restart(other)
-        await env.engine.roll_back(root)
+        await env.engine.handle(root).roll_back()
         await env.settle()
         await env.restart(good)
 
@@ -154,7 +155,7 @@ async def test_an_emission_below_the_last_level(on: str) -> None:
     async def scenario(env: Environment) -> None:
         await emitted(env, DEEP, {"left": 6})
 
-    await survives(on, deep(), scenario, [("deep", "rolled_back", False)] * 4, hierarchy_levels_max=4)
+    await survives(on, deep(), scenario, [("deep", "rolled_back", False)] * 4, limits=Limits(hierarchy_levels_max=4))
 
 
 @pytest.mark.parametrize("leaf_keeps", [False, True])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
+from perdure.api.outcomes import outcome_of
 from perdure.cooperation import Failure, Operation, Scope, Topic
 from perdure.errors import IsOperation, Misuse, ScopeFailed
 from perdure.testing import Environment
@@ -74,7 +75,7 @@ async def held(env: Environment) -> str:
     await env.engine.recover()
     await env.settle()
     id = await run_of(env.engine, "child")
-    view = await env.engine.get(id)
+    view = await env.engine.runs.get(id)
     assert view is not None
     assert view.hold is not None
     assert "does not fit its type" in view.hold.reason
@@ -92,9 +93,9 @@ async def test_a_held_child_that_did_nothing_does_not_keep_its_hierarchy(source:
         if by == "deadline":
             await env.advance(timedelta(hours=3))
         elif by == "fail":
-            await env.engine.fail_handler(id, "cannot be read")
+            await env.engine.topics.fail(id, "cannot be read")
         else:
-            assert await env.engine.cancel(emitted.id if by == "root" else id)
+            assert await env.engine.handle(emitted.id if by == "root" else id).cancel()
         with pytest.raises(ScopeFailed):
             await emitted.finished()
         assert diary == ["ask", "unask"]
@@ -110,9 +111,9 @@ async def test_a_hierarchy_goes_on_without_a_held_child(source: StoreSource, by:
         emitted = await env.engine.emit(ROOT, {})
         id = await held(env)
         if by == "complete":
-            await env.engine.complete_handler(id)
+            await env.engine.topics.complete(id)
         else:
-            await env.engine.retire_handler(CHILD, "child", release=True)
+            await env.engine.topics.retire(CHILD, "child", release=True)
         await emitted.finished()
         assert diary == ["ask", "then"]
         assert await status_of(env.engine, "child") == ("succeeded" if by == "complete" else "cancelled")
@@ -143,19 +144,19 @@ async def test_a_held_child_that_has_something_to_undo_says_so(source: StoreSour
         await env.settle()
         id = await run_of(env.engine, "child")
         await env.advance(timedelta(hours=2))  # Its time has come, and it is taken.
-        view = await env.engine.get(id)
+        view = await env.engine.runs.get(id)
         assert view is not None
         assert view.hold is not None
-        assert await env.engine.cancel(emitted.id)
-        view = await env.engine.get(id)
+        assert await env.engine.handle(emitted.id).cancel()
+        view = await env.engine.runs.get(id)
         assert view is not None
         assert view.hold is not None
         assert "has something to undo" in view.hold.details
         with pytest.raises(Misuse):
-            await env.engine.fail_handler(id, "no")
+            await env.engine.topics.fail(id, "no")
         assert diary == ["ask", "work"]
         await env.restart([root, good])
-        assert (await env.engine.outcome(emitted.run_ids[0]))[0].status == "rolled_back"
+        assert (await outcome_of(env.engine.session, emitted.run_ids[0]))[0].status == "rolled_back"
         assert diary == ["ask", "work", "unwork", "unask"]
         await agree(env, root, good)
 
@@ -165,14 +166,14 @@ async def test_a_held_child_that_has_something_to_undo_says_so(source: StoreSour
 
 
 async def of(env: Environment, handler: str) -> RunView:
-    view = await env.engine.get(await run_of(env.engine, handler))
+    view = await env.engine.runs.get(await run_of(env.engine, handler))
     assert view is not None
     return view
 
 
 async def types_of(env: Environment, handler: str) -> list[str]:
     view = await of(env, handler)
-    rows = await env.engine.hierarchy(view.id)
+    rows = await env.engine.handle(view.id).hierarchy()
     return [event.kind for event in sorted(rows.events, key=lambda row: row.seq) if event.scope == view.id]
 
 
@@ -189,7 +190,7 @@ async def test_a_held_root_run_that_did_nothing_ends_by_its_deadline(source: Sto
         await env.advance(timedelta(minutes=59))
         assert await status_of(env.engine, "child") != "rolled_back"
         await env.advance(timedelta(minutes=2))
-        run, outcome = await env.engine.outcome(emitted.run_ids[0])
+        run, outcome = await outcome_of(env.engine.session, emitted.run_ids[0])
         assert run.status == "rolled_back"
         assert "it was to give up while it was held" in (outcome.failure or "")
         await agree(env, made)
@@ -252,7 +253,7 @@ async def test_a_rollback_is_asked_of_a_child_whose_code_does_not_fit(source: St
         emitted = await env.engine.emit(ROOT, {}, rollback_deadline=limit)
         await emitted.finished()
         await env.restart([root, other := quick(diary, step="renamed")])
-        assert await env.engine.roll_back(emitted.id)
+        assert await env.engine.handle(emitted.id).roll_back()
         await env.settle()
         found = await of(env, "child")
         assert (found.status, found.hold is not None) == ("rolling_back", True)
@@ -290,10 +291,10 @@ async def test_a_rollback_deadline_ends_a_child_that_is_held_on_its_way_back(sou
     async with Environment([root, bad], source, autojump_s=None) as env:
         emitted = await env.engine.emit(ROOT, {}, rollback_deadline=timedelta(hours=1))
         await emitted.finished()
-        assert await env.engine.roll_back(emitted.id)
+        assert await env.engine.handle(emitted.id).roll_back()
         while "unwork" not in diary:
             await asyncio.sleep(0)
-        assert await env.engine.pause(await run_of(env.engine, "child"))
+        assert await env.engine.handle(await run_of(env.engine, "child")).pause()
         await env.settle()
         await env.advance(timedelta(hours=2))
         assert await status_of(env.engine, "child") == "rollback_failed"
@@ -317,12 +318,12 @@ async def test_a_paused_run_that_has_only_begun_gives_up(source: StoreSource, by
         while "work" not in diary:
             await asyncio.sleep(0)
         if by == "before":
-            assert await env.engine.cancel(emitted.id)
+            assert await env.engine.handle(emitted.id).cancel()
         id = await run_of(env.engine, "child")
-        assert await env.engine.pause(id)
+        assert await env.engine.handle(id).pause()
         await env.settle()
         if by == "cancel":
-            assert await env.engine.cancel(emitted.id)
+            assert await env.engine.handle(emitted.id).cancel()
         elif by == "deadline":
             await env.advance(timedelta(hours=2))
         with pytest.raises(ScopeFailed):
@@ -339,7 +340,7 @@ async def test_a_held_run_ends_after_those_below_it(source: StoreSource) -> None
     async with Environment([root, slow], source, autojump_s=None) as env:
         emitted = await env.engine.emit(ROOT, {})
         await env.settle()
-        assert await env.engine.pause(await run_of(env.engine, "root"))
+        assert await env.engine.handle(await run_of(env.engine, "root")).pause()
         await env.settle()
         await env.advance(timedelta(minutes=30))
         hold = (await of(env, "root")).hold
@@ -359,7 +360,7 @@ async def test_a_run_of_an_operation_is_given_no_deadline_by_hand(source: StoreS
         await env.engine.emit(CHILD, {})
         await env.settle()
         with pytest.raises(IsOperation):
-            await env.engine.update(await run_of(env.engine, "child"), deadline=timedelta(hours=1))
+            await env.engine.handle(await run_of(env.engine, "child")).update(deadline=timedelta(hours=1))
         await agree(env, made)
 
 

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure import Engine, step, workflow
+from perdure.api.outcomes import outcome_of
 from perdure.client import Client
 from perdure.cooperation import Failure, Operation, Scope
 from perdure.errors import InvalidArguments
@@ -60,24 +61,24 @@ async def test_two_services_with_a_handler_of_the_same_name(make_store: Callable
     diary: list[str] = []
     orders, invoices = handler(diary, ORDERS, "an order"), handler(diary, INVOICES, "an invoice")
     async with Environment([invoices], make_store) as env:
-        await env.engine.register_handler(ORDERS, "work")
+        await env.engine.topics.register(ORDERS, "work")
         root = await env.engine.emit(ORDERS, {})
         await env.settle()
         await env.restart()
         await env.settle()
         assert diary == []
         assert await env.engine.handle(root.run_ids[0]).status() == "created"
-        (view,) = (await env.engine.runs()).runs
+        (view,) = (await env.engine.runs.list()).runs
         assert view.stranded is not None
         assert "'orders'" in view.stranded
         async with Engine(make_store(), workflows=[orders], clock=env.clock, poll_s=None) as other:
             await other.handle(root.run_ids[0]).result()
         assert diary == ["an order"]
-        assert await env.engine.roll_back(root.id)  # It is undone by whoever did it, when that comes.
+        assert await env.engine.handle(root.id).roll_back()  # It is undone by whoever did it, when that comes.
         await env.settle()
         assert diary == ["an order"]
         async with Engine(make_store(), workflows=[orders], clock=env.clock, poll_s=None) as other:
-            assert (await other.outcome(root.run_ids[0]))[0].status == "rolled_back"
+            assert (await outcome_of(other.session, root.run_ids[0]))[0].status == "rolled_back"
         assert diary == ["an order", "undo an order"]
         await agree(env, orders, invoices)
 
@@ -109,11 +110,11 @@ async def test_a_function_of_the_same_name_is_somebody_else(make_store: Callable
 
     orders = handler(diary, ORDERS, "an order")
     async with Environment([function, version], make_store) as env:
-        await env.engine.register_handler(ORDERS, "work")
+        await env.engine.topics.register(ORDERS, "work")
         root = await env.engine.emit(ORDERS, {})
         await env.restart()
         await env.settle()
-        view = await env.engine.get(root.run_ids[0])
+        view = await env.engine.runs.get(root.run_ids[0])
         assert view is not None
         assert (view.status, view.hold, diary) == ("created", None, [])
         async with Engine(make_store(), workflows=[orders, function], clock=env.clock, poll_s=None) as other:
@@ -161,7 +162,7 @@ async def test_runs_without_a_topic_are_claimed_by_the_right_handler(
         return EarlierCode(make_store())
 
     async with Environment([parent, *([orders] if is_taken else [])], earlier) as env:
-        await env.engine.register_handler(ORDERS, "work")
+        await env.engine.topics.register(ORDERS, "work")
         root = await env.engine.emit(PARENT, {})
         await env.settle()
         env.kill()
@@ -172,7 +173,7 @@ async def test_runs_without_a_topic_are_claimed_by_the_right_handler(
         async with Engine(make_store(), workflows=[orders, parent], clock=env.clock, poll_s=None) as other:
             await other.handle(root.run_ids[0]).result()
             assert diary == ["the parent", "an order"]
-            assert await other.roll_back(root.id)
-            assert (await other.outcome(root.run_ids[0]))[0].status == "rolled_back"
+            assert await other.handle(root.id).roll_back()
+            assert (await outcome_of(other.session, root.run_ids[0]))[0].status == "rolled_back"
         assert diary == ["the parent", "an order", "undo an order", "undo the parent"]
         await agree(env, orders, invoices, parent)

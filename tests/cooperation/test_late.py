@@ -14,6 +14,7 @@ from perdure.cooperation import Historical, Operation, Strategy, TimeWindow
 from perdure.kernel.cooperation import HandlerBook
 from perdure.ports import Store
 from perdure.testing import Environment, VirtualClock
+from perdure.testing.control import kill
 from perdure.testing.environment import StoreSource
 from perdure.testing.proxy import StoreProxy
 from tests.cooperation.shop import topic
@@ -29,25 +30,25 @@ def shop(**options: Any) -> tuple[Diary, Operation[Any], Operation[Any]]:
 
 
 async def handlers(env: Environment) -> dict[str, str]:
-    return {run.workflow: run.status for run in (await env.engine.runs()).runs if run.workflow != "root"}
+    return {run.workflow: run.status for run in (await env.engine.runs.list()).runs if run.workflow != "root"}
 
 
 async def test_a_handler_that_registers_while_the_emitter_waits_takes_part(source: StoreSource) -> None:
     diary, root, late = shop()
     async with Environment([root], source, autojump_s=None) as env:
-        await env.engine.register_handler(CHILD, "absent")
+        await env.engine.topics.register(CHILD, "absent")
         emitted = await env.engine.emit(ROOT, {})
         await env.settle()
         assert await handlers(env) == {"absent": "created"}
     async with Environment([root, late], source, autojump_s=None) as env:
         await env.settle()
         assert await handlers(env) == {"absent": "created", "late": "succeeded"}
-        await env.engine.complete_handler(await run_of(env.engine, "absent"))
+        await env.engine.topics.complete(await run_of(env.engine, "absent"))
         await agree(env, root, late)
         assert diary == ["root 0", "late 0", "root 1"]
-        assert await env.engine.roll_back(emitted.id)
+        assert await env.engine.handle(emitted.id).roll_back()
         await env.settle()
-        await env.engine.complete_rollback(await run_of(env.engine, "absent"))
+        await env.engine.topics.complete_rollback(await run_of(env.engine, "absent"))
         await agree(env, root, late)
         assert diary[3:] == ["root undo 1", "late undo 0", "root undo 0"]
 
@@ -55,15 +56,15 @@ async def test_a_handler_that_registers_while_the_emitter_waits_takes_part(sourc
 async def test_the_emitter_waits_for_who_has_joined(source: StoreSource) -> None:
     _, root, _ = shop()
     async with Environment([root], source, autojump_s=None) as env:
-        await env.engine.register_handler(CHILD, "absent")
+        await env.engine.topics.register(CHILD, "absent")
         await env.engine.emit(ROOT, {})
         await env.settle()
-        await env.engine.register_handler(CHILD, "late")
+        await env.engine.topics.register(CHILD, "late")
         await env.settle()
-        await env.engine.complete_handler(await run_of(env.engine, "absent"))
+        await env.engine.topics.complete(await run_of(env.engine, "absent"))
         await agree(env, root)
         assert await status_of(env.engine, "root") == "suspended"
-        await env.engine.complete_handler(await run_of(env.engine, "late"))
+        await env.engine.topics.complete(await run_of(env.engine, "late"))
         await agree(env, root)
         assert await status_of(env.engine, "root") == "succeeded"
 
@@ -72,7 +73,7 @@ async def test_it_is_too_late_once_the_emitter_has_gone_on(source: StoreSource) 
     diary, root, late = shop()
     async with Environment([root], source) as env:
         await (await env.engine.emit(ROOT, {})).finished()
-        await env.engine.register_handler(CHILD, "late")
+        await env.engine.topics.register(CHILD, "late")
         await agree(env, root)
     async with Environment([root, late], source) as env:
         await agree(env, root, late)
@@ -100,7 +101,7 @@ async def test_who_has_no_history_does_not_join(source: StoreSource) -> None:
     async with Environment([root], source, autojump_s=None) as env:
         await env.engine.emit(ROOT, {})
         await env.settle()
-        await env.engine.register_handler(CHILD, "late")
+        await env.engine.topics.register(CHILD, "late")
         await agree(env, root)
         assert "late" not in await handlers(env)
 
@@ -123,7 +124,7 @@ async def register_and_die(store: DyingStore, late: Operation[Any], clock: Virtu
     engine = Engine(store, workflows=[late], clock=clock, poll_s=None)
     opening = asyncio.create_task(engine.open())
     await store.is_registered.wait()
-    engine.kill()
+    kill(engine)
     opening.cancel()
     await asyncio.wait([opening])
 
@@ -136,7 +137,7 @@ async def test_an_engine_that_dies_before_it_tells_who_waits_has_others_do_it(
     _, root, late = shop(strategy=strategy)
     poll_s = 1.0 if told_by == "who lives" else None
     async with Environment([root], make_store, autojump_s=None, poll_s=poll_s) as env:
-        await env.engine.register_handler(CHILD, "absent")
+        await env.engine.topics.register(CHILD, "absent")
         await env.engine.emit(ROOT, {})
         await env.settle()
         await register_and_die(DyingStore(make_store()), late, env.clock)
@@ -147,17 +148,17 @@ async def test_an_engine_that_dies_before_it_tells_who_waits_has_others_do_it(
             await env.restart()
         await agree(env, root)
         assert await handlers(env) == {"absent": "created", "late": "created"}
-        assert (await env.engine.handlers()) == {"child": ["absent", "late"], "root": ["root"]}
+        assert (await env.engine.topics.handlers()) == {"child": ["absent", "late"], "root": ["root"]}
 
 
 @pytest.mark.parametrize("release", [False, True])
 async def test_who_is_taken_out_is_released_if_that_is_asked_for(source: StoreSource, release: bool) -> None:
     diary, root, _ = shop()
     async with Environment([root], source, autojump_s=None) as env:
-        await env.engine.register_handler(CHILD, "absent")
+        await env.engine.topics.register(CHILD, "absent")
         await env.engine.emit(ROOT, {})
         await env.settle()
-        assert await env.engine.retire_handler(CHILD, "absent", release=release)
+        assert await env.engine.topics.retire(CHILD, "absent", release=release)
         await agree(env, root)
         assert diary == (["root 0", "root 1"] if release else ["root 0"])
         assert await status_of(env.engine, "absent") == ("cancelled" if release else "created")

@@ -84,14 +84,14 @@ def graph_call(graph: Graph[Any, Any]) -> Any:
 
 
 async def all_runs(env: Environment) -> list[Any]:
-    return list((await env.engine.runs(limit=1000)).runs)
+    return list((await env.engine.runs.list(limit=1000)).runs)
 
 
 async def reasons(env: Environment) -> list[str]:
     """Why functions and graphs failed that were refused themselves: not those that only pass it on."""
     found: list[str] = []
     for run in await all_runs(env):
-        view = await env.engine.get(run.id)
+        view = await env.engine.runs.get(run.id)
         assert view is not None
         if view.failure is not None and view.failure.type.endswith("HierarchyTooDeep"):
             found.append(view.failure.message)

@@ -211,7 +211,7 @@ async def test_limits_that_make_no_sense_are_refused_at_once(options: dict[str, 
     async with Environment([Diary().operation("root", ROOT, [])]) as env:
         with pytest.raises(InvalidArguments, match=message):
             await env.engine.emit(ROOT, {}, **options)
-        assert (await env.engine.runs()).runs == []
+        assert (await env.engine.runs.list()).runs == []
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
@@ -219,7 +219,7 @@ async def test_a_missed_rollback_ends_what_nobody_has_taken(source: StoreSource,
     """Its emitter ends at once, and nobody would tell it later."""
     root, hours = Diary().operation("root", ROOT, [CHILD], []), timedelta(hours=2)
     async with Environment([root], source, autojump_s=None) as env:
-        await env.engine.register_handler(CHILD, "person")
+        await env.engine.topics.register(CHILD, "person")
         emitted = await env.engine.emit(ROOT, {}, deadline=None if is_cancelled else hours, rollback_deadline=hours)
         await env.settle()
         await env.advance(hours)
@@ -227,10 +227,10 @@ async def test_a_missed_rollback_ends_what_nobody_has_taken(source: StoreSource,
             assert await emitted.cancel()
         with pytest.raises(ScopeFailed, match="the deadline of the rollback"):
             await emitted.finished()
-        (person,) = (await env.engine.runs(workflow="person")).runs
+        (person,) = (await env.engine.runs.list(workflow="person")).runs
         assert person.status is Status.ROLLED_BACK
         with pytest.raises(RunFinished):
-            await env.engine.complete_handler(person.id)
+            await env.engine.topics.complete(person.id)
         await agree(env, root)
 
 
@@ -238,12 +238,12 @@ async def test_a_missed_rollback_that_crashes(fresh: Callable[[], StoreSource]) 
     root = Diary().operation("root", ROOT, [CHILD], [])
 
     async def scenario(env: Environment) -> list[str]:
-        await env.engine.register_handler(CHILD, "person")
+        await env.engine.topics.register(CHILD, "person")
         hour = timedelta(hours=1)
         emitted = await env.engine.emit(ROOT, {}, id="one", deadline=hour, rollback_deadline=hour)
         with pytest.raises(ScopeFailed, match="the deadline of the rollback"):
             await emitted.finished()
-        return [run.status for run in (await env.engine.runs(workflow="person")).runs]
+        return [run.status for run in (await env.engine.runs.list(workflow="person")).runs]
 
     report = await run_with_crashes(scenario, workflows=[root], store=fresh)
     assert report.result == [Status.ROLLED_BACK]

@@ -60,7 +60,7 @@ async def test_a_deadline_that_meets_a_childs_start(make_store: Callable[[], Sto
     root, child = impatient(), working(diary)
     points = YieldPoints()
     async with Environment([root], make_store, autojump_s=None, poll_s=1.0) as env:
-        await env.engine.register_handler(CHILD, "child")
+        await env.engine.topics.register(CHILD, "child")
         emitted = await env.engine.emit(ROOT, {})
         await env.settle()
         other = Engine(make_store(), workflows=[child], clock=env.clock, probe=points, poll_s=1.0)
@@ -83,7 +83,7 @@ async def test_a_deadline_that_meets_a_childs_start(make_store: Callable[[], Sto
             # By the word of its emitter it never began, or it did, and was undone.
             never_began = order in ("deadline, claim", "claim, deadline, take")
             assert diary == ([] if never_began else ["work", "unwork"])
-            statuses = {run.status for run in (await env.engine.runs()).runs}
+            statuses = {run.status for run in (await env.engine.runs.list()).runs}
             assert statuses == {"rolled_back"}
         finally:
             await other.shutdown(grace=0)
@@ -145,7 +145,7 @@ async def test_a_deadline_that_meets_a_childs_end_while_its_rows_are_read(make_s
 
     root, store = impatient(), SlowStore(make_store())
     async with Environment([root], make_store, autojump_s=None, poll_s=1.0) as env:
-        await env.engine.register_handler(CHILD, "child")
+        await env.engine.topics.register(CHILD, "child")
         emitted = await env.engine.emit(ROOT, {})
         await env.settle()
         async with Engine(store, workflows=[child], clock=env.clock, poll_s=1.0):

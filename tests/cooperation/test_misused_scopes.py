@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from perdure import Limits
 from perdure.cooperation import Key, Operation, Scope, go_to
 from perdure.errors import InvalidArguments, Misuse, ScopeFailed
 from perdure.testing import Environment
@@ -47,7 +48,7 @@ async def test_a_step_that_asks_for_what_cannot_be_fails(source: StoreSource, wh
     async def misuses(scope: Scope, message: Message) -> Any:
         return asks(scope)
 
-    async with Environment([root], source, payload_bytes_max=1000) as env:
+    async with Environment([root], source, limits=Limits(payload_bytes_max=1000)) as env:
         emitted = await env.engine.emit(ROOT, {})
         with pytest.raises(ScopeFailed, match=match):
             await emitted.finished()

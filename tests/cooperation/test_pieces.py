@@ -87,18 +87,18 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
 
 
 def drafts_of(env: Environment) -> Drafts:
-    return env.engine.operations._drafts  # pyright: ignore[reportPrivateUsage]
+    return env.engine.runtime.operations._drafts  # pyright: ignore[reportPrivateUsage]
 
 
 async def runs_of(env: Environment) -> Counter[str]:
     """How many runs have which status."""
     found: Counter[str] = Counter()
-    page = await env.engine.runs(limit=1000)
+    page = await env.engine.runs.list(limit=1000)
     while True:
         found.update(f"{run.workflow} {run.status}" for run in page.runs)
         if page.cursor is None:
             return found
-        page = await env.engine.runs(limit=1000, cursor=page.cursor)
+        page = await env.engine.runs.list(limit=1000, cursor=page.cursor)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -196,10 +196,10 @@ async def test_those_who_join_late_are_not_looked_at_one_by_one(
     monkeypatch.setattr(requests, "next_move", counting)
     shop = Shop()
     async with Environment(shop.operations[:1], source, autojump_s=None) as env:
-        await env.engine.register_handler(LEAF, "absent")
+        await env.engine.topics.register(LEAF, "absent")
         await env.engine.emit(WIDE, {"size": 300})
         await env.settle()
-        await env.engine.register_handler(LEAF, "late")
+        await env.engine.topics.register(LEAF, "late")
         await env.settle()
         assert await runs_of(env) == {"wide suspended": 1, "absent created": 300, "late created": 300}
     assert asked <= 10
@@ -260,10 +260,10 @@ async def test_a_handler_that_registers_while_a_step_is_drafted_gets_all_message
 ) -> None:
     shop = Shop()
     async with Environment(shop.operations[:1], source, autojump_s=None) as env:
-        await env.engine.register_handler(LEAF, "first")
+        await env.engine.topics.register(LEAF, "first")
         await env.engine.emit(WIDE, {"size": CHILDREN})
         await held.drafted_in_part(env)
-        await env.engine.register_handler(LEAF, "second")
+        await env.engine.topics.register(LEAF, "second")
         held.release(env)
         await env.settle()
         assert await runs_of(env) == {"wide suspended": 1, "first created": CHILDREN, "second created": CHILDREN}
@@ -274,13 +274,13 @@ async def test_a_run_that_is_taken_away_while_it_is_drafted_writes_nothing(held:
     async with Environment(shop.operations, source) as env:
         await env.engine.emit(WIDE, {"size": CHILDREN}, id="m-1")
         await held.drafted_in_part(env)
-        (run,) = (await env.engine.runs()).runs
-        assert await env.engine.pause(run.id)
+        (run,) = (await env.engine.runs.list()).runs
+        assert await env.engine.handle(run.id).pause()
         held.release(env)
         await env.settle()
         assert not drafts_of(env).busy
         assert await runs_of(env) == {"wide running": 1}
-        assert await env.engine.resume(run.id)
+        assert await env.engine.handle(run.id).resume()
         await (await env.engine.emit(WIDE, {"size": CHILDREN}, id="m-1")).finished()
         assert shop.done == {"fan_out": 2, "work": CHILDREN, "end": 1}
 

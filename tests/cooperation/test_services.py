@@ -17,6 +17,7 @@ from typing import TypeVar
 import pytest
 
 from perdure.client import Client
+from perdure.engine import AnyClient
 from perdure.errors import ScopeFailed, StoreBusy
 from perdure.models.cooperation.events import EventType, State, state_of
 from perdure.models.cooperation.rows import RowCodec
@@ -83,7 +84,7 @@ async def survive(url: str, *, roots: int, kills: int) -> None:
         await store.close()
 
 
-async def emit_and_wait(client: Client, chance: random.Random, roots: int, ids: list[str]) -> Counter[str]:
+async def emit_and_wait(client: AnyClient, chance: random.Random, roots: int, ids: list[str]) -> Counter[str]:
     outcomes: Counter[str] = Counter()
     room = asyncio.Semaphore(50)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from perdure import Limits
 from perdure.client import Client
 from perdure.cooperation import CancellationToken, Operation, Scope
 from perdure.errors import ScopeFailed
@@ -56,7 +57,7 @@ async def test_members_in_several_hierarchies(on: str) -> None:
         for number in range(2):
             await env.engine.emit(ROOT, {}, id=f"m-{number}", tokens=[TOKEN])
         await env.settle()
-        await env.engine.cancel_token(TOKEN)
+        await env.engine.topics.cancel_token(TOKEN)
 
     operations = [sleeper("root", ROOT, CHILD), sleeper("child", CHILD)]
     expected = [(name, "rolled_back", False) for name in ("child", "child", "root", "root")]
@@ -72,8 +73,8 @@ async def test_a_token_that_is_cancelled_before(on: str) -> None:
         await scope.emit(CHILD, {}, tokens=[TOKEN])
 
     async def scenario(env: Environment) -> None:
-        await env.engine.register_handler(CHILD, "child")
-        await env.engine.cancel_token(TOKEN)
+        await env.engine.topics.register(CHILD, "child")
+        await env.engine.topics.cancel_token(TOKEN)
         await env.engine.emit(CHILD, {}, id="m-1", tokens=[TOKEN])
         await env.engine.emit(ROOT, {}, id="m-2")
         await env.settle()
@@ -112,9 +113,9 @@ async def test_members_that_are_at_work(on: str) -> None:
         await env.engine.emit(CHILD, {}, id="m-1", tokens=[TOKEN])
         await env.settle()
         emitting = asyncio.create_task(env.engine.emit(ROOT, {}, id="m-2"))
-        if not (await env.engine.runs(workflow="root")).runs:
+        if not (await env.engine.runs.list(workflow="root")).runs:
             await begun.wait()
-        await env.engine.cancel_token(TOKEN)
+        await env.engine.topics.cancel_token(TOKEN)
         await emitting
 
     expected = [("member", "rolled_back", False), ("member", "rolled_back", False), ("root", "succeeded", False)]
@@ -135,7 +136,7 @@ async def test_a_canceller_that_dies_when_the_token_is_cancelled(
     ):
         root = await env.engine.emit(ROOT, {}, tokens=[TOKEN])
         await member.at(0)
-        cancelling = asyncio.ensure_future(dying.engine.cancel_token(TOKEN, reason="broken build"))
+        cancelling = asyncio.ensure_future(dying.engine.topics.cancel_token(TOKEN, reason="broken build"))
         await dying.death()
         cancelling.cancel()
         await env.engine.recover()
@@ -151,12 +152,12 @@ async def test_a_canceller_that_dies_before_all_are_told(make_store: Callable[[]
     """Members are told page by page."""
     made = sleeper("root", ROOT)
     async with (
-        Environment([made], make_store, autojump_s=None, live_runs_max=10) as env,
+        Environment([made], make_store, autojump_s=None, limits=Limits(live_runs_max=10)) as env,
         Environment([], make_store, clock=env.clock, autojump_s=None, fault=Fault("before_effects", commit)) as dying,
     ):
         roots = await asyncio.gather(*(env.engine.emit(ROOT, {}, tokens=[TOKEN]) for _ in range(450)))
         await env.settle()
-        cancelling = asyncio.ensure_future(dying.engine.cancel_token(TOKEN))
+        cancelling = asyncio.ensure_future(dying.engine.topics.cancel_token(TOKEN))
         await dying.death()
         cancelling.cancel()
         await env.engine.recover()
@@ -179,7 +180,7 @@ async def test_a_cancellation_that_meets_an_emission(source: StoreSource, order:
             tasks.append(asyncio.create_task(env.engine.emit(ROOT, {}, id="m-1", tokens=[TOKEN])))
 
         def cancel() -> None:
-            tasks.append(asyncio.create_task(env.engine.cancel_token(TOKEN)))
+            tasks.append(asyncio.create_task(env.engine.topics.cancel_token(TOKEN)))
 
         await meet(env, points, order, Racer("emit", None, emit), Racer("cancelscope", None, cancel))
         await asyncio.gather(*tasks)
@@ -212,7 +213,7 @@ async def test_a_cancellation_elsewhere_while_an_emission_is_committed(
             else:
                 emitting = asyncio.create_task(env.engine.emit(CHILD, {}))
             await held.reached()
-            cancelling = asyncio.create_task(client.cancel_token(TOKEN))
+            cancelling = asyncio.create_task(client.topics.cancel_token(TOKEN))
             while point == "before_commit" and not cancelling.done():
                 await asyncio.sleep(0.001)
             for _ in range(200):
@@ -236,7 +237,7 @@ async def test_an_emission_elsewhere_while_a_cancellation_is_committed(
     ):
         early = await env.engine.emit(ROOT, {}, tokens=[TOKEN])
         with points.hold(f"{op}.{point}") as held:
-            cancelling = asyncio.create_task(client.cancel_token(TOKEN))
+            cancelling = asyncio.create_task(client.topics.cancel_token(TOKEN))
             # The other engine may be faster to read the mail.
             reached = asyncio.ensure_future(held.reached())
             await asyncio.wait({reached, cancelling}, timeout=1, return_when=asyncio.FIRST_COMPLETED)
@@ -256,7 +257,7 @@ async def test_two_who_cancel_the_same_token_at_once(source: StoreSource) -> Non
     async with Environment([made], source, autojump_s=None) as env:
         root = await env.engine.emit(ROOT, {}, tokens=[TOKEN])
         reasons = ["one", "two", "three"]
-        answers = await asyncio.gather(*(env.engine.cancel_token(TOKEN, reason=reason) for reason in reasons))
+        answers = await asyncio.gather(*(env.engine.topics.cancel_token(TOKEN, reason=reason) for reason in reasons))
         assert sorted(answers) == [False, False, True]
         with pytest.raises(ScopeFailed, match=f"cancelled: {reasons[answers.index(True)]}"):
             await root.finished()

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from perdure.api.hierarchies import hierarchy_rows
+from perdure.api.outcomes import outcome_of
 from perdure.client import Client
 from perdure.cooperation import Failure, Operation, Scope
 from perdure.errors import ScopeFailed
@@ -42,7 +44,7 @@ async def test_a_rollback_that_fails_names_what_failed(source: StoreSource) -> N
         emitted = await env.engine.emit(ROOT, {})
         with pytest.raises(ScopeFailed, match="cannot undo"):
             await emitted.finished()
-        rows = (await env.engine.scopes(emitted.id)).events
+        rows = (await hierarchy_rows(env.engine.session, emitted.id)).events
         (failed,) = [row for row in rows if row.type is EventType.ROLLBACK_FAILED]
         assert failed.step == "Rollback of first[0,]"
         await agree(env, root)
@@ -61,16 +63,16 @@ async def test_a_run_that_recovery_claims_amid_a_conflict_is_begun_once(make_sto
         engine, run_id = env.engine, root.run_ids[0]
         with points.hold("take.before_commit") as taking:
             with points.hold("undoscope.before_commit") as held:
-                undoing = asyncio.create_task(engine.roll_back(root.id))
+                undoing = asyncio.create_task(engine.handle(root.id).roll_back())
                 await held.reached()
-                assert await client.roll_back(root.id)
+                assert await client.handle(root.id).roll_back()
                 recovering = asyncio.create_task(engine.recover())
-                while not engine._coordinator.loaded(run_id):  # pyright: ignore[reportPrivateUsage]
+                while not engine.session.coordinator.loaded(run_id):  # pyright: ignore[reportPrivateUsage]
                     await asyncio.sleep(0)
             await taking.reached()
             # The conflict has not begun it: the recovery does.
-            assert run_id not in engine.operations._live  # pyright: ignore[reportPrivateUsage]
+            assert run_id not in engine.runtime.operations._live  # pyright: ignore[reportPrivateUsage]
         await asyncio.gather(undoing, recovering)
-        assert (await env.engine.outcome(root.run_ids[0]))[0].status == "rolled_back"
+        assert (await outcome_of(env.engine.session, root.run_ids[0]))[0].status == "rolled_back"
         assert diary == ["root 0", "root 1", "root undo 1", "root undo 0"]
         await agree(env, *operations)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from perdure import Engine, Retry, Workflow, compensate, current_run, first, resource, sleep, step, workflow
+from perdure.api.emissions import suppress_emission
+from perdure.api.outcomes import outcome_of
 from perdure.cooperation import Failure, Operation, Scope, Topic, emit
 from perdure.errors import RunCancelled, RunFailed, ScopeFailed
 from perdure.graph import Graph, terminate
@@ -75,18 +77,18 @@ def root() -> Operation[Message]:
 
 
 async def seen(env: Environment, run_id: str = "r-1") -> tuple[str, str | None, int]:
-    found = await env.engine.get(run_id)
+    found = await env.engine.runs.get(run_id)
     assert found is not None
     return found.status, None if found.hold is None else found.hold.kind, found.recoveries
 
 
 async def answered(env: Environment, call: Any) -> str:
     """The run of a person who has done what was asked for, and is now to undo it. The function rolls back."""
-    await env.engine.register_handler(CHILD, "person")
+    await env.engine.topics.register(CHILD, "person")
     await env.engine.start(call, id="r-1")
     await env.settle()
     person = await run_of(env.engine, "person")
-    await env.engine.complete_handler(person)
+    await env.engine.topics.complete(person)
     await env.settle()
     return person
 
@@ -101,10 +103,10 @@ async def test_a_rollback_that_waits_is_not_blamed_for_deaths(call: Any, source:
         person = await answered(env, call() if call is checkout else call({}))
         for _ in range(5):
             assert await seen(env) == ("rolling_back", None, 0)
-            assert env.engine.steps_running == 0
+            assert env.engine.runtime.steps_running == 0
             await env.restart()
             await env.settle()
-        await env.engine.complete_rollback(person)
+        await env.engine.topics.complete_rollback(person)
         await env.settle()
         assert await seen(env) == ("rolled_back", None, 0)
         assert (["undo root", "release"] if call is checkout else ["undo root"]) == DONE
@@ -114,24 +116,24 @@ async def test_a_rollback_that_waits_is_not_blamed_for_deaths(call: Any, source:
 async def test_what_a_rollback_waits_for_is_shown(source: StoreSource) -> None:
     async with Environment([checkout, root()], source, autojump_s=None) as env:
         await answered(env, checkout())
-        (wait,) = await env.engine.waits("r-1")
+        (wait,) = await env.engine.handle("r-1").waits()
         assert (wait.kind, wait.target) == ("run", await run_of(env.engine, "root"))
 
 
 async def test_a_rollback_that_waits_is_reached_by_holds_and_by_nothing_else(source: StoreSource) -> None:
     async with Environment([checkout, root()], source, autojump_s=None) as env:
         person = await answered(env, checkout())
-        assert not await env.engine.cancel("r-1")  # It is being undone already.
-        await env.engine.update("r-1", deadline=timedelta(seconds=1))
+        assert not await env.engine.handle("r-1").cancel()  # It is being undone already.
+        await env.engine.handle("r-1").update(deadline=timedelta(seconds=1))
         await env.advance(5)
         assert await seen(env) == ("rolling_back", None, 0)
-        assert await env.engine.pause("r-1")
-        await env.engine.complete_rollback(person)  # While it is held, and before it dies.
+        assert await env.engine.handle("r-1").pause()
+        await env.engine.topics.complete_rollback(person)  # While it is held, and before it dies.
         await env.restart()
         await env.settle()
         assert await seen(env) == ("rolling_back", "paused", 0)
         assert DONE == ["undo root"]
-        assert await env.engine.resume("r-1")
+        assert await env.engine.handle("r-1").resume()
         with pytest.raises(RunFailed, match="too late"):
             await env.engine.handle("r-1").result()
         assert DONE == ["undo root", "release"]
@@ -140,18 +142,18 @@ async def test_a_rollback_that_waits_is_reached_by_holds_and_by_nothing_else(sou
 
 async def test_rollbacks_wait_though_others_fill_the_memory(source: StoreSource) -> None:
     async with Environment([checkout, root()], source, autojump_s=None, live_runs_max=1) as env:
-        await env.engine.register_handler(CHILD, "person")
+        await env.engine.topics.register(CHILD, "person")
         for number in range(4):
             await env.engine.start(checkout(), id=f"r-{number}")
         await env.settle()
-        people = [run.id for run in (await env.engine.runs(workflow="person")).runs]
+        people = [run.id for run in (await env.engine.runs.list(workflow="person")).runs]
         for person in people:
-            await env.engine.complete_handler(person)
+            await env.engine.topics.complete(person)
         await env.settle()
         await env.restart()
         await env.settle()
         for person in people:
-            await env.engine.complete_rollback(person)
+            await env.engine.topics.complete_rollback(person)
         await env.settle()
         assert [await seen(env, f"r-{number}") for number in range(4)] == [("rolled_back", None, 0)] * 4
         assert DONE.count("release") == 4
@@ -166,7 +168,7 @@ async def test_another_engine_takes_over_a_rollback_that_waits(source: StoreSour
         await env.restart()
         await env.settle()
         assert await seen(env) == ("rolling_back", None, 0)
-        await env.engine.complete_rollback(person)
+        await env.engine.topics.complete_rollback(person)
         await env.settle()
         assert await seen(env) == ("rolled_back", None, 0)
         assert DONE == ["undo root", "release"]
@@ -205,20 +207,20 @@ async def test_a_rollback_waits_for_one_that_was_begun_further_down(source: Stor
         await scope.emit(UNDO, {})
 
     async with Environment([patient, root(), child], source, autojump_s=None) as env:
-        await env.engine.register_handler(UNDO, "person")
+        await env.engine.topics.register(UNDO, "person")
         await env.engine.start(patient(), id="r-1")
         await env.settle()
         assert await seen(env) == ("suspended", None, 0)
-        assert await env.engine.roll_back(await run_of(env.engine, "child"))
+        assert await env.engine.handle(await run_of(env.engine, "child")).roll_back()
         await env.settle()
-        assert await env.engine.cancel("r-1")
+        assert await env.engine.handle("r-1").cancel()
         await env.settle()
         assert await seen(env) == ("rolling_back", None, 0)
-        assert env.engine.steps_running == 0
+        assert env.engine.runtime.steps_running == 0
         assert DONE == ["undo child"]
         await env.restart()
         await env.settle()
-        await env.engine.complete_handler(await run_of(env.engine, "person"))
+        await env.engine.topics.complete(await run_of(env.engine, "person"))
         await env.settle()
         assert await seen(env) == ("rolled_back", None, 0)
         assert DONE == ["undo child", "undo root", "release"]
@@ -255,7 +257,7 @@ def nest() -> Operation[Message]:
 
 async def statuses(env: Environment) -> set[str]:
     found: set[str] = set()
-    page = await env.engine.runs(limit=1000)
+    page = await env.engine.runs.list(limit=1000)
     found |= {run.status for run in page.runs}
     return found
 
@@ -265,7 +267,7 @@ async def test_a_nest_is_undone_with_few_slots(levels: int, wide: int, source: S
     async with Environment([inner, nest()], source, autojump_s=None, steps_max=2) as env:
         await env.engine.start(inner(levels, wide), id="r-1")
         await env.settle()
-        assert await env.engine.cancel("r-1")
+        assert await env.engine.handle("r-1").cancel()
         await env.settle()
         with pytest.raises(RunCancelled):
             await env.engine.handle("r-1").result()
@@ -296,12 +298,12 @@ ENGINES: list[Engine] = []  # the last one runs
 @step(name="perdure.undo_emission", retry=Retry(attempts=3, initial=timedelta(minutes=1)))
 async def undo_as_before(topic: str, message_id: str) -> None:
     engine = ENGINES[-1]
-    emitted = await engine.hold_back(Topic(topic, object), message_id)
-    await engine.cancel(emitted.id)
-    ended = [(await engine.outcome(run_id))[0] for run_id in emitted.run_ids]
+    emitted = await suppress_emission(engine.session, Topic(topic, object), message_id)
+    await engine.handle(emitted.id).cancel()
+    ended = [(await outcome_of(engine.session, run_id))[0] for run_id in emitted.run_ids]
     if any(run.status == "succeeded" for run in ended):
-        await engine.roll_back(emitted.id)
-        ended = [(await engine.outcome(run_id))[0] for run_id in emitted.run_ids]
+        await engine.handle(emitted.id).roll_back()
+        ended = [(await outcome_of(engine.session, run_id))[0] for run_id in emitted.run_ids]
     if any(run.status == "rollback_failed" for run in ended):
         raise ScopeFailed("what followed could not be undone")
 
@@ -338,7 +340,7 @@ async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
 
 async def entries(env: Environment) -> list[tuple[str, str]]:
     """What the rollback has done."""
-    journal = (await env.engine.history("r-1")).journal
+    journal = (await env.engine.handle("r-1").history()).journal
     return [(entry.kind, entry.name) for entry in journal if entry.position.startswith("undo.")]
 
 
@@ -347,30 +349,30 @@ async def test_runs_of_earlier_versions_go_on(at: str, source: StoreSource) -> N
     """The message is being handled; the old step waits; the old step has done its work."""
     async with Environment([checkouts(emit_as_before), root()], source, autojump_s=None) as env:
         ENGINES.append(env.engine)
-        await env.engine.register_handler(CHILD, "person")
+        await env.engine.topics.register(CHILD, "person")
         await env.engine.start("checkout", id="r-1")
         await env.settle()
         person = await run_of(env.engine, "person")
         if at != "forward":
-            await env.engine.complete_handler(person)
+            await env.engine.topics.complete(person)
 
             async def is_undoing() -> bool:
                 return (await seen(env, person))[0] == "rolling_back"
 
             await until(is_undoing)
         if at == "done":
-            await env.engine.complete_rollback(person)
+            await env.engine.topics.complete_rollback(person)
             await env.settle()
             assert await entries(env) == [("step", "perdure.undo_emission")]
         await env.restart([checkouts(emit), root()])
         await env.settle()
         if at == "forward":
-            await env.engine.complete_handler(person)
+            await env.engine.topics.complete(person)
             await env.settle()
         if at != "done":
             assert (await seen(env))[:2] == ("rolling_back", None)
-            assert env.engine.steps_running == 0
-            await env.engine.complete_rollback(person)
+            assert env.engine.runtime.steps_running == 0
+            await env.engine.topics.complete_rollback(person)
             await env.settle()
         await env.advance(timedelta(hours=2))
         assert await seen(env) == ("rolled_back", None, 0)
@@ -396,7 +398,7 @@ async def test_failures_of_earlier_versions_are_kept(at: str, source: StoreSourc
         ENGINES.append(env.engine)
         await env.engine.start("checkout", id="r-1")
         await env.settle()
-        (wait,) = await env.engine.waits("r-1")
+        (wait,) = await env.engine.handle("r-1").waits()
         assert (wait.kind, wait.name) == ("retry", "perdure.undo_emission")
         if at == "failed":
             await env.advance(timedelta(minutes=5))
@@ -420,16 +422,16 @@ CRASHING = ["memory", "sqlite", "postgres"]
 async def test_a_rollback_that_waits_survives_crashes_at_every_commit(on: str) -> None:
     async def scenario(env: Environment) -> tuple[str, list[str]]:
         engine = env.engine
-        await engine.register_handler(CHILD, "person")
+        await engine.topics.register(CHILD, "person")
         await engine.start(checkout(), id="r-1")
         await env.settle()
-        person = (await engine.runs(workflow="person")).runs[0]
+        person = (await engine.runs.list(workflow="person")).runs[0]
         if person.status == "created":
-            await engine.complete_handler(person.id)
+            await engine.topics.complete(person.id)
             await env.settle()
-        person = (await engine.runs(workflow="person")).runs[0]
+        person = (await engine.runs.list(workflow="person")).runs[0]
         if person.status == "rolling_back":
-            await engine.complete_rollback(person.id)
+            await engine.topics.complete_rollback(person.id)
         await env.settle()
         assert (await seen(env))[1:] == (None, 0)
         return (await seen(env))[0], sorted(set(DONE))
@@ -447,7 +449,7 @@ async def test_a_nest_that_is_cancelled_survives_crashes_at_every_commit(on: str
     async def scenario(env: Environment) -> set[str]:
         await env.engine.start(inner(1, 1), id="r-1")
         await env.settle()
-        await env.engine.cancel("r-1")
+        await env.engine.handle("r-1").cancel()
         await env.settle()
         return await statuses(env)
 

@@ -56,12 +56,12 @@ async def redeploy(env: Environment, *operations: Operation[Any]) -> None:
 
 async def complete(engine: Engine, parent: str) -> None:
     """What the person does that the operation waits for."""
-    (child,) = [run for run in (await engine.runs(workflow="person")).runs if run.parent_id == parent]
-    await engine.complete_handler(child.id)
+    (child,) = [run for run in (await engine.runs.list(workflow="person")).runs if run.parent_id == parent]
+    await engine.topics.complete(child.id)
 
 
 async def version_of(engine: Engine, run_id: str) -> str:
-    view = await engine.get(run_id)
+    view = await engine.runs.get(run_id)
     assert view is not None
     assert view.topic == "orders"
     return view.workflow_version
@@ -71,7 +71,7 @@ async def test_runs_stay_with_the_version_that_has_begun_them(make_store: Callab
     diary: list[str] = []
     one, two = handler(diary, "1"), handler(diary, "2")
     async with Environment([one], make_store) as env:
-        await env.engine.register_handler(CHILD, "person")
+        await env.engine.topics.register(CHILD, "person")
         old = await env.engine.emit(ORDERS, {})
         await env.settle()
         await redeploy(env, one, two)
@@ -83,14 +83,16 @@ async def test_runs_stay_with_the_version_that_has_begun_them(make_store: Callab
             await complete(env.engine, root.run_ids[0])
             await env.engine.handle(root.run_ids[0]).result()
         assert diary == ["ask 1", "ask 2", "end 1", "end 2"]
-        assert await env.engine.roll_back(old.id)  # What it did is undone by the same version, too.
+        assert await env.engine.handle(old.id).roll_back()  # What it did is undone by the same version, too.
         await env.settle()
-        (child,) = [run for run in (await env.engine.runs(workflow="person")).runs if run.parent_id == old.run_ids[0]]
-        await env.engine.complete_rollback(child.id)
+        (child,) = [
+            run for run in (await env.engine.runs.list(workflow="person")).runs if run.parent_id == old.run_ids[0]
+        ]
+        await env.engine.topics.complete_rollback(child.id)
         await env.settle()
         assert diary[4:] == ["undo 1"]
-        assert (await env.engine.handlers())["orders"] == ["work"]
-        (engine,) = [engine for engine in await env.engine.engines() if engine.workflows]
+        assert (await env.engine.topics.handlers())["orders"] == ["work"]
+        (engine,) = [engine for engine in await env.engine.engines.list() if engine.workflows]
         assert engine.workflows == [("work", "orders")]
         assert engine.versions == [("work", "orders", "1"), ("work", "orders", "2")]
         assert code_of(engine) == engine.versions
@@ -104,7 +106,7 @@ async def test_a_run_waits_for_its_version_and_says_so(
     diary: list[str] = []
     one, two = handler(diary, begun_by), handler(diary, "2")
     async with Environment([one], make_store) as env:
-        await env.engine.register_handler(CHILD, "person")
+        await env.engine.topics.register(CHILD, "person")
         root = await env.engine.emit(ORDERS, {})
         (run_id,) = root.run_ids
         await env.settle()
@@ -115,13 +117,13 @@ async def test_a_run_waits_for_its_version_and_says_so(
         assert f"1 or more runs of operation 'work' do not go on: {reason}" in caplog.text
         await complete(env.engine, run_id)
         await env.settle()
-        view = await env.engine.get(run_id)
+        view = await env.engine.runs.get(run_id)
         assert view is not None
         assert view.hold is None
         assert view.stranded is not None
         assert view.stranded.startswith(reason)
         assert view.stranded.endswith("there are versions: '2'")
-        assert ("code", view.stranded) in [(wait.kind, wait.name) for wait in await env.engine.waits(run_id)]
+        assert ("code", view.stranded) in [(wait.kind, wait.name) for wait in await env.engine.handle(run_id).waits()]
         assert diary == [f"ask {begun_by}"]
 
         # Who waits for it is told.
@@ -162,7 +164,7 @@ async def test_what_nobody_has_begun_is_begun_by_the_version_listed_last(
 
     async with Environment([*operations, parent], make_store) as env:
         async with Client(make_store(), clock=env.clock, poll_s=None) as client:
-            await client.retire_handler(CHILD, "person")
+            await client.topics.retire(CHILD, "person")
             left = await client.emit(ORDERS, {})
         await env.engine.recover()
         await env.engine.handle(left.run_ids[0]).result()
@@ -177,7 +179,7 @@ async def test_a_run_without_a_version_stays_with_code_without_one(make_store: C
     diary: list[str] = []
     plain, two = handler(diary), handler(diary, "2")
     async with Environment([plain], make_store) as env:
-        await env.engine.register_handler(CHILD, "person")
+        await env.engine.topics.register(CHILD, "person")
         root = await env.engine.emit(ORDERS, {})
         await env.settle()
         await redeploy(env, plain, two)
@@ -209,7 +211,7 @@ async def test_a_run_whose_process_died_in_a_step_is_left_to_its_version(
         (run_id,) = root.run_ids
         await is_there.wait()
         await redeploy(env, two)
-        view = await env.engine.get(run_id)
+        view = await env.engine.runs.get(run_id)
         assert view is not None
         assert (view.status, view.hold, view.workflow_version, diary) == ("running", None, begun_by, ["wait"])
         assert view.stranded is not None
@@ -238,11 +240,11 @@ async def test_a_message_that_does_not_fit_the_last_version_holds_its_run_once(
         for _ in range(3):
             await env.engine.recover()
             await env.settle()
-        view = await env.engine.get(root.run_ids[0])
+        view = await env.engine.runs.get(root.run_ids[0])
         assert view is not None
         assert view.hold is not None
         assert view.workflow_version == ""
-        held = [one for one in await env.engine.audit(view.id) if one.became == "blocked"]
+        held = [one for one in await env.engine.handle(view.id).audit() if one.became == "blocked"]
         assert (len(held), diary) == (1, [])
         await redeploy(env, numbers, texts)
         await env.engine.handle(view.id).result()
@@ -263,8 +265,8 @@ async def test_rows_of_earlier_versions_are_as_those_without_a_version(
     async def nothing(scope: Scope, message: Message) -> None: ...
 
     async with Environment([plain if is_taken else nobody], lambda: EarlierCode(make_store())) as env:
-        await env.engine.register_handler(CHILD, "person")
-        await env.engine.register_handler(ORDERS, "work")
+        await env.engine.topics.register(CHILD, "person")
+        await env.engine.topics.register(ORDERS, "work")
         root = await env.engine.emit(ORDERS, {})
         (run_id,) = root.run_ids
         await env.settle()
@@ -295,7 +297,7 @@ async def test_a_crash_around_the_commit_that_begins_a_run(make_store: Callable[
         return any(row.type == "SEEN" and row.scope in run_ids for row in events)
 
     async with Environment([one], make_store, fault=Fault(point, when=begins)) as env:
-        await env.engine.register_handler(CHILD, "person")
+        await env.engine.topics.register(CHILD, "person")
         async with Client(make_store(), clock=env.clock, poll_s=None) as client:
             root = await client.emit(ORDERS, {})
         run_ids += root.run_ids
@@ -326,7 +328,7 @@ async def test_a_delayed_run_and_one_that_joins_late_have_versions(make_store: C
     diary: list[str] = []
     one, two = handler(diary, "1"), handler(diary, "2", on=CHILD)
     async with Environment([one], make_store, autojump_s=None) as env:
-        await env.engine.register_handler(CHILD, "person")
+        await env.engine.topics.register(CHILD, "person")
         delayed = await env.engine.emit(ORDERS, {}, delay=timedelta(minutes=5))
         await env.settle()
         assert await version_of(env.engine, delayed.run_ids[0]) == "1"
@@ -334,7 +336,7 @@ async def test_a_delayed_run_and_one_that_joins_late_have_versions(make_store: C
         await env.settle()
         await env.restart([one, two])
         await env.settle()
-        found = [run for run in (await env.engine.runs(workflow="work")).runs if run.topic == "child"]
+        found = [run for run in (await env.engine.runs.list(workflow="work")).runs if run.topic == "child"]
         assert [(run.parent_id, run.workflow_version) for run in found] == [(root.run_ids[0], "2")]
         await agree(env, one, two)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from perdure import Limits
 from perdure.cooperation import Failure, Operation, Scope
 from perdure.errors import ScopeFailed
 from perdure.kernel.cooperation import MessageEventRow
@@ -102,7 +103,7 @@ async def test_a_turn_does_not_grow_with_the_children_of_a_run_that_is_recovered
     source: StoreSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck = Stuck()
-    async with Environment(stuck.operations, source, steps_max=CHILDREN) as env:
+    async with Environment(stuck.operations, source, limits=Limits(steps_max=CHILDREN)) as env:
         root = await stuck.until_stuck(env, CHILDREN)
         turn = watched(monkeypatch)
         watching = asyncio.create_task(turn.watch())
@@ -125,7 +126,7 @@ async def test_a_turn_does_not_grow_with_the_children_of_what_is_rolled_back_or_
         await root.finished()
         turn = watched(monkeypatch)
         watching = asyncio.create_task(turn.watch())
-        assert len((await env.engine.tree(root.id)).children) == 1
+        assert len((await env.engine.handle(root.id).tree()).children) == 1
         assert await root.returned("nothing", int) == []
         assert await root.roll_back()
         with suppress(ScopeFailed):
@@ -151,14 +152,14 @@ async def test_who_is_read_with_a_wide_run_does_not_go_through_its_rows(
 ) -> None:
     stuck = Stuck()
     size = 2 * PIECE_ITEMS_MAX
-    async with Environment(stuck.operations, source, steps_max=size) as env:
+    async with Environment(stuck.operations, source, limits=Limits(steps_max=size)) as env:
         await stuck.until_stuck(env, size)
         monkeypatch.setattr(gathering, "in_order", lambda rows: Counted(in_order(rows)))
         monkeypatch.setattr(Counted, "passed", 0)
         await env.restart()
-        live = env.engine.operations._live  # pyright: ignore[reportPrivateUsage]
+        live = env.engine.runtime.operations._live  # pyright: ignore[reportPrivateUsage]
         largest = 0
-        while len((await env.engine.runs(status="rolling_back", limit=1)).runs):
+        while len((await env.engine.runs.list(status="rolling_back", limit=1)).runs):
             largest = max(
                 [largest, *(len(one.topics) + len(one.values) for one in live.values() if one.handler == "leaf")]
             )

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from perdure.coordinator.coordinator import Coordinator
-from perdure.coordinator.patience import Limits
 from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Deliver, Effect
 from perdure.kernel.ops import Advance, End, Op, Send, Start
 from perdure.kernel.records import Engine, Entry, Event, Outcome, Wait
 from perdure.kernel.status import Status
 from perdure.ports import Store
+from perdure.values.limits import Limits
 
 FAR = 2**60
 

@@ -80,7 +80,7 @@ async def failed(env: Environment) -> None:
         await run.result()
     made: Any = env._make  # pyright: ignore[reportPrivateUsage]
     async with Client(made(), clock=env.clock) as client:
-        await client.retry("r")
+        await client.handle("r").retry()
     assert CALLS == ["call"]
 
 
@@ -89,10 +89,10 @@ async def test_a_run_that_is_claimed_while_its_row_is_written_is_begun_once(sour
     async with Environment([once], source, autojump_s=None, probe=points) as env:
         await failed(env)
         with points.hold("update.before_commit") as held:
-            updating = asyncio.create_task(env.engine.update("r", tags={"a": "b"}))
+            updating = asyncio.create_task(env.engine.handle("r").update(tags={"a": "b"}))
             await held.reached()
             recovering = asyncio.create_task(env.engine.recover())  # It claims the run: the update is out of date.
-            while env.engine._coordinator.loaded("r") is None:  # pyright: ignore[reportPrivateUsage]
+            while env.engine.session.coordinator.loaded("r") is None:  # pyright: ignore[reportPrivateUsage]
                 await asyncio.sleep(0)
         await updating
         await recovering
@@ -106,7 +106,7 @@ async def test_a_run_that_is_written_before_its_claim_is_answered_is_begun_once(
     async with Environment([once], source, autojump_s=None, probe=points, watch=slow) as env:
         await failed(env)
         with points.hold("update.before_commit") as held:
-            updating = asyncio.create_task(env.engine.update("r", tags={"a": "b"}))
+            updating = asyncio.create_task(env.engine.handle("r").update(tags={"a": "b"}))
             await held.reached()
 
             async def meanwhile() -> None:
@@ -117,7 +117,7 @@ async def test_a_run_that_is_written_before_its_claim_is_answered_is_begun_once(
             await env.engine.recover()
         await env.engine.handle("r").result()
         assert CALLS == ["call", "call"]
-        view = await env.engine.get("r")
+        view = await env.engine.runs.get("r")
         assert view is not None
         assert (view.hold, view.tags) == (None, {"a": "b"})
         await env.check()
@@ -126,19 +126,19 @@ async def test_a_run_that_is_written_before_its_claim_is_answered_is_begun_once(
 async def test_a_run_that_ends_before_its_claim_is_answered_is_not_kept(source: StoreSource) -> None:
     async with Environment([once], source, autojump_s=None, watch=slow) as env:
         await failed(env)
-        MEANWHILE.append(lambda: env.engine.cancel("r"))
+        MEANWHILE.append(lambda: env.engine.handle("r").cancel())
         await env.engine.recover()
         await env.settle()
         assert await env.engine.handle("r").status() == "cancelled"
-        assert env.engine._coordinator.loaded("r") is None  # pyright: ignore[reportPrivateUsage]
-        assert env.engine._functions.live_runs == 0  # pyright: ignore[reportPrivateUsage]
+        assert env.engine.session.coordinator.loaded("r") is None  # pyright: ignore[reportPrivateUsage]
+        assert env.engine.runtime.functions.live_runs == 0  # pyright: ignore[reportPrivateUsage]
         assert CALLS == ["call"]
 
 
 async def test_what_an_engine_claimed_before_it_registered_anew_is_claimed_again(source: StoreSource) -> None:
     async with Environment([once], source, autojump_s=None, watch=slow) as env:
         await failed(env)
-        coordinator = env.engine._coordinator  # pyright: ignore[reportPrivateUsage]
+        coordinator = env.engine.session.coordinator  # pyright: ignore[reportPrivateUsage]
         was = coordinator.engine.id
         kept: list[object] = []
 
@@ -174,13 +174,13 @@ async def test_an_operation_that_is_claimed_while_it_is_asked_is_begun_once(
         emitted = await env.engine.emit(ROOT, {})
         await env.settle()
         (id,) = emitted.run_ids
-        await env.engine.pause(id)
+        await env.engine.handle(id).pause()
         await env.settle()
         store: Any = env._make  # pyright: ignore[reportPrivateUsage]
         async with Client(store(), clock=env.clock) as client:
-            await client.resume(id)
+            await client.handle(id).resume()
         with points.hold("cancelscope.before_commit") as held:
-            cancelling = asyncio.create_task(env.engine.cancel(emitted.id))
+            cancelling = asyncio.create_task(env.engine.handle(emitted.id).cancel())
             await held.reached()
 
             async def meanwhile() -> None:
@@ -195,12 +195,12 @@ async def test_an_operation_that_is_claimed_while_it_is_asked_is_begun_once(
         assert await cancelling
         await recovering
         await env.settle()
-        view = await env.engine.get(id)
+        view = await env.engine.runs.get(id)
         assert view is not None
         assert (view.status, view.hold) == ("rolled_back", None)
         assert CALLS == ["work"]
-        assert env.engine.operations.live_runs == 0
-        assert env.engine._coordinator.loaded(id) is None  # pyright: ignore[reportPrivateUsage]
+        assert env.engine.runtime.operations.live_runs == 0
+        assert env.engine.session.coordinator.loaded(id) is None  # pyright: ignore[reportPrivateUsage]
         await env.check()
 
 
@@ -270,7 +270,7 @@ async def test_a_recovery_that_breaks_off_after_a_claim_goes_on_with_what_it_cla
             env.kill()
             MISSED.add(method)
             with pytest.raises(StoreBusy):
-                await engine._recovery.run()
+                await engine.runtime._recovery.run()
             assert not FAILING
             await engine.recover()
             (id,) = emitted.run_ids

@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.coordinator.coordinator import Coordinator
-from perdure.coordinator.patience import Limits
 from perdure.errors import (
     CommitConflict,
     CommitRefused,
@@ -32,6 +31,7 @@ from perdure.kernel.records import Engine, Entry, Outcome, StreamItem, Wait
 from perdure.kernel.status import Status
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import StoreProxy, check_store
+from perdure.values.limits import Limits
 
 T = TypeVar("T")
 

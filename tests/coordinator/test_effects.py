@@ -10,9 +10,9 @@ import pytest
 
 from perdure import Event, To, receive, workflow
 from perdure.coordinator.effects import Effects
-from perdure.engine import Engine
 from perdure.kernel.effects import Effect, Proceed
 from perdure.kernel.pieces import PIECE_ITEMS_MAX
+from perdure.runtime import Runtime
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 
@@ -114,27 +114,27 @@ async def test_many_children_are_begun_and_ended_in_many_turns(
 ) -> None:
     """One commit begins them all. While they are begun, others have their turn, and nothing else is decided."""
     sizes: list[int] = []
-    perform = Engine._perform
+    perform = Runtime.perform
 
-    def counted(self: Engine, effects: Iterable[Effect]) -> None:
+    def counted(self: Runtime, effects: Iterable[Effect]) -> None:
         part = [*effects]
         sizes.append(len(part))
         perform(self, part)
 
-    monkeypatch.setattr(Engine, "_perform", counted)
+    monkeypatch.setattr(Runtime, "perform", counted)
     async with Environment([gathers, waits], source) as env:
         run = await env.engine.start(gathers(1_000), id="r")
         children: list[str] = []
         await env.quiet()
         cursor = None
         while cursor is not None or not children:
-            page = await env.engine.runs(workflow="effects.waits", limit=500, cursor=cursor)
+            page = await env.engine.runs.list(workflow="effects.waits", limit=500, cursor=cursor)
             children += [child.id for child in page.runs]
             cursor = page.cursor
         assert len(children) == 1_000
         await env.engine.send_many([To(Goes(), id) for id in children])
         assert await run.result() == sum(range(1_000))
-        assert await env.engine.cancel((await env.engine.start(gathers(1_000), id="other")).id)
+        assert await env.engine.handle((await env.engine.start(gathers(1_000), id="other")).id).cancel()
         await env.settle()
         assert max(sizes) <= PIECE_ITEMS_MAX
         await env.check()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from perdure.coordinator.patience import Limits, Restarts
+from perdure.coordinator.patience import Restarts
 from perdure.errors import (
     EngineBug,
     EngineStopped,
@@ -23,6 +23,7 @@ from perdure.errors import (
 from perdure.kernel.decide import Started
 from perdure.kernel.effects import Drop
 from perdure.testing.simulate.loop import SimulatedLoop
+from perdure.values.limits import Limits
 from tests.coordinator.test_coordinator import Bench, advance, bench, start, turns
 
 T = TypeVar("T")

@@ -155,7 +155,7 @@ async def trace(engine: Engine) -> Trace:
         outcome: Any = ["succeeded", await engine.handle(RUN_ID).result()]
     except RunFailed as failed:
         outcome = ["failed", plain(failed.failure)]
-    _, entries = await engine._store.journal(RUN_ID)
+    _, entries = await engine.session.store.journal(RUN_ID)
     journal: list[Any] = []
     for entry in entries:
         failure = None if entry.failure is None else plain(msgspec.json.decode(entry.failure, type=Failure))

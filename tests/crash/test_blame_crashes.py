@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Retry, resource, step, workflow
+from perdure import Limits, Retry, resource, step, workflow
 from perdure.errors import EngineStopped, StoreBroken
 from perdure.testing import CRASH_POINTS, Environment, Fault, Point
 from perdure.testing.environment import StoreSource
@@ -69,7 +69,7 @@ async def kills() -> None:
 
 
 async def counted(env: Environment, run_id: str) -> tuple[int, str | None]:
-    view = await env.engine.get(run_id)
+    view = await env.engine.runs.get(run_id)
     assert view is not None
     return view.recoveries, view.hold.kind if view.hold is not None else None
 
@@ -84,7 +84,7 @@ async def test_a_run_in_a_short_pause_is_not_blamed_wherever_its_process_dies(
         attempts = Attempts()
         fault = Fault(point, commit)
         options: dict[str, Any] = {
-            "recoveries_max": RECOVERIES_MAX,
+            "limits": Limits(recoveries_max=RECOVERIES_MAX),
             "resources": {Attempts: lambda one=attempts: one},
         }
         async with Environment([pauses], fresh(), autojump_s=None, fault=fault, **options) as env:
@@ -123,7 +123,10 @@ async def test_a_run_that_kills_its_process_is_held_in_time_wherever_else_it_die
     for commit in commits:
         attempts = Attempts()
         fault = Fault(point, commit)
-        options: dict[str, Any] = {"recoveries_max": RECOVERIES_MAX, "resources": {Attempts: lambda one=attempts: one}}
+        options: dict[str, Any] = {
+            "limits": Limits(recoveries_max=RECOVERIES_MAX),
+            "resources": {Attempts: lambda one=attempts: one},
+        }
         async with Environment([kills], fresh(), autojump_s=0.001, fault=fault, **options) as env:
             hold: str | None = None
             while hold is None:

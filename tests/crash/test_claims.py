@@ -95,10 +95,10 @@ async def test_a_crash_around_a_claim_leaves_a_run_that_says_what_it_is_to_whoev
 
         assert result == {"said": "A"}
         assert (doom.struck, env.restarts) == (1, 1)
-        view = await env.engine.get("r")
+        view = await env.engine.runs.get("r")
         assert view is not None
         assert (view.model, view.status) == ("graph", "succeeded")
-        await env.engine.tokens("r")  # It can be drawn.
+        await env.engine.handle("r").tokens()  # It can be drawn.
         assert await env.check() == 1
     assert (await stored(make_store)).claim == (1 if point == "before" else 2)
 
@@ -177,12 +177,12 @@ async def test_a_task_whose_claim_was_never_answered_is_open_again_when_its_leas
         run = await env.engine.start(asks(), id="r")
         await env.quiet()
         with suppress(OutcomeUnknown):
-            await env.engine.claim_tasks("gpu", "w-1", lease=60, actor="ann")
+            await env.engine.tasks.claim("gpu", "w-1", lease=60, actor="ann")
         await env.advance(60)
-        [one] = await env.engine.claim_tasks("gpu", "w-2", lease=60, actor="bob")
+        [one] = await env.engine.tasks.claim("gpu", "w-2", lease=60, actor="bob")
         with pytest.raises(TaskLost):
-            await env.engine.release_task(one.id, "w-1")
-        await env.engine.answer(one.id, 7, worker="w-2")
+            await env.engine.tasks.release(one.id, "w-1")
+        await env.engine.tasks.answer(one.id, 7, worker="w-2")
         return await run.result(), one.claims, one.actor
 
     doom = FirstLife("claim_tasks", point)

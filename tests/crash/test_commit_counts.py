@@ -46,7 +46,7 @@ async def test_a_run_commits_its_start_and_then_once_per_step(steps: int, commit
     async with Environment(WORKFLOWS, source, watch=ledger.watch) as env:
         assert await env.engine.run(sum_up(steps)) == sum(range(steps))
         await env.settle()
-        assert len(ledger.batches) == env.engine.stats.commits == commits
+        assert len(ledger.batches) == env.engine.engines.stats.commits == commits
 
 
 async def test_the_last_result_and_the_end_of_the_run_share_a_commit(source: StoreSource) -> None:
@@ -95,7 +95,7 @@ async def test_a_hundred_concurrent_runs_share_commits(source: StoreSource) -> N
     async with Environment(WORKFLOWS, source, watch=ledger.watch) as env:
         results = await asyncio.gather(*[env.engine.run(sum_up(10)) for _ in range(100)])
         assert results == [45] * 100
-        assert env.engine.stats.largest_batch >= 50
+        assert env.engine.engines.stats.largest_batch >= 50
     # Alone they would take 1,100.
     assert len(ledger.batches) <= 110
 
@@ -105,7 +105,7 @@ async def test_what_changes_nothing_commits_nothing(source: StoreSource) -> None
     async with Environment(WORKFLOWS, source, watch=ledger.watch) as env:
         await env.engine.run(sum_up(1), id="r")
         before = len(ledger.batches)
-        assert await env.engine.cancel("r") is False
-        assert await env.engine.cancel("nobody") is False
+        assert await env.engine.handle("r").cancel() is False
+        assert await env.engine.handle("nobody").cancel() is False
         assert await (await env.engine.start(sum_up(1), id="r")).result() == 0
         assert len(ledger.batches) == before

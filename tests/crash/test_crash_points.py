@@ -17,7 +17,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure import Retry, Workflow, current_step, resource, sleep, step, workflow
+from perdure import Limits, Retry, Workflow, current_step, resource, sleep, step, workflow
 from perdure.errors import CommitRefused, DeadlineExceeded, RunCancelled, RunFailed, RunFinished
 from perdure.kernel import ops
 from perdure.kernel.batch import Batch
@@ -129,13 +129,13 @@ async def sleeps(env: Environment) -> Any:
 
 async def backs_off(env: Environment) -> Any:
     result = await (await env.engine.start(backing_off(), id="r")).result()
-    (entry,) = (await env.engine.history("r")).journal
+    (entry,) = (await env.engine.handle("r").history()).journal
     return result, entry.attempts
 
 
 async def is_orphaned(env: Environment) -> Any:
     run = await env.engine.start(orphan(), id="r")
-    lives = env.engine._resources.get(Lives)
+    lives = env.engine.runtime.resources.get(Lives)
     if lives.count == 0:
         await lives.begun.wait()
         await env.restart()
@@ -146,7 +146,7 @@ async def is_orphaned(env: Environment) -> Any:
 async def is_released(env: Environment) -> Any:
     run = await env.engine.start(sleeper(), id="r")
     await env.quiet()
-    coordinator = env.engine._coordinator
+    coordinator = env.engine.session.coordinator
     if (mine := coordinator.loaded("r")) is not None:
         await coordinator.submit(ops.Release(run_id="r", at=env.clock.now(), claim=mine.claim))
         assert coordinator.loaded("r") is None
@@ -156,7 +156,7 @@ async def is_released(env: Environment) -> Any:
 
 async def is_cancelled(env: Environment) -> Any:
     run = await env.engine.start(sleeper(), id="r")
-    await env.engine.cancel("r", reason="no longer wanted")
+    await env.engine.handle("r").cancel(reason="no longer wanted")
     with pytest.raises(RunCancelled, match="no longer wanted"):
         await run.result()
     return await run.status()
@@ -170,21 +170,21 @@ async def expires(env: Environment) -> Any:
 
 
 async def is_retried(env: Environment) -> Any:
-    if await env.engine.get("r") is None:
-        env.engine._resources.get(Lives).is_mended = False
+    if await env.engine.runs.get("r") is None:
+        env.engine.runtime.resources.get(Lives).is_mended = False
     run = await env.engine.start(failing_at_first(), id="r")
     try:
         return await run.result()
     except RunFailed:
-        env.engine._resources.get(Lives).is_mended = True
-        return await (await env.engine.retry("r")).result()
+        env.engine.runtime.resources.get(Lives).is_mended = True
+        return await (await env.engine.handle("r").retry()).result()
 
 
 async def is_updated(env: Environment) -> Any:
     run = await env.engine.start(sleeper(), id="r", tags={"colour": "red"})
-    await env.engine.update("r", tags={"colour": "blue"})
+    await env.engine.handle("r").update(tags={"colour": "blue"})
     await run.result()
-    view = await env.engine.get("r")
+    view = await env.engine.runs.get("r")
     assert view is not None
     return view.tags
 
@@ -193,8 +193,8 @@ async def is_paused(env: Environment) -> Any:
     run = await env.engine.start(sleeper(), id="r")
     await env.quiet()
     with suppress(RunFinished):  # Another life of this program came further.
-        await env.engine.pause("r", reason="let us see")
-    await env.engine.resume("r")
+        await env.engine.handle("r").pause(reason="let us see")
+    await env.engine.handle("r").resume()
     return await run.result()
 
 
@@ -258,7 +258,7 @@ async def survive(case: Case, point: Point, source: StoreSource) -> None:
         assert result == case.result
         assert ledger.violations == []
         assert await env.check() == 1
-        history = await env.engine.history("r")
+        history = await env.engine.handle("r").history()
         assert len({entry.position for entry in history.journal}) == len(history.journal)
 
 
@@ -295,14 +295,14 @@ async def test_a_run_that_gets_on_is_never_taken_for_one_that_kills_its_process(
 async def test_a_run_that_kills_its_process_is_held_and_the_others_go_on(source: StoreSource) -> None:
     ledger, lives = Ledger(), Lives()
     resources = {Ledger: lambda: ledger, Lives: lambda: lives}
-    async with Environment(WORKFLOWS, source, resources=resources, recoveries_max=3) as env:
+    async with Environment(WORKFLOWS, source, resources=resources, limits=Limits(recoveries_max=3)) as env:
         await env.engine.start(killer(), id="killer")
         await env.engine.start(sleeper(), id="innocent")
         for _ in range(4):
             await lives.begun.wait()
             lives.begun.clear()
             await env.restart()
-        view = await env.engine.get("killer")
+        view = await env.engine.runs.get("killer")
         assert view is not None
         assert view.hold is not None
         assert view.hold.kind == "poison"
@@ -324,7 +324,7 @@ async def test_a_run_whose_row_somebody_changed_goes_on_from_what_is_stored() ->
         database.runs["r"] = replace(stored, run=changed)
         assert await run.result() == "AB"
         assert ledger.violations == []
-        assert [entry.seq for entry in (await env.engine.history("r")).journal] == [1, 2, 3]
+        assert [entry.seq for entry in (await env.engine.handle("r").history()).journal] == [1, 2, 3]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ async def test_one_start_that_the_store_refuses_leaves_499_others_of_its_batch_u
         refused = results.pop(250)
         assert isinstance(refused, CommitRefused)
         assert results == [10 * number for number in range(500) if number != 250]
-        assert await env.engine.get("run-250") is None
+        assert await env.engine.runs.get("run-250") is None
         assert len(ledger.starts) == len(set(ledger.starts)) == 499
         assert await env.check() == 499
 
@@ -376,7 +376,7 @@ async def test_one_step_result_that_the_store_refuses_leaves_499_others_of_its_b
             10 * number for number in range(500) if number != 250
         ]
         await env.quiet()
-        bad = await env.engine.get("run-250")
+        bad = await env.engine.runs.get("run-250")
         assert bad is not None
         assert bad.status == "running"
         assert bad.hold is not None
@@ -386,5 +386,5 @@ async def test_one_step_result_that_the_store_refuses_leaves_499_others_of_its_b
         assert await env.check() == 500
 
         fault.when = lambda _: False
-        await env.engine.resume("run-250")
+        await env.engine.handle("run-250").resume()
         assert await runs[250].result() == 2500

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from perdure import Engine, resource, step, workflow
+from perdure import Engine, Limits, resource, step, workflow
 from perdure.ports import ENGINES_KEPT_US, Store
 from perdure.storage import open_store
 from perdure.storage.postgres.store import PostgresStore
 from perdure.testing import Point, check_store
 from perdure.testing.conformance.base import Author, a_run, insert
+from perdure.testing.control import kill
 from perdure.testing.faults import DEADLY
 from tests.crash.requests import FaultyRequest
 
@@ -53,7 +54,7 @@ class Death:
     def __call__(self) -> None:
         self.came.set()
         if self.engine is not None:
-            self.engine.kill()
+            kill(self.engine)
 
 
 class BetweenStatements:
@@ -78,7 +79,7 @@ class BetweenStatements:
 
 
 def options(work: Work) -> dict[str, Any]:
-    return {"workflows": [notes], "resources": {Work: lambda: work}, "poll_s": 0.05, "grace_s": 0}
+    return {"workflows": [notes], "resources": {Work: lambda: work}, "poll_s": 0.05, "limits": Limits(grace_s=0)}
 
 
 async def sign_off_and_die(engine: Engine, death: Death) -> None:
@@ -96,7 +97,7 @@ async def goes_on_and_is_forgotten(make_store: Callable[[], Store], left: str) -
     async with Engine(make_store(), **options(work)) as engine:
         assert await engine.handle("r").result() == "r"
         assert work.begun == ["r"]
-        me = engine._coordinator.engine.id
+        me = engine.session.coordinator.engine.id
         store = make_store()
         await store.open()
         await store.bury()
@@ -111,7 +112,7 @@ async def goes_on_and_is_forgotten(make_store: Callable[[], Store], left: str) -
 async def begun(engine: Engine, work: Work) -> str:
     await engine.start(notes("r"), id="r")
     await work.has_begun.wait()
-    return engine._coordinator.engine.id
+    return engine.session.coordinator.engine.id
 
 
 @pytest.mark.parametrize("point", sorted(DEADLY))
@@ -140,7 +141,7 @@ async def test_a_crash_between_its_retirement_and_the_deletion_of_its_row_leaves
     engine = Engine(store, **options(work))
     await engine.open()
     left = await begun(engine, work)
-    await engine._coordinator.stop()
+    await engine.session.coordinator.stop()
     BetweenStatements(store, number, is_done=is_done, death=death)
     await sign_off_and_die(engine, death)
     await goes_on_and_is_forgotten(lambda: open_store(url), left)

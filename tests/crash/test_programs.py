@@ -22,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, event, given, note, settings
 from hypothesis import strategies as st
 
+from perdure import Limits
 from perdure.testing import Fault, Point
 from tests.crash.ledger import Ledger
 from tests.crash.program_worker import Order
@@ -115,7 +116,7 @@ async def interrupt_everywhere(program: Node) -> tuple[Trace, int]:
     expected, commits = await run_in_peace(program)
     again, _ = await run_in_peace(program)
     assert again == expected, "the program itself is not deterministic"
-    evicted, _ = await run_in_peace(program, live_runs_max=0)
+    evicted, _ = await run_in_peace(program, limits=Limits(live_runs_max=0))
     assert evicted == expected, "giving the run up whenever it waits changes it"
     event(f"commits: {min(commits, COMMITS_MAX)}")
     for commit in range(1, min(commits, COMMITS_MAX) + 1):

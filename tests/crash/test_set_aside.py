@@ -92,12 +92,12 @@ async def first_life(source: StoreSource) -> AsyncGenerator[tuple[Environment, i
 
 
 async def is_held_once(engine: Engine) -> None:
-    view = await engine.get("bad")
+    view = await engine.runs.get("bad")
     assert view is not None
     assert view.hold is not None
     assert (view.hold.kind, view.owner) == ("blocked", None)
     assert "runs.started_at of row 'bad'" in view.hold.reason
-    assert [row.became for row in await engine.audit("bad")].count("blocked") == 1
+    assert [row.became for row in await engine.handle("bad").audit()].count("blocked") == 1
 
 
 async def others_go_on(engine: Engine, bodies: Bodies) -> None:
@@ -108,7 +108,7 @@ async def others_go_on(engine: Engine, bodies: Bodies) -> None:
 
 async def goes_on_once_it_is_mended(engine: Engine, source: StoreSource, was: int | None, bodies: Bodies) -> None:
     await put_started_at(source, was)
-    await engine.resume("bad")
+    await engine.handle("bad").resume()
     assert await engine.handle("bad").result() == "bad"
     assert sorted(bodies.begun) == sorted(IDS)
 
@@ -127,13 +127,13 @@ async def test_a_crash_around_it_leaves_a_run_that_is_held_once_and_can_be_mende
     )
     async with env:
         if asked:
-            asking = asyncio.ensure_future(env.engine.pause("bad"))
+            asking = asyncio.ensure_future(env.engine.handle("bad").pause())
             await env.death()
             asking.cancel()
             if point != "before":
                 await env.restart()
                 with pytest.raises(RowDamaged):
-                    await env.engine.pause("bad")
+                    await env.engine.handle("bad").pause()
         else:
             await env.death()
         await env.restart([notes])
@@ -170,7 +170,7 @@ async def test_runs_claimed_with_it_go_on_if_the_store_fails_at_that_moment(
 ) -> None:
     """The engine is there already: nobody else could claim what it has claimed."""
     bodies = Bodies()
-    options: dict[str, Any] = {"poll_s": 0.05, "grace_s": 0, "resources": {Bodies: lambda: bodies}}
+    options: dict[str, Any] = {"poll_s": 0.05, "limits": Limits(grace_s=0), "resources": {Bodies: lambda: bodies}}
     times = 1 if is_written else 3  # What is written is not asked for again.
     async with first_life(source) as (env, was):
         store = Failing(make_store(), error, is_written=is_written, times=times)
@@ -180,11 +180,11 @@ async def test_runs_claimed_with_it_go_on_if_the_store_fails_at_that_moment(
             env.kill()
 
             async def is_held() -> bool:
-                view = await engine.get("bad")
+                view = await engine.runs.get("bad")
                 return view is not None and view.owner is None and not store.times
 
             await others_go_on(engine, bodies)
             await until(is_held)
             await is_held_once(engine)
             await goes_on_once_it_is_mended(engine, source, was, bodies)
-            await check_store(engine._store)
+            await check_store(engine.session.store)

@@ -21,6 +21,7 @@ from perdure import (
     Client,
     Engine,
     Event,
+    Limits,
     Retry,
     current_step,
     publish,
@@ -34,6 +35,7 @@ from perdure import (
 )
 from perdure.cooperation import Failure, Operation, Scope, Topic
 from perdure.dashboard import dashboard
+from perdure.engine import AnyClient
 from perdure.graph import Graph, all_of, append, human
 from perdure.http import serving
 
@@ -203,7 +205,7 @@ class House:
         self.store = f"sqlite:///{folder / 'site.db'}"
         self.url = ""
         self.engine: Engine
-        self.client: Client
+        self.client: AnyClient
         self._workflows = list(workflows or WORKFLOWS)
         self._options = options
         self._loop = asyncio.new_event_loop()
@@ -225,7 +227,7 @@ class House:
 
     def until_status(self, run_id: str, *statuses: str) -> None:
         async def has_it() -> bool:
-            run = await self.engine.get(run_id)
+            run = await self.engine.runs.get(run_id)
             return run is not None and run.status in statuses
 
         self.until(has_it)
@@ -252,7 +254,7 @@ class House:
             **self._options,
         }
         async with (
-            Engine(self.store, workflows=self._workflows, poll_s=0.05, grace_s=0) as self.engine,
+            Engine(self.store, workflows=self._workflows, poll_s=0.05, limits=Limits(grace_s=0)) as self.engine,
             Client(self.store, poll_s=0.05) as self.client,
             serving(self.client, port=0, **options) as self.url,
         ):

@@ -23,7 +23,7 @@ from tests.dashboard.site import (
 
 def actors(house: House, run_id: str) -> list[tuple[str, str]]:
     """Who changed a run, and to what, the latest first."""
-    return [(row.became, row.actor) for row in reversed(house.do(house.engine.audit(run_id)))]
+    return [(row.became, row.actor) for row in reversed(house.do(house.engine.handle(run_id).audit()))]
 
 
 @pytest.fixture(autouse=True)
@@ -182,7 +182,7 @@ def test_pages_of_runs_follow_each_other(house: House, eyes: Eyes) -> None:
 
 def test_a_task_is_answered_with_a_form_made_from_its_schema(house: House, eyes: Eyes) -> None:
     house.do(house.engine.start(asks("o-3"), id="asking"))
-    house.until(lambda: house.engine.tasks(run="asking", status="open"))
+    house.until(lambda: house.engine.tasks.list(run="asking", status="open"))
     page = eyes.go("/ui/runs/asking")
     expect(page.locator("#h-why + p")).to_contain_text("Waits for somebody's answer to a task")
     page.click("text=Refund o-3?")
@@ -196,16 +196,16 @@ def test_a_task_is_answered_with_a_form_made_from_its_schema(house: House, eyes:
     page.click("button:text-is('Answer')")
     expect(page.locator(".said")).to_have_text("Your answer was taken.")
     house.until_status("asking", "succeeded")
-    run = house.do(house.engine.get("asking"))
+    run = house.do(house.engine.runs.get("asking"))
     assert run is not None
     assert run.output == "o-3: True, because"
-    [task] = house.do(house.engine.tasks(run="asking"))
+    [task] = house.do(house.engine.tasks.list(run="asking"))
     assert task.answered_by == "dashboard"
 
 
 def test_a_task_that_asks_nothing_but_its_title_shows_no_null(house: House, eyes: Eyes) -> None:
     house.do(house.engine.start("research", {"input": {"topic": "tides"}}, id="asking-bare"))
-    house.until(lambda: house.engine.tasks(run="asking-bare", status="open"))
+    house.until(lambda: house.engine.tasks.list(run="asking-bare", status="open"))
     page = eyes.go("/ui/tasks")
     page.click("text=Publish the report on tides?")
     asked = page.locator("section[aria-labelledby=h-asked]")
@@ -240,7 +240,7 @@ def test_dead_letters_are_sent_again_and_removed(house: House, eyes: Eyes) -> No
         for name in ("late-1", "late-2"):
             await house.engine.start(naps(3_600), id=name)
             await house.engine.send(Paid(amount=5), to=name)
-            await house.engine.cancel(name)
+            await house.engine.handle(name).cancel()
         await house.engine.start(awaits_payment("o-5"), id="heir")
 
     house.do(begin())
@@ -255,7 +255,7 @@ def test_dead_letters_are_sent_again_and_removed(house: House, eyes: Eyes) -> No
     page.click("dialog[open] >> button:text-is('Remove')")
     expect(page.locator(".said")).to_have_text("The dead letter was removed.")
     expect(page.locator("#dead-letters")).not_to_contain_text("late-")
-    [record] = house.do(house.engine.records("perdure.dead-letter-removal"))
+    [record] = house.do(house.engine.records.list("perdure.dead-letter-removal"))
     assert record.actor == "dashboard"
 
 
@@ -295,7 +295,7 @@ def test_an_operation_that_committed_is_undone(house: House, eyes: Eyes) -> None
 def test_an_emission_that_nobody_has_taken_is_cancelled(house: House, eyes: Eyes) -> None:
     async def ask() -> str:
         approvals = Topic("approvals", str)
-        await house.engine.register_handler(approvals, "a person")
+        await house.engine.topics.register(approvals, "a person")
         return (await house.engine.emit(approvals, "a piano")).id
 
     page = eyes.go(f"/ui/runs/{house.do(ask())}")
@@ -317,7 +317,7 @@ def test_what_is_shown_follows_without_a_reload_and_leaves_the_reader_alone(hous
     page.evaluate("document.querySelector(\"[aria-label='Select newcomer']\").focus()")
     house.do(house.engine.run(greet("z"), id="another"))
     expect(page.locator("tr:has-text('another')")).to_be_visible()
-    house.do(house.engine.cancel("newcomer"))
+    house.do(house.engine.handle("newcomer").cancel())
     expect(row.locator(".status")).to_have_text("–cancelled")
     assert page.evaluate("document.activeElement.value") == "newcomer"
     assert page.is_checked("[aria-label='Select newcomer']")
@@ -332,13 +332,13 @@ def test_a_dialog_stays_open_while_the_run_goes_on(house: House, eyes: Eyes) -> 
     page.wait_for_selector("[data-live-state=on]")
     page.click("text=Cancel…")
     page.keyboard.type("because")
-    house.do(house.engine.update("talked-about", tags={"now": "tagged"}))
+    house.do(house.engine.handle("talked-about").update(tags={"now": "tagged"}))
     expect(page.locator(".run-facts")).to_contain_text("tagged")
     page.keyboard.type(" I can")
     expect(page.locator("dialog[open] [name=reason]")).to_have_value("because I can")
     page.keyboard.press("Enter")
     expect(page.locator("h1 + .status")).to_have_text("–cancelled")
-    assert house.do(house.engine.audit("talked-about"))[-1].actor == "dashboard"
+    assert house.do(house.engine.handle("talked-about").audit())[-1].actor == "dashboard"
 
 
 def test_the_theme_is_switched_and_kept(house: House, eyes: Eyes) -> None:
@@ -357,8 +357,8 @@ def test_a_graph_shows_where_its_tokens_are(house: House, eyes: Eyes) -> None:
     page = eyes.go("/ui/runs/drawn")
     standing = page.locator("#graph [data-box=node_review].active")
     expect(standing).to_have_count(1)
-    [task] = house.until(lambda: house.engine.tasks(run="drawn", status="open"))
-    house.do(house.engine.answer(task.id, {"ok": True, "why": "fine"}))
+    [task] = house.until(lambda: house.engine.tasks.list(run="drawn", status="open"))
+    house.do(house.engine.tasks.answer(task.id, {"ok": True, "why": "fine"}))
     expect(standing).to_have_count(0)
     expect(page.locator("#graph [data-box=node_review]")).to_contain_text("✓ 1")
 

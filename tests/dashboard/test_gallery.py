@@ -44,7 +44,7 @@ def busy(house: House) -> House:
         await engine.start(naps(86_400), id="naps")
         await engine.run(reports("summary.txt", "all is well"), id="reported")
         await engine.start("research", {"input": {"topic": "tides"}}, id="graph")
-        await engine.register_handler("approvals", "the boss")
+        await engine.topics.register("approvals", "the boss")
         await engine.emit(Topic("approvals", dict), {"sku": "grand piano", "price": 90_000})
         root = await engine.emit(orders, Order(sku="lamp", price=40))
         await root.finished()
@@ -55,12 +55,12 @@ def busy(house: House) -> House:
     house.do(begin())
     house.until_status("checkout-0", "failed")
     house.until_status("gone", "suspended")
-    house.do(house.engine.pause("waits", reason="the bank is closed", actor="ann"))
+    house.do(house.engine.handle("waits").pause(reason="the bank is closed", actor="ann"))
 
     house.do(house.engine.send(Paid(amount=100), to="gone"))
-    house.do(house.engine.cancel("gone", actor="ann"))
+    house.do(house.engine.handle("gone").cancel(actor="ann"))
     house.do(house.engine.send(NamedEvent("nobody.waits", {"for": "this"})))
-    house.until(lambda: house.engine.tasks(run="graph", status="open"))
+    house.until(lambda: house.engine.tasks.list(run="graph", status="open"))
     return house
 
 

@@ -46,7 +46,7 @@ async def pay(scope: Scope, wish: Wish) -> None:
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     with House(tmp_path_factory.mktemp("house"), [buy]).open() as house:
-        house.do(house.engine.register_handler(approvals, BOSS))
+        house.do(house.engine.topics.register(approvals, BOSS))
         yield house
 
 
@@ -59,7 +59,7 @@ def asked(house: House, price: int = 1) -> tuple[str, str]:
     """A wish that waits for the boss: the run of whoever asks, and that of the boss."""
 
     async def find() -> tuple[str, str] | None:
-        found = await house.engine.tree(root.id)
+        found = await house.engine.handle(root.id).tree()
         below = [(one.run.id, child.run.id) for one in found.children for child in one.children]
         return below[0] if below else None
 
@@ -71,7 +71,7 @@ def asked(house: House, price: int = 1) -> tuple[str, str]:
 
 def changes(house: House, run_id: str) -> list[str]:
     """What the dashboard's user did to a run."""
-    return [row.became for row in house.do(house.engine.audit(run_id)) if row.actor == "dashboard"]
+    return [row.became for row in house.do(house.engine.handle(run_id).audit()) if row.actor == "dashboard"]
 
 
 def test_a_person_says_that_it_is_done_and_what_it_gives(house: House, eyes: Eyes) -> None:
@@ -116,7 +116,7 @@ def test_a_person_says_that_it_cannot_be_done(house: House, eyes: Eyes) -> None:
 
 def test_a_person_undoes_what_they_did_and_says_so(house: House, eyes: Eyes) -> None:
     buying, boss = asked(house, 2_000)
-    house.do(house.engine.complete_handler(boss))
+    house.do(house.engine.topics.complete(boss))
     house.until_status(boss, "rolling_back")
     page = eyes.go(f"/ui/runs/{boss}")
     expect(page.locator("#h-why + p")).to_contain_text("whoever undoes it outside says so here")

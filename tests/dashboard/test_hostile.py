@@ -100,7 +100,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
             await engine.start(sleeps(), id="sleeps")
             await engine.start(sleeps(), id=f"{EVIL} gone")
             await engine.send(Evil(value=EVIL), to=f"{EVIL} gone")
-            await engine.cancel(f"{EVIL} gone", reason=EVIL, actor=EVIL)
+            await engine.handle(f"{EVIL} gone").cancel(reason=EVIL, actor=EVIL)
             await engine.send(NamedEvent(LINK, {EVIL: EVIL}))
             await engine.run(drawn(), id="drawn")
             await engine.emit(evil_topic, EVIL, id=f"{EVIL} root")
@@ -108,8 +108,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         house.do(begin())
         house.until_status(EVIL, "failed")
         house.until_status(LINK, "suspended")
-        house.do(house.engine.pause("sleeps", reason=EVIL, actor=EVIL))
-        house.until(lambda: house.engine.tasks(status="open"))
+        house.do(house.engine.handle("sleeps").pause(reason=EVIL, actor=EVIL))
+        house.until(lambda: house.engine.tasks.list(status="open"))
         yield house
 
 

@@ -22,6 +22,7 @@ from perdure import Client
 from perdure.dashboard import Oidc, dashboard
 from perdure.dashboard.oidc import OidcProvider
 from perdure.dashboard.sessions import NoSession, close_session
+from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments
 from perdure.http import create_app, make_token, serving
 from perdure.ports import Store, SystemClock
@@ -45,7 +46,7 @@ def provider() -> Generator[Provider]:
 @asynccontextmanager
 async def site(
     make_store: MakeStore, config: Oidc, clock: SystemClock | None = None, **options: Any
-) -> AsyncGenerator[tuple[Client, httpx.AsyncClient]]:
+) -> AsyncGenerator[tuple[AnyClient, httpx.AsyncClient]]:
     async with Client(make_store(), poll_s=None, clock=clock or SystemClock()) as client:
         transport = httpx.ASGITransport(create_app(client, pages=dashboard(oidc=config), **options))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as browser:
@@ -102,7 +103,7 @@ async def test_somebody_whom_the_provider_knows_gets_in_and_is_named_in_the_audi
         await client.start("unknown", {}, version="", id="r")
         cancelled = await browser.post("/ui/runs/r/cancel", data={"version": "1", "sure": "yes"}, headers=FORM)
         assert cancelled.status_code in (200, 303), cancelled.text
-        assert (await client.audit("r"))[-1].actor == "oidc:ann@example.com"
+        assert (await client.handle("r").audit())[-1].actor == "oidc:ann@example.com"
         session = browser.cookies["perdure_session"]
         await make_token(client, "root", "admin")
         for headers in ({"cookie": f"perdure_session={session}"}, {"authorization": f"Bearer {session}"}):
@@ -189,7 +190,7 @@ async def test_a_sign_in_ends_once_and_in_the_browser_that_began_it(make_store: 
             assert (await browser.get("/ui/runs", headers={"cookie": f"{name}={state}"})).status_code == 303
         # Beginning writes nothing, so nothing is left of those that do not end.
         far = client.credentials.now() + timedelta(days=1) // timedelta(microseconds=1)
-        assert await client._store.purge_sessions(at=far, limit=100) == 2
+        assert await client.session.store.purge_sessions(at=far, limit=100) == 2
 
 
 async def test_a_sign_in_is_too_late_after_ten_minutes(make_store: MakeStore, provider: Provider) -> None:

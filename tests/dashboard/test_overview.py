@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from perdure import Client
 from perdure.dashboard.pages.overview import counts, lateness, throughput
 from perdure.dashboard.plots import Window
+from perdure.engine import AnyClient
 from perdure.kernel.records import Run
 from perdure.kernel.status import Status
 from perdure.storage.memory import MemoryDatabase, MemoryStore
@@ -25,7 +26,7 @@ def some(number: int, status: Status, minute: float) -> list[Run]:
 
 
 @asynccontextmanager
-async def client_of(*runs: list[Run]) -> AsyncGenerator[Client]:
+async def client_of(*runs: list[Run]) -> AsyncGenerator[AnyClient]:
     database = MemoryDatabase()
     store = MemoryStore(database)
     await store.open()

@@ -14,6 +14,7 @@ import pytest
 from perdure import Client
 from perdure.dashboard import dashboard, sessions
 from perdure.dashboard.sessions import NoSession, close_session, find_session, open_session
+from perdure.engine import AnyClient
 from perdure.errors import OutcomeUnknown
 from perdure.http import create_app, make_token, revoke_token
 from perdure.http.scopes import Scope
@@ -21,6 +22,7 @@ from perdure.kernel.access import StoredSession, StoredToken
 from perdure.ports import Store
 from perdure.storage import open_store
 from perdure.testing import CRASH_POINTS, Point
+from perdure.testing.control import kill
 from perdure.testing.faults import DEADLY
 from perdure.testing.proxy import StoreProxy
 from tests.crash.requests import FaultyRequest
@@ -39,7 +41,7 @@ class Server:
         self.client = Client(store, poll_s=None)
 
     def _die(self) -> None:
-        self.client.kill()
+        kill(self.client)
         self.death.set()
 
     async def asked(self, work: Coroutine[Any, Any, str | None]) -> str | None:
@@ -59,7 +61,7 @@ class Server:
     async def left(self) -> int:
         """How many sessions there are, which are gone then."""
         far = self.client.credentials.now() + 10**15
-        return await self.client._store.purge_sessions(at=far, limit=100)
+        return await self.client.session.store.purge_sessions(at=far, limit=100)
 
 
 @asynccontextmanager
@@ -90,7 +92,7 @@ async def crash_while_signing_in(make_store: MakeStore, point: Point) -> None:
         assert await server.left() == 1 + (point in LANDED)
 
 
-async def ended(client: Client, session: str) -> None:
+async def ended(client: AnyClient, session: str) -> None:
     await close_session(client, session)
 
 

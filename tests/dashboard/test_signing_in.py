@@ -61,7 +61,7 @@ async def test_without_a_session_there_is_only_the_page_to_sign_in(make_store: C
         wrong = await browser.post("/ui/sign-in", data={"token": "perdure_root_wrong"}, headers=FORM)
         assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
         assert "perdure_root_wrong" not in wrong.text
-        assert found.client.stats.ops == 0
+        assert found.client.engines.stats.ops == 0
 
 
 async def test_guessing_is_slow(make_store: Callable[[], Store]) -> None:
@@ -214,7 +214,7 @@ def test_signing_in_with_a_browser(house: House, browser: Browser) -> None:
     page.click("text=Cancel…")
     page.click("dialog[open] >> text=Cancel the run")
     expect(page.locator("h1 + .status")).to_have_text("–cancelled")
-    assert house.do(house.engine.audit("hers"))[-1].actor == "ann"
+    assert house.do(house.engine.handle("hers").audit())[-1].actor == "ann"
     page.click("text=Sign out")
     expect(page.locator("h1")).to_have_text("Sign in")
     context.close()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+from perdure.api.waits import WaitView
 from perdure.dashboard.timeline import LANES_MAX, timeline
 from perdure.dashboard.words import duration
-from perdure.diagnosing import WaitView
 from perdure.views import EntryView
 
 BEGAN = datetime(2026, 11, 16, tzinfo=UTC)

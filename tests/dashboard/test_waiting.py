@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from perdure.api.waits import WaitView
 from perdure.dashboard.words import reasons
-from perdure.diagnosing import WaitView
 from perdure.kernel.records import Hold
 from perdure.views import RunView
 

@@ -24,15 +24,15 @@ async def go_on(engine: Engine) -> None:
     assert await engine.run(short()) == "seen short"
     await engine.send(NamedEvent("go"), to="other-wait")
     assert await engine.handle("other-wait").result() == "went"
-    (asked,) = await engine.tasks(queue="desk", run="other-ask")
-    await engine.answer(asked.id, None)
+    (asked,) = await engine.tasks.list(queue="desk", run="other-ask")
+    await engine.tasks.answer(asked.id, None)
     assert await engine.handle("other-ask").result() == "answered"
-    (child,) = (await engine.tree("other-parent")).children
+    (child,) = (await engine.handle("other-parent").tree()).children
     await engine.send(NamedEvent("go"), to=child.run.id)
     assert await engine.handle("other-parent").result() == "went"
     root = await engine.emit(orders, Order(sku="other"), id="other-message")  # It gives the one that is there.
-    (person,) = (await engine.tree(root.run_ids[0])).children
-    await engine.complete_handler(person.run.id)
+    (person,) = (await engine.handle(root.run_ids[0]).tree()).children
+    await engine.topics.complete(person.run.id)
     await root.finished()
 
 
@@ -42,26 +42,26 @@ async def read_lists(engine: Engine) -> str:
     seen: list[str] = []
     cursor = None
     while True:
-        page = await engine.runs(limit=7, cursor=cursor)
+        page = await engine.runs.list(limit=7, cursor=cursor)
         seen += [run.id for run in page.runs]
         shown += [run.hold for run in page.runs if run.hold is not None]
         if (cursor := page.cursor) is None:
             break
     assert len(seen) == len(set(seen)) >= 20
     for status in ("suspended", "succeeded", "failed", "running"):
-        await engine.runs(status=status)
-    await engine.runs(tags={"who": "other"})
-    await engine.runs(workflow="waits")
-    await engine.runs(hold="blocked")
-    shown += await engine.tasks()
-    shown += await engine.artifacts(staged=True)
-    shown += await engine.records("prompt")
-    shown += await engine.events()
-    shown += await engine.events(to="victim-wait")
-    shown += await engine.dead_letters()
-    shown += await engine.engines()
-    await engine.overdue()
-    await engine.handlers()
+        await engine.runs.list(status=status)
+    await engine.runs.list(tags={"who": "other"})
+    await engine.runs.list(workflow="waits")
+    await engine.runs.list(hold="blocked")
+    shown += await engine.tasks.list()
+    shown += await engine.artifacts.list(staged=True)
+    shown += await engine.records.list("prompt")
+    shown += await engine.events.pending()
+    shown += await engine.events.pending(to="victim-wait")
+    shown += await engine.dead_letters.list()
+    shown += await engine.engines.list()
+    await engine.engines.overdue()
+    await engine.topics.handlers()
     return repr(shown)
 
 
@@ -69,16 +69,20 @@ async def read_victims(engine: Engine) -> str:
     """Every view of single runs that may be damaged: each is given, or names the damage. What was said of it."""
 
     async def stream(id: str) -> list[Any]:
-        streams = [engine.stream(id, name, follow=False) for name in ("log", "words")]
+        streams = [engine.handle(id).stream(name, follow=False) for name in ("log", "words")]
         return [[item async for item in one] for one in streams]
 
-    views: list[Callable[[str], Awaitable[Any]]] = [
-        engine.get, engine.history, engine.audit, engine.waits, engine.tree, engine.published, engine.streams, stream,
-    ]  # fmt: skip
+    def asked(name: str) -> Callable[[str], Awaitable[Any]]:
+        return lambda id: getattr(engine.handle(id), name)()
+
+    names = ("history", "audit", "waits", "tree", "published", "streams")
+    views: list[Callable[[str], Awaitable[Any]]] = [engine.runs.get, *map(asked, names), stream]
     said = [await _said(view, id) for id in VICTIMS for view in views]
-    said += [await _said(engine.hierarchy, run.id) for run in await _of_operations(engine)]
-    said += [await _said(lambda name: engine.record("prompt", name), name) for name in ("victim", "other")]
-    said += [await _said(lambda id: engine.read_artifact(id=id), one.id) for one in await engine.artifacts(staged=True)]
+    said += [await _said(asked("hierarchy"), run.id) for run in await _of_operations(engine)]
+    said += [await _said(lambda name: engine.records.get("prompt", name), name) for name in ("victim", "other")]
+    said += [
+        await _said(lambda id: engine.artifacts.read(id=id), one.id) for one in await engine.artifacts.list(staged=True)
+    ]
     return " ".join(said)
 
 
@@ -94,7 +98,7 @@ async def _said(view: Callable[[str], Awaitable[Any]], id: str) -> str:
 
 
 async def _of_operations(engine: Engine) -> list[Any]:
-    return [run for run in (await engine.runs(limit=100)).runs if run.model == "operation"]
+    return [run for run in (await engine.runs.list(limit=100)).runs if run.model == "operation"]
 
 
 async def wake_victims(engine: Engine) -> dict[str, str]:
@@ -106,7 +110,7 @@ async def wake_victims(engine: Engine) -> dict[str, str]:
             continue
     left: dict[str, str] = {}
     for _ in range(_TURNS_MAX):
-        views = [await engine.get(id) for id in ("victim-wait", "victim-boom", "victim-short")]
+        views = [await engine.runs.get(id) for id in ("victim-wait", "victim-boom", "victim-short")]
         left = {
             view.id: view.status
             for view in views

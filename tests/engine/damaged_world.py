@@ -30,6 +30,7 @@ from perdure import (
 )
 from perdure.cooperation import Operation, Scope, Topic
 from perdure.errors import RunFailed
+from perdure.testing.control import kill
 
 LARGE = 20_000  # characters: more than a row holds
 
@@ -127,7 +128,7 @@ async def furnish(url: str) -> None:
     """Runs of every kind, once to be damaged (victim-…) and once to go on (other-…). Their engine was killed."""
     engine = Engine(url, workflows=ALL)
     await engine.open()
-    await engine.register_handler(stock, "person")
+    await engine.topics.register(stock, "person")
     for who in ("victim", "other"):
         for call, name in ((waits(who), "wait"), (sleeps(), "sleep"), (asks(), "ask"), (parent(who), "parent")):
             await engine.start(call, id=f"{who}-{name}", tags={"who": who})
@@ -138,19 +139,19 @@ async def furnish(url: str) -> None:
         with suppress(RunFailed):
             await engine.run(booms(), id=f"{who}-boom")
         with suppress(RunFailed):
-            await (await engine.retry(f"{who}-boom")).result()
+            await (await engine.handle(f"{who}-boom").retry()).result()
         await engine.run(short(), id=f"{who}-short")
         await engine.emit(orders, Order(sku=who), id=f"{who}-message")
         await engine.send(Note(number=2), to=f"{who}-wait")
         await engine.send(NamedEvent(f"{who}-queued"), key=f"{who}-key")
-        await engine.put_record("prompt", who, {"text": who})
+        await engine.records.put("prompt", who, {"text": who})
         while not await _is_waiting(engine, who):
             await asyncio.sleep(0.001)
-    engine.kill()
+    kill(engine)
 
 
 async def _is_waiting(engine: Engine, who: str) -> bool:
     names = [f"{who}-{name}" for name in ("wait", "sleep", "ask", "parent")]
-    runs = (await engine.runs(limit=1000)).runs
+    runs = (await engine.runs.list(limit=1000)).runs
     found = [run.status for run in runs if run.id in names or run.workflow in ("place", "waits")]
     return set(found) == {"suspended"}

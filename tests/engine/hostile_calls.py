@@ -16,8 +16,7 @@ import msgspec
 
 import perdure
 from perdure.arguments import Form, form_of, hint_of
-
-FACADES = ("perdure", "perdure.graph", "perdure.cooperation", "perdure.testing", "perdure.http", "perdure.dashboard")
+from tests.api.surface import FACADES, facets
 
 
 class Rude:
@@ -76,7 +75,7 @@ class Public(NamedTuple):
 
 
 def public_calls() -> Iterator[Public]:
-    """Every function of the facades, and every public method and constructor of their classes."""
+    """Every function of the facades, and every public method and constructor of their classes and of the facets."""
     for facade in FACADES:
         module = importlib.import_module(facade)
         for name in module.__all__:
@@ -85,6 +84,8 @@ def public_calls() -> Iterator[Public]:
                 yield from _methods(found)
             elif inspect.isfunction(found):
                 yield Public(module, name, found)
+    for facet in facets().values():
+        yield from _methods(facet)
 
 
 # Structs that Perdure makes, and hands out or reads.
@@ -146,6 +147,7 @@ def fitting_value(hint: Any) -> Any:
         str: "nobody", int: 1, float: 1.0, bool: False, timedelta: timedelta(seconds=1), bytes: b"",
         datetime: datetime(2031, 1, 1, tzinfo=UTC), perdure.RunCall: nothing, perdure.Event: Nobody,
         CancellationToken: lambda: CancellationToken("nobody"), Context: Context,
+        perdure.RunSelection: lambda: perdure.RunSelection(workflow="nobody"),
     }  # fmt: skip
     one: Any
     for one in (hint, *typing.get_args(hint)):

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from perdure import Event, Retry, receive, step, workflow
+from perdure.api.dead_letters import REMOVAL_RECORD
 from perdure.errors import ConcurrentModification, RunFailed, RunFinished
-from perdure.removals import REMOVAL, remove_dead_letter
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
 
@@ -51,7 +51,7 @@ async def fails() -> str:
 
 
 async def rows_of(env: Environment, id: str, actor: str = "ann") -> list[str]:
-    return [row.became for row in await env.engine.audit(id) if row.actor == actor]
+    return [row.became for row in await env.engine.handle(id).audit() if row.actor == actor]
 
 
 async def test_a_letter_is_never_gone_without_a_record_of_who_removed_it(fresh: Fresh) -> None:
@@ -60,13 +60,13 @@ async def test_a_letter_is_never_gone_without_a_record_of_who_removed_it(fresh: 
         try:
             await env.engine.send(Late(number=1), to="deaf", key="1")
         except RunFinished:
-            removed = await env.engine.records(REMOVAL)
-            assert len(await env.engine.dead_letters()) + len(removed) >= 1
-        await env.engine.cancel("deaf")
-        for letter in await env.engine.dead_letters():
-            await remove_dead_letter(env.engine, letter.id, actor="ann")
-        assert await env.engine.dead_letters() == []
-        return [(one.actor, one.body["event"]) for one in await env.engine.records(REMOVAL)]
+            removed = await env.engine.records.list(REMOVAL_RECORD)
+            assert len(await env.engine.dead_letters.list()) + len(removed) >= 1
+        await env.engine.handle("deaf").cancel()
+        for letter in await env.engine.dead_letters.list():
+            await env.engine.dead_letters.remove(letter.id, actor="ann")
+        assert await env.engine.dead_letters.list() == []
+        return [(one.actor, one.body["event"]) for one in await env.engine.records.list(REMOVAL_RECORD)]
 
     report = await run_with_crashes(scenario, workflows=[deaf], store=fresh)
     assert report.result == [("ann", "actor-crashes.late")]
@@ -91,13 +91,14 @@ async def test_a_version_that_was_seen_is_changed_once(fresh: Fresh) -> None:
     async def scenario(env: Environment) -> list[str]:
         await env.engine.start(deaf(), id="r")
         await env.quiet()
-        verbs = [env.engine.pause, env.engine.resume, env.engine.cancel]
+        run = env.engine.handle("r")
+        verbs = [run.pause, run.resume, run.cancel]
         for verb in verbs[len(await rows_of(env, "r")) :]:
-            seen = await env.engine.get("r")
+            seen = await env.engine.runs.get("r")
             assert seen is not None
             with pytest.raises(ConcurrentModification):
-                await verb("r", expected_version=seen.version + 1, actor="bob")
-            await verb("r", expected_version=seen.version, actor="ann")
+                await verb(expected_version=seen.version + 1, actor="bob")
+            await verb(expected_version=seen.version, actor="ann")
         assert await rows_of(env, "r", "bob") == []
         return await rows_of(env, "r")
 
@@ -107,18 +108,18 @@ async def test_a_version_that_was_seen_is_changed_once(fresh: Fresh) -> None:
 
 async def test_a_version_that_was_seen_is_retried_once(fresh: Fresh) -> None:
     async def scenario(env: Environment) -> tuple[str, list[str]]:
-        is_retried = await env.engine.get("r") is not None and bool(await rows_of(env, "r"))
+        is_retried = await env.engine.runs.get("r") is not None and bool(await rows_of(env, "r"))
         Luck.has_come = is_retried
         run = await env.engine.start(fails(), id="r")
         if not is_retried:
             with pytest.raises(RunFailed):
                 await run.result()
-            seen = await env.engine.get("r")
+            seen = await env.engine.runs.get("r")
             assert seen is not None
             with pytest.raises(ConcurrentModification):
-                await env.engine.retry("r", expected_version=seen.version - 1, actor="ann")
+                await env.engine.handle("r").retry(expected_version=seen.version - 1, actor="ann")
             Luck.has_come = True
-            await env.engine.retry("r", expected_version=seen.version, actor="ann")
+            await env.engine.handle("r").retry(expected_version=seen.version, actor="ann")
         return await run.result(), await rows_of(env, "r")
 
     report = await run_with_crashes(scenario, workflows=[fails], store=fresh)

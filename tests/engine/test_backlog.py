@@ -12,7 +12,6 @@ import pytest
 
 from perdure import Event, receive, sleep, step, workflow
 from perdure.coordinator import sweep
-from perdure.coordinator.patience import Limits
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.status import FINISHED
 from perdure.models.functions.define import Workflow
@@ -20,6 +19,7 @@ from perdure.ports import Offer, Ripe, Store
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
 from perdure.testing.proxy import StoreProxy
+from perdure.values.limits import Limits
 from tests.cooperation.cost import Cost, counted
 
 HOUR = timedelta(hours=1)
@@ -78,26 +78,26 @@ class Counting(StoreProxy):
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
-        self.count: Counter[str] = Counter()
+        self.counted: Counter[str] = Counter()
 
     async def commit(self, batch: Batch) -> Committed:
-        self.count["commits"] += 1
+        self.counted["commits"] += 1
         committed = await self.inner.commit(batch)
         for write in batch.runs.values():
-            self.count["rows"] += 1
+            self.counted["rows"] += 1
             if write.expected_version is None:
-                self.count[f"started {write.run.workflow}"] += 1
+                self.counted[f"started {write.run.workflow}"] += 1
             if write.run.status in FINISHED:
-                self.count[f"ended {write.run.workflow}"] += 1
+                self.counted[f"ended {write.run.workflow}"] += 1
         return committed
 
     async def ripe(self, *, offers: Sequence[Offer], before: int, limit: int) -> list[Ripe]:
         found = await self.inner.ripe(offers=offers, before=before, limit=limit)
-        self.count["found due"] += len(found)
+        self.counted["found due"] += len(found)
         return found
 
     async def load(self, ids: Sequence[str]) -> Any:
-        self.count["read"] += len(ids)
+        self.counted["read"] += len(ids)
         return await self.inner.load(ids)
 
 
@@ -124,7 +124,7 @@ class World:
         with counted(cost):
             await work()
             await self.env.quiet()
-        return self.store.count + Counter(calls=cost.calls)
+        return self.store.counted + Counter(calls=cost.calls)
 
 
 def assert_linear(small: Counter[str], large: Counter[str], *, times: int, slack: float = 1.3) -> None:
@@ -143,9 +143,9 @@ async def test_four_times_the_overdue_timers_cost_four_times_as_much(
         async with world.env as env:
             await world.leave_sleepers(size)
             costs.append(await world.cost_of(env.restart))
-            assert world.store.count["ended sleeper"] == size
-            assert world.store.count["read"] <= size
-            assert world.store.count["found due"] <= 3 * size
+            assert world.store.counted["ended sleeper"] == size
+            assert world.store.counted["read"] <= size
+            assert world.store.counted["found due"] <= 3 * size
     assert_linear(*costs, times=4)
 
 
@@ -161,13 +161,13 @@ async def test_a_new_run_does_not_wait_for_all_overdue_timers(where: str, source
             await asyncio.gather(*[env.engine.start(sleeper(number)) for number in range(size)])
             await env.quiet()
             env.clock.move_to(env.clock.now() + 3_600_000_000)
-        while not world.store.count["ended sleeper"]:
+        while not world.store.counted["ended sleeper"]:
             await asyncio.sleep(0)
         waited: list[tuple[int, int]] = []
-        while not (ended := world.store.count["ended sleeper"]) >= size:
-            commits, rows = world.store.count["commits"], world.store.count["rows"]
+        while not (ended := world.store.counted["ended sleeper"]) >= size:
+            commits, rows = world.store.counted["commits"], world.store.counted["rows"]
             await env.engine.run(one_step(ended))
-            waited.append((world.store.count["commits"] - commits, world.store.count["rows"] - rows))
+            waited.append((world.store.counted["commits"] - commits, world.store.counted["rows"] - rows))
         # Of a start and of a step: what is being committed then, what is next, and the wake-up in between.
         assert max(commits for commits, _ in waited) <= 8, waited
         # Three quarters of a batch are due timers; three eighths from the one on that has the start.
@@ -179,10 +179,10 @@ async def test_runs_that_have_begun_do_not_wait_for_all_that_are_to_begin(source
     world = World(source)
     async with world.env as env:
         asking = asyncio.gather(*[env.engine.run(one_step(number)) for number in range(size)])
-        while world.store.count["started one_step"] < size:
+        while world.store.counted["started one_step"] < size:
             await asyncio.sleep(0)
         # A quarter of each batch at least is starts, and the rest goes to what has begun, as far as there is any.
-        assert world.store.count["ended one_step"] >= size * 3 // 4
+        assert world.store.counted["ended one_step"] >= size * 3 // 4
         await asking
 
 
@@ -194,9 +194,9 @@ async def test_overdue_timers_do_not_wait_for_all_that_is_asked_from_outside(sou
         asking = asyncio.gather(*[env.engine.run(one_step(number)) for number in range(4_000)])
         await asyncio.sleep(0)
         env.clock.move_to(env.clock.now() + 3_600_000_000)
-        while not world.store.count["ended one_step"] >= 3_000:
+        while not world.store.counted["ended one_step"] >= 3_000:
             await asyncio.sleep(0)
-        assert world.store.count["ended sleeper"] > 100
+        assert world.store.counted["ended sleeper"] > 100
         await asking
 
 
@@ -235,9 +235,9 @@ async def test_four_times_the_waiters_of_an_event_cost_four_times_as_much(
             async def tell(env: Environment = env) -> None:
                 await env.engine.send(News())
 
-            world.store.count.clear()
+            world.store.counted.clear()
             costs.append(await world.cost_of(tell))
-            assert world.store.count["ended waiter"] == size
+            assert world.store.counted["ended waiter"] == size
     assert_linear(*costs, times=4)
 
 
@@ -259,12 +259,12 @@ async def test_four_times_the_entries_of_a_journal_cost_four_times_as_much(
                 assert await env.engine.handle("long").result() == sum(range(size))
 
             async def shown(env: Environment = env, size: int = size) -> None:
-                assert len((await env.engine.history("long")).journal) >= size
+                assert len((await env.engine.handle("long").history()).journal) >= size
 
             works = {"live": live, "replayed": replayed, "shown": shown}
             if part != "live":
                 await live()
                 await env.quiet()
-                world.store.count.clear()
+                world.store.counted.clear()
             costs.append(await world.cost_of(works[part]))
     assert_linear(*costs, times=4)

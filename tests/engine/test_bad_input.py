@@ -38,7 +38,7 @@ async def unharmed(source: StoreSource = None, **options: Any) -> AsyncGenerator
     """An engine that must still work, and have nothing stored, after what is done to it."""
     async with Environment([steps, waiting], source, autojump_s=None, **options) as env:
         yield env.engine
-        assert (await env.engine.runs()).runs == []
+        assert (await env.engine.runs.list()).runs == []
         assert await env.engine.run(steps()) == []
         assert await env.check() == 1
 
@@ -104,7 +104,7 @@ async def test_an_annotation_that_cannot_be_found_says_which_and_where_to_put_it
     async with Environment([flow]) as env:
         with pytest.raises(InvalidDefinition, match=r"workflow .*flow'.*'OnlyForCheckers' is not defined.*top level"):
             await env.engine.start(flow(1))  # type: ignore[arg-type]
-        assert (await env.engine.runs()).runs == []
+        assert (await env.engine.runs.list()).runs == []
 
 
 @pytest.mark.parametrize("annotation", ["datetime.Missing", "list[", "5", "dict[set[int], int] | list[int] | set[int]"])
@@ -264,14 +264,14 @@ async def test_a_deadline_needs_a_time_zone() -> None:
 async def test_an_id_that_nobody_can_have_harms_nothing(source: StoreSource, text: Any) -> None:
     async with unharmed(source) as engine:
         requests: list[Callable[[], Any]] = [
-            lambda: engine.get(text),
-            lambda: engine.get_many([text]),
-            lambda: engine.history(text),
-            lambda: engine.cancel(text),
-            lambda: engine.retry(text),
-            lambda: engine.pause(text),
-            lambda: engine.resume(text),
-            lambda: engine.update(text, tags={}),
+            lambda: engine.runs.get(text),
+            lambda: engine.runs.get_many([text]),
+            lambda: engine.handle(text).history(),
+            lambda: engine.handle(text).cancel(),
+            lambda: engine.handle(text).retry(),
+            lambda: engine.handle(text).pause(),
+            lambda: engine.handle(text).resume(),
+            lambda: engine.handle(text).update(tags={}),
             lambda: engine.handle(text).result(),
             lambda: engine.handle(text).status(),
         ]
@@ -284,14 +284,14 @@ async def test_an_id_that_nobody_can_have_harms_nothing(source: StoreSource, tex
 async def test_reasons_and_actors_that_no_store_could_hold_harm_nothing(source: StoreSource, text: Any) -> None:
     async with unharmed(source) as engine:
         for request in (
-            engine.cancel("r-1", reason=text),
-            engine.cancel("r-1", actor=text),
-            engine.pause("r-1", reason=text),
-            engine.pause("r-1", actor=text),
-            engine.retry("r-1", actor=text),
-            engine.resume("r-1", actor=text),
+            engine.handle("r-1").cancel(reason=text),
+            engine.handle("r-1").cancel(actor=text),
+            engine.handle("r-1").pause(reason=text),
+            engine.handle("r-1").pause(actor=text),
+            engine.handle("r-1").retry(actor=text),
+            engine.handle("r-1").resume(actor=text),
             engine.start(steps(), actor=text),
-            engine.update("r-1", tags={}, actor=text),
+            engine.handle("r-1").update(tags={}, actor=text),
         ):
             with pytest.raises(InvalidArguments, match=r"reason|actor"):
                 await request
@@ -299,38 +299,43 @@ async def test_reasons_and_actors_that_no_store_could_hold_harm_nothing(source: 
 
 async def test_a_run_that_is_not_there_is_said_to_be_missing() -> None:
     async with unharmed() as engine:
-        for request in (engine.history("x"), engine.retry("x"), engine.pause("x"), engine.resume("x")):
+        for request in (
+            engine.handle("x").history(),
+            engine.handle("x").retry(),
+            engine.handle("x").pause(),
+            engine.handle("x").resume(),
+        ):
             with pytest.raises(RunNotFound, match=r"no run has the id 'x'"):
                 await request
         with pytest.raises(RunNotFound):
             await engine.handle("x").result()
         with pytest.raises(InvalidArguments, match=r"for the one run 'x' use get\(\)"):
-            await engine.get_many("x")
+            await engine.runs.get_many("x")
 
 
 @pytest.mark.parametrize("cursor", ["", "x", ":", "1:", ":r-1", "²:r-1", "--1:r-1", "9" * 30 + ":r-1"])
 async def test_a_cursor_that_no_page_gave_is_refused(source: StoreSource, cursor: str) -> None:
     async with unharmed(source) as engine:
         with pytest.raises(Misuse, match="is not a cursor: use the one that the page before gave"):
-            await engine.runs(cursor=cursor)
+            await engine.runs.list(cursor=cursor)
 
 
 async def test_filters_that_make_no_sense_are_refused(source: StoreSource) -> None:
     async with unharmed(source) as engine:
         with pytest.raises(Misuse, match="no such status: sleeping; there are created, running, suspended"):
-            await engine.runs(status=["running", "sleeping"])
+            await engine.runs.list(status=["running", "sleeping"])
         for limit in (0, -1, 1001):
             with pytest.raises(Misuse, match="limit is between 1 and 1000"):
-                await engine.runs(limit=limit)
+                await engine.runs.list(limit=limit)
         with pytest.raises(Misuse, match="has no time zone"):
-            await engine.runs(created_from=datetime(2030, 1, 1))  # noqa: DTZ001 - on purpose
+            await engine.runs.list(created_from=datetime(2030, 1, 1))  # noqa: DTZ001 - on purpose
 
 
 async def test_an_update_of_nothing_is_refused() -> None:
     async with Environment([waiting], autojump_s=None) as env:
         await env.engine.start(waiting(), id="r-1")
         with pytest.raises(Misuse, match="nothing to update for run 'r-1': give tags or deadline"):
-            await env.engine.update("r-1")
+            await env.engine.handle("r-1").update()
 
 
 # An engine that is not there.
@@ -339,15 +344,15 @@ async def test_an_update_of_nothing_is_refused() -> None:
 REQUESTS: list[Callable[[Engine], Any]] = [
     lambda engine: engine.start(steps()),
     lambda engine: engine.run(steps()),
-    lambda engine: engine.get("r-1"),
-    lambda engine: engine.get_many([]),
-    lambda engine: engine.runs(),
-    lambda engine: engine.history("r-1"),
-    lambda engine: engine.update("r-1", tags={}),
-    lambda engine: engine.cancel("r-1"),
-    lambda engine: engine.retry("r-1"),
-    lambda engine: engine.pause("r-1"),
-    lambda engine: engine.resume("r-1"),
+    lambda engine: engine.runs.get("r-1"),
+    lambda engine: engine.runs.get_many([]),
+    lambda engine: engine.runs.list(),
+    lambda engine: engine.handle("r-1").history(),
+    lambda engine: engine.handle("r-1").update(tags={}),
+    lambda engine: engine.handle("r-1").cancel(),
+    lambda engine: engine.handle("r-1").retry(),
+    lambda engine: engine.handle("r-1").pause(),
+    lambda engine: engine.handle("r-1").resume(),
     lambda engine: engine.recover(),
     lambda engine: engine.handle("r-1").result(),
 ]

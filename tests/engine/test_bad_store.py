@@ -143,9 +143,9 @@ async def full_while_a_step_runs(engine: Engine, store: SqliteStore) -> RunHandl
     """A run whose step has ended but whose result finds no room."""
     run = await engine.start(growing(1_000_000), id="growing")
     await pages(store, lambda used: used)
-    resends = engine.stats.resends
-    engine._resources.get(Gate).set()
-    while engine.stats.resends == resends:
+    resends = engine.engines.stats.resends
+    engine.runtime.resources.get(Gate).set()
+    while engine.engines.stats.resends == resends:
         await asyncio.sleep(0)
     return run
 
@@ -157,7 +157,7 @@ async def test_what_a_step_has_done_is_kept_until_there_is_room(tmp_path: Path) 
         await pages(store, lambda used: used * 1000)
         assert await run.result() == 1_000_000
     async with Client(f"sqlite:///{tmp_path / 'runs.db'}") as client:  # A patient one, however slow the machine is.
-        (entry,) = (await client.history("growing")).journal
+        (entry,) = (await client.handle("growing").history()).journal
         assert entry.attempts == 1
 
 
@@ -178,7 +178,7 @@ async def test_an_engine_on_a_full_database_can_be_shut_down(tmp_path: Path) -> 
         await full_while_a_step_runs(engine, store)
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     async with Engine(url, workflows=WORKFLOWS, resources={Gate: Gate}) as engine:
-        engine._resources.get(Gate).set()
+        engine.runtime.resources.get(Gate).set()
         assert await engine.handle("growing").result() == 1_000_000
 
 
@@ -188,7 +188,7 @@ async def test_a_payload_over_the_limit_is_refused_before_anything_is_written(tm
             UnstorableValue, match="store it elsewhere and pass a reference, or raise payload_bytes_max"
         ):
             await engine.start(taking("x" * 3_000_000))
-        assert (await engine.runs()).runs == []
+        assert (await engine.runs.list()).runs == []
         assert await engine.run(taking("ok")) == 2
 
 
@@ -226,7 +226,7 @@ async def test_an_engine_that_loses_its_store_tells_whoever_waits_and_can_be_lef
         with pytest.raises(EngineStopped):
             await result
         with pytest.raises(EngineStopped, match="has stopped"):
-            await engine.runs()
+            await engine.runs.list()
         assert released == []
     assert released == ["pool"]
 
@@ -243,7 +243,7 @@ async def test_an_engine_that_cannot_recover_what_is_there_does_not_open_halfway
     with pytest.raises(StoreBroken, match="no recovery today"):
         await engine.open()
     with pytest.raises(EngineStopped):
-        await engine.runs()
+        await engine.runs.list()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["runs.db"]
 
 

@@ -54,7 +54,7 @@ async def undone_by_a_step() -> None:
 async def die_often(env: Environment, run_id: str, status: str) -> None:
     for _ in range(DEATHS):
         await env.quiet()
-        view = await env.engine.get(run_id)
+        view = await env.engine.runs.get(run_id)
         assert view is not None
         assert (view.status, view.recoveries, view.hold) == (status, 0, None)
         await env.restart()
@@ -66,7 +66,7 @@ async def ended_as(env: Environment, run_id: str, status: str) -> None:
         await env.engine.handle(run_id).result()
     except RunFailed:
         pass
-    view = await env.engine.get(run_id)
+    view = await env.engine.runs.get(run_id)
     assert view is not None
     assert view.status == status
     await env.check()
@@ -119,7 +119,7 @@ async def test_a_rollback_whose_step_kills_its_process_is_blamed_after_a_pause_t
         await env.restart()
         await advancing
         await hangs.wait()
-        view = await env.engine.get("r-1")
+        view = await env.engine.runs.get("r-1")
         assert view is not None
         assert (view.status, view.recoveries) == ("rolling_back", 1)
 
@@ -150,15 +150,15 @@ async def test_a_rollback_of_an_operation_that_waits_for_another_is_not_blamed(s
         raise ValueError("undo all")
 
     async with Environment([place], source, autojump_s=None) as env:
-        await env.engine.register_handler(people, "clerk")
+        await env.engine.topics.register(people, "clerk")
         await env.engine.emit(orders, "o-1")
         await env.quiet()
-        (parent,) = (await env.engine.runs(workflow="place")).runs
-        (person,) = (await env.engine.runs(workflow="clerk")).runs
-        await env.engine.complete_handler(person.id)
+        (parent,) = (await env.engine.runs.list(workflow="place")).runs
+        (person,) = (await env.engine.runs.list(workflow="clerk")).runs
+        await env.engine.topics.complete(person.id)
         await die_often(env, parent.id, "rolling_back")
         assert undone == []
-        await env.engine.complete_rollback(person.id)
+        await env.engine.topics.complete_rollback(person.id)
         await env.quiet()
         assert undone == ["o-1"]
         assert await env.engine.handle(parent.id).status() == "rolled_back"
@@ -185,7 +185,7 @@ async def test_a_rollback_of_an_operation_that_waits_for_its_next_attempt_is_not
 
     async with Environment([place], source, autojump_s=None) as env:
         await env.engine.emit(orders, "o-1")
-        (run,) = (await env.engine.runs(workflow="place")).runs
+        (run,) = (await env.engine.runs.list(workflow="place")).runs
         await die_often(env, run.id, "rolling_back")
         assert attempts == ["o-1"]
         await env.advance(timedelta(hours=1))
@@ -212,11 +212,11 @@ async def test_a_rollback_of_an_operation_whose_code_kills_its_process_is_blamed
 
     async with Environment([place], source, autojump_s=None) as env:
         await env.engine.emit(orders, "o-1")
-        (run,) = (await env.engine.runs(workflow="place")).runs
+        (run,) = (await env.engine.runs.list(workflow="place")).runs
         for death in range(3):
             await hangs.wait()
             hangs.clear()
-            view = await env.engine.get(run.id)
+            view = await env.engine.runs.get(run.id)
             assert view is not None
             assert (view.status, view.recoveries) == ("rolling_back", death)
             await env.restart()

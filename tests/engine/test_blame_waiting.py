@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Retry, step, workflow
+from perdure import Limits, Retry, step, workflow
 from perdure.cooperation import Operation, Scope, Topic
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -21,7 +21,7 @@ SOON = Retry(attempts=1000, initial=timedelta(milliseconds=500), multiplier=1, j
 
 
 async def not_blamed(env: Environment, run_id: str) -> None:
-    view = await env.engine.get(run_id)
+    view = await env.engine.runs.get(run_id)
     assert view is not None
     assert (view.recoveries, view.hold) == (0, None)
 
@@ -74,7 +74,7 @@ async def wait_for_a_turn_through_deaths(source: StoreSource, *, in_threads: boo
     async def flow(name: str) -> str:
         return await hold(name)
 
-    limit: dict[str, Any] = {"threads_max": 1} if in_threads else {"steps_max": 1}
+    limit: dict[str, Any] = {"limits": Limits(threads_max=1)} if in_threads else {"limits": Limits(steps_max=1)}
     names = [f"r-{number}" for number in range(DEATHS + 1)]
     try:
         async with Environment([flow], source, autojump_s=None, **limit) as env:
@@ -101,7 +101,7 @@ async def wait_for_a_turn_through_deaths(source: StoreSource, *, in_threads: boo
 async def until_counted(env: Environment, run_id: str, recoveries: int) -> None:
     """Wait until so many recoveries are counted. What is written without being awaited is there a little later."""
     while True:
-        view = await env.engine.get(run_id)
+        view = await env.engine.runs.get(run_id)
         assert view is not None
         if view.recoveries == recoveries or view.hold is not None:
             return
@@ -156,7 +156,7 @@ async def test_an_operation_in_a_short_pause_is_not_blamed(source: StoreSource) 
     async with Environment([place], source, autojump_s=None) as env:
         await env.engine.emit(orders, "o-1")
         await env.quiet()
-        (run,) = (await env.engine.runs(workflow="place")).runs
+        (run,) = (await env.engine.runs.list(workflow="place")).runs
         for _ in range(DEATHS):
             await env.quiet()
             await not_blamed(env, run.id)
@@ -177,7 +177,7 @@ async def test_an_operation_that_waits_for_its_turn_is_not_blamed(source: StoreS
         await queue.wait_async(order)
 
     names = [f"o-{number}" for number in range(DEATHS + 1)]
-    async with Environment([place], source, autojump_s=None, steps_max=1) as env:
+    async with Environment([place], source, autojump_s=None, limits=Limits(steps_max=1)) as env:
         runs: dict[str, str] = {}
         for name in (*names, "last"):
             (runs[name],) = (await env.engine.emit(orders, name)).run_ids
@@ -243,19 +243,19 @@ async def test_a_run_that_kills_its_process_after_a_short_pause_is_held(source: 
         async with Environment([flow, place], source, autojump_s=0.001) as env:
             if kind.startswith("operation"):
                 await env.engine.emit(orders, "o-1")
-                (run,) = (await env.engine.runs(workflow="place")).runs
+                (run,) = (await env.engine.runs.list(workflow="place")).runs
                 run_id = run.id
             else:
                 run_id = (await env.engine.start(flow())).id
             for deaths in range(6):
                 await death.wait()
                 death.clear()
-                view = await env.engine.get(run_id)
+                view = await env.engine.runs.get(run_id)
                 assert view is not None
                 assert (view.recoveries, view.hold) == (deaths, None)
                 await env.restart()
             await until_counted(env, run_id, -1)
-            view = await env.engine.get(run_id)
+            view = await env.engine.runs.get(run_id)
             assert view is not None
             assert view.hold is not None
             assert view.hold.kind == "poison"
@@ -282,7 +282,7 @@ async def test_a_run_whose_code_kills_its_process_is_held(source: StoreSource) -
             if env.is_dead:
                 await env.restart()
         await until_counted(env, "r-1", -1)
-        view = await env.engine.get("r-1")
+        view = await env.engine.runs.get("r-1")
         assert view is not None
         assert view.hold is not None
         assert (view.hold.kind, len(lives)) == ("poison", 6)

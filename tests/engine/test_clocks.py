@@ -12,6 +12,7 @@ import pytest
 from perdure import (
     Client,
     Event,
+    Limits,
     Retry,
     TimeReached,
     current_step,
@@ -153,7 +154,7 @@ async def test_a_sleep_ends_at_its_time_after_the_clock_was_set_back(source: Sto
 
 
 async def test_what_nobody_has_in_memory_is_due_by_the_time_of_day_too(source: StoreSource) -> None:
-    async with environment(source, sleeps, live_runs_max=1) as env:
+    async with environment(source, sleeps, limits=Limits(live_runs_max=1)) as env:
         for number in range(3):
             await env.engine.start(sleeps(3600 + number * 3600), id=f"r-{number}")
         await env.quiet()
@@ -165,7 +166,7 @@ async def test_what_nobody_has_in_memory_is_due_by_the_time_of_day_too(source: S
 async def test_what_nobody_has_in_memory_waits_for_the_time_of_day_after_the_clock_was_set_back(
     source: StoreSource,
 ) -> None:
-    async with environment(source, sleeps, live_runs_max=1) as env:
+    async with environment(source, sleeps, limits=Limits(live_runs_max=1)) as env:
         for number in range(3):
             await env.engine.start(sleeps(3600), id=f"r-{number}")
         await env.engine.start(sleeps(86_400), id="r-3", deadline=HOUR)

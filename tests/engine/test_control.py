@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure import step, workflow
+from perdure import Limits, step, workflow
 from perdure.errors import (
     ConcurrentModification,
     RunCancelled,
@@ -29,9 +29,9 @@ async def test_a_paused_run_does_nothing_until_it_is_resumed(source: StoreSource
     async with environment(source, world) as env:
         run = await env.engine.start(hanging(), id="r-1")
         await env.advance(0)
-        assert await env.engine.pause("r-1", reason="looking into it", actor="ada")
-        assert not await env.engine.pause("r-1")
-        view = await env.engine.get("r-1")
+        assert await env.engine.handle("r-1").pause(reason="looking into it", actor="ada")
+        assert not await env.engine.handle("r-1").pause()
+        view = await env.engine.runs.get("r-1")
         assert view is not None
         assert view.hold is not None
         assert (view.status, view.hold.kind, view.hold.reason) == ("running", "paused", "looking into it")
@@ -39,15 +39,15 @@ async def test_a_paused_run_does_nothing_until_it_is_resumed(source: StoreSource
         assert world.cancelled == ["hang"]
         await env.restart()
         assert (await env.engine.recover()).total == 0
-        assert await env.engine.resume("r-1")
-        assert not await env.engine.resume("r-1")
+        assert await env.engine.handle("r-1").resume()
+        assert not await env.engine.handle("r-1").resume()
         await env.advance(0)
         assert world.calls == ["before"]
-        await env.engine.cancel("r-1")
+        await env.engine.handle("r-1").cancel()
         with pytest.raises(RunFinished):
-            await env.engine.pause("r-1")
+            await env.engine.handle("r-1").pause()
         with pytest.raises(RunNotFound):
-            await env.engine.resume("nobody")
+            await env.engine.handle("nobody").resume()
         assert run.id == "r-1"
 
 
@@ -55,10 +55,10 @@ async def test_a_sleep_that_is_over_when_the_run_is_resumed_ends_at_once(source:
     async with environment(source) as env:
         run = await env.engine.start(waiting(), id="r-1")
         await env.quiet()
-        await env.engine.pause("r-1")
+        await env.engine.handle("r-1").pause()
         await env.advance(timedelta(days=3))
         assert await run.status() == "suspended"
-        await env.engine.resume("r-1")
+        await env.engine.handle("r-1").resume()
         assert await run.result() == "waited"
 
 
@@ -67,8 +67,8 @@ async def test_whoever_waits_for_a_paused_run_gets_its_result_in_the_end(source:
         run = await env.engine.start(waiting(), id="r-1")
         result = asyncio.ensure_future(run.result())
         await env.quiet()
-        await env.engine.pause("r-1")
-        await env.engine.resume("r-1")
+        await env.engine.handle("r-1").pause()
+        await env.engine.handle("r-1").resume()
         await env.advance(timedelta(days=1))
         assert await result == "waited"
 
@@ -80,30 +80,31 @@ async def test_what_is_asked_of_another_version_than_the_runs_changes_nothing(so
     async with environment(source) as env:
         await env.engine.start(waiting(), id="r-1")
         await env.quiet()
-        before = await env.engine.get("r-1")
+        before = await env.engine.runs.get("r-1")
         assert before is not None
         other = before.version - 1
-        for ask in (env.engine.cancel, env.engine.pause, env.engine.resume):
+        run = env.engine.handle("r-1")
+        for ask in (run.cancel, run.pause, run.resume):
             with pytest.raises(ConcurrentModification) as caught:
-                await ask("r-1", expected_version=other)
+                await ask(expected_version=other)
             assert (caught.value.version, caught.value.expected_version) == (before.version, other)
-        assert await env.engine.get("r-1") == before
-        assert await env.engine.pause("r-1", expected_version=before.version)
-        assert await env.engine.resume("r-1", expected_version=before.version)
-        assert await env.engine.cancel("r-1", expected_version=before.version)
+        assert await env.engine.runs.get("r-1") == before
+        assert await env.engine.handle("r-1").pause(expected_version=before.version)
+        assert await env.engine.handle("r-1").resume(expected_version=before.version)
+        assert await env.engine.handle("r-1").cancel(expected_version=before.version)
         with pytest.raises(ConcurrentModification):
-            await env.engine.cancel("r-1", expected_version=before.version)
+            await env.engine.handle("r-1").cancel(expected_version=before.version)
 
 
 # Cancelling.
 
 
 async def cancelled(env: Environment, run_id: str) -> None:
-    assert await env.engine.cancel(run_id, reason="no longer wanted", actor="ada")
-    assert not await env.engine.cancel(run_id)
+    assert await env.engine.handle(run_id).cancel(reason="no longer wanted", actor="ada")
+    assert not await env.engine.handle(run_id).cancel()
     with pytest.raises(RunCancelled, match="was cancelled: no longer wanted"):
         await env.engine.handle(run_id).result()
-    last = (await env.engine.history(run_id)).audit[-1]
+    last = (await env.engine.handle(run_id).history()).audit[-1]
     assert (last.became, last.actor, last.details) == ("cancelled", "ada", "no longer wanted")
 
 
@@ -119,11 +120,11 @@ async def test_a_running_run_is_cancelled_with_its_steps(source: StoreSource) ->
 
 
 async def test_a_suspended_run_is_cancelled_wherever_it_is(source: StoreSource) -> None:
-    async with environment(source, live_runs_max=1) as env:
+    async with environment(source, limits=Limits(live_runs_max=1)) as env:
         for name in ("evicted", "live", "paused"):
             await env.engine.start(waiting(), id=name)
             await env.quiet()
-        await env.engine.pause("paused")
+        await env.engine.handle("paused").pause()
         for name in ("evicted", "live", "paused"):
             await cancelled(env, name)
         await env.advance(timedelta(days=2))
@@ -133,15 +134,15 @@ async def test_a_suspended_run_is_cancelled_wherever_it_is(source: StoreSource) 
 async def test_a_run_that_nobody_has_claimed_is_cancelled(source: StoreSource) -> None:
     async with environment(source) as env:
         op = ops.Start(run_id="r-1", at=env.clock.now(), workflow="elsewhere", input="{}", admit=False)
-        await env.engine._coordinator.submit(op)
+        await env.engine.session.coordinator.submit(op)
         await cancelled(env, "r-1")
 
 
 async def test_there_is_nothing_to_cancel_in_what_has_ended_or_never_was(source: StoreSource) -> None:
     async with environment(source) as env:
         await env.engine.run(steps(), id="r-1")
-        assert not await env.engine.cancel("r-1")
-        assert not await env.engine.cancel("nobody")
+        assert not await env.engine.handle("r-1").cancel()
+        assert not await env.engine.handle("nobody").cancel()
 
 
 async def test_a_result_that_comes_after_the_cancellation_is_dropped(source: StoreSource) -> None:
@@ -162,13 +163,13 @@ async def test_a_result_that_comes_after_the_cancellation_is_dropped(source: Sto
     async with Environment([flow], source, autojump_s=None) as env:
         await env.engine.start(flow(), id="r-1")
         await env.advance(0)
-        await env.engine.cancel("r-1")
+        await env.engine.handle("r-1").cancel()
         await ending.wait()
         await env.quiet()
-        view = await env.engine.get("r-1")
+        view = await env.engine.runs.get("r-1")
         assert view is not None
         assert (view.status, view.output) == ("cancelled", None)
-        assert (await env.engine.history("r-1")).journal == []
+        assert (await env.engine.handle("r-1").history()).journal == []
 
 
 # Retrying.
@@ -181,17 +182,17 @@ async def test_a_retry_goes_on_at_the_step_that_failed(source: StoreSource) -> N
         run = await env.engine.start(steps(*"abcd"), id="r-1")
         with pytest.raises(RunFailed):
             await run.result()
-        failed = await env.engine.get("r-1")
+        failed = await env.engine.runs.get("r-1")
         assert failed is not None
         assert failed.completed_at is not None
         world.broken.clear()
-        retried = await env.engine.retry("r-1", actor="ada")
+        retried = await env.engine.handle("r-1").retry(actor="ada")
         assert await retried.result() == list("ABCD")
         assert world.calls == ["a", "b", "c", "c", "d"]
-        view = await env.engine.get("r-1")
+        view = await env.engine.runs.get("r-1")
         assert view is not None
         assert (view.attempt, view.failure, view.version) == (2, None, failed.version + 2)
-        history = await env.engine.history("r-1")
+        history = await env.engine.handle("r-1").history()
         assert [entry.value for entry in history.journal] == list("ABCD")
         assert [(entry.seq, entry.archived_attempt) for entry in history.archived] == [(3, 1)]
         again = history.audit[-2]
@@ -207,8 +208,8 @@ async def test_while_it_is_retried_a_run_has_no_end(source: StoreSource) -> None
         with pytest.raises(RunFailed):
             await env.engine.handle("r-1").result()
         world.broken.clear()
-        await env.engine.retry("r-1")
-        view = await env.engine.get("r-1")
+        await env.engine.handle("r-1").retry()
+        view = await env.engine.runs.get("r-1")
         assert view is not None
         assert (view.status, view.completed_at, view.failure) == ("running", None, None)
 
@@ -221,10 +222,10 @@ async def test_a_run_can_be_retried_again_and_again(source: StoreSource) -> None
         for _ in range(3):
             with pytest.raises(RunFailed):
                 await env.engine.handle("r-1").result()
-            await env.engine.retry("r-1")
+            await env.engine.handle("r-1").retry()
         with pytest.raises(RunFailed):
             await env.engine.handle("r-1").result()
-        history = await env.engine.history("r-1")
+        history = await env.engine.handle("r-1").history()
         assert [entry.archived_attempt for entry in history.archived] == [1, 2, 3]
         assert world.calls == ["a", "b", "b", "b", "b"]
         await env.check()
@@ -246,7 +247,7 @@ async def test_a_retry_does_not_repeat_what_the_workflow_had_dealt_with(source: 
         with pytest.raises(RunFailed):
             await env.engine.handle("r-1").result()
         world.broken.clear()
-        await env.engine.retry("r-1")
+        await env.engine.handle("r-1").retry()
         assert await env.engine.handle("r-1").result() == "APOLOGISE"
         assert world.calls == ["charge", "apologise", "apologise"]
 
@@ -268,7 +269,7 @@ async def test_a_retry_finds_the_step_behind_an_error_of_the_workflows_own(sourc
         with pytest.raises(RunFailed, match="no b today"):
             await env.engine.handle("r-1").result()
         world.broken.clear()
-        await env.engine.retry("r-1")
+        await env.engine.handle("r-1").retry()
         assert await env.engine.handle("r-1").result() == "B"
         assert world.calls == ["a", "b", "b"]
 
@@ -279,6 +280,6 @@ async def test_only_what_failed_can_be_retried(source: StoreSource) -> None:
         await env.engine.start(waiting(), id="asleep")
         for name in ("done", "asleep"):
             with pytest.raises(RunNotRetryable, match="only a failed run can be retried"):
-                await env.engine.retry(name)
+                await env.engine.handle(name).retry()
         with pytest.raises(RunNotFound):
-            await env.engine.retry("nobody")
+            await env.engine.handle("nobody").retry()

@@ -33,13 +33,13 @@ async def test_a_letter_is_replayed_once_or_removed_for_good(fresh: Callable[[],
                 await env.engine.send(Late(number=number), to="deaf", key=str(number))
             except RunFinished:
                 break  # An earlier life had sent both and come further.
-        await env.engine.cancel("deaf")
-        for letter in await env.engine.dead_letters():
+        await env.engine.handle("deaf").cancel()
+        for letter in await env.engine.dead_letters.list():
             if letter.value["number"] == 2:
-                assert await env.engine.remove_dead_letter(letter.id)
+                assert await env.engine.dead_letters.remove(letter.id)
             else:
-                await env.engine.replay_dead_letter(letter.id, to="hears")
-        return await hearing.result(), len(await env.engine.dead_letters())
+                await env.engine.dead_letters.replay(letter.id, to="hears")
+        return await hearing.result(), len(await env.engine.dead_letters.list())
 
     report = await run_with_crashes(scenario, workflows=[deaf, hears], store=fresh)
     assert report.result == (1, 0)

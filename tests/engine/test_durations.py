@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure import Client, Engine, Event, sleep, start, step, timer, workflow
+from perdure import Client, Engine, Event, Limits, sleep, start, step, timer, workflow
 from perdure.arguments import IS_DURATION, hint_of, span_of
 from perdure.cooperation import Operation, Scope, TimeWindow, Topic
 from perdure.errors import InvalidArguments, InvalidDefinition, Misuse
@@ -117,9 +117,9 @@ def test_definitions_of_operations() -> None:
 
 
 def test_retention() -> None:
-    assert Client("memory://", event_retention=5)._event_retention == timedelta(seconds=5)
+    assert Client("memory://", limits=Limits(event_retention=5)).session.event_retention_us == 5_000_000
     with pytest.raises(Misuse, match="event_retention"):
-        Engine("memory://", event_retention=-5)
+        Engine("memory://", limits=Limits(event_retention=-5))
 
 
 @step
@@ -147,13 +147,13 @@ async def test_seconds_as_deadlines(source: StoreSource) -> None:
     async with Environment([parent, child], source) as env:
         assert await env.engine.run(parent()) == "ChildFailed"
         run = await env.engine.start(child(), deadline=2.5, id="r-1")
-        view = await env.engine.get(run.id)
+        view = await env.engine.runs.get(run.id)
         assert view is not None
         assert view.deadline == view.created_at + timedelta(seconds=2.5)
-        updated = await env.engine.update("r-1", deadline=10)
+        updated = await env.engine.handle("r-1").update(deadline=10)
         assert updated.deadline is not None
         passed = await env.engine.start(child(), deadline=datetime(2000, 1, 1, tzinfo=UTC))
-        assert [one.run_id for one in await env.engine.overdue(by=5)] == []
+        assert [one.run_id for one in await env.engine.engines.overdue(by=5)] == []
         await env.quiet()
         assert await passed.status() == "failed"
         with pytest.raises(InvalidArguments, match="deadline"):

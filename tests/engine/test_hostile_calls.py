@@ -25,11 +25,13 @@ import perdure.http
 from perdure import Client, Engine, RunHandle, cooperation, current_step, step, workflow
 from perdure.arguments import form_of, own_checks, shown
 from perdure.cooperation import Operation, RootHandle, Scope, Topic
+from perdure.engine import AnyClient
 from perdure.errors import Misuse, PerdureError
 from perdure.graph import Graph
 from perdure.storage.memory import MemoryStore
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
+from tests.api.surface import facets
 from tests.engine.hostile_calls import (
     HOSTILE,
     SOME,
@@ -55,14 +57,15 @@ INSIDE = {
     "RunCall.digest_for", "RunCall.send", "RunCall.throw", "StepCall.send", "StepCall.throw",
     "Kind.policy", "Kind.prepare", "Kind.refuse", "FaultyStore.*", "StoreProxy.*",
     "App.__init__", "Dashboard.covers", "Dashboard.identify", "Dashboard.refused",
+    "Credentials.*",  # the HTTP server's
+    *(f"{facet.__name__}.__init__" for facet in facets().values()),
     "Historical.*", "Registry.*", "Strategy.*", "TimeWindow.expected", "TimeWindow.heeds", "TimeWindow.joins",
 }  # fmt: skip
 # With arguments that fit they would end the engine, wait for what never comes, ask the network, or change the process.
 ONLY_WRONG = {
     "add_kind", "addresses", "assert_exactly_once", "assert_readiness_agrees", "check_store", "compensate",
-    "continue_as", "death", "each", "fresh_urls", "insert_start", "read_result", "run_with_crashes", "serve",
-    "shutdown", "survive", "trace", "until_stopped", "kill", "open", "close", "VirtualClock.sleep",
-    "YieldPoints.passed",
+    "continue_as", "death", "each", "fresh_urls", "run_with_crashes", "serve", "shutdown", "survive", "trace",
+    "until_stopped", "kill", "Engine.open", "Client.open", "Blocking.open", "close", "VirtualClock.sleep", "YieldPoints.passed",
 }  # fmt: skip
 VERBS = {
     "compensate", "continue_as", "event", "first", "publish", "receive", "run_of", "sleep", "sleep_until", "stage",
@@ -195,28 +198,29 @@ async def mistakes(public: Public, function: Callable[..., Any], within_s: float
 # The engine, the client and their handles.
 
 
-async def contents(engine: Client) -> bytes:
+async def contents(engine: AnyClient) -> bytes:
     """All that a call could have changed."""
-    runs = (await engine.runs(limit=1000)).runs
+    runs = (await engine.runs.list(limit=1000)).runs
     found = [
         [(run.id, run.version) for run in runs],
-        await engine.events(limit=1000),
-        await engine.dead_letters(limit=1000),
-        await engine.tasks(limit=1000),
-        await engine.handlers(),
-        await engine.records("nobody", limit=1000),
+        await engine.events.pending(limit=1000),
+        await engine.dead_letters.list(limit=1000),
+        await engine.tasks.list(limit=1000),
+        await engine.topics.handlers(),
+        await engine.records.list("nobody", limit=1000),
     ]
     return msgspec.json.encode(found)
 
 
-ENGINE = [one for one in calls_of(Engine) if one.name != "__init__" and one.parameters]
+PARTS = {kind: name for name, kind in facets().items()}
+ENGINE = [one for one in calls_of(Engine, *PARTS) if one.name != "__init__" and one.parameters]
 
 
-@pytest.mark.parametrize("public", ENGINE, ids=lambda one: one.name)
+@pytest.mark.parametrize("public", ENGINE, ids=lambda one: f"{one.owner.__name__}.{one.name}")
 async def test_an_engine_refuses_what_makes_no_sense(public: Public, quick_path: Path) -> None:
     async with Environment([nothing], f"sqlite:///{quick_path / 'calls.db'}", autojump_s=None) as env:
         engine = env.engine
-        function = bound(public, engine)
+        function = bound(public, getattr(engine, PARTS[public.owner]) if public.owner in PARTS else engine)
         found: list[str] = []
         for name, given in attempts(public):
             before = None
@@ -296,7 +300,7 @@ async def _handle(scope: Scope, message: str) -> None: ...
 
 LIVE = {
     "Blocking", "ChildHandle", "Client", "CurrentRun", "CurrentStep", "Engine", "Environment", "RootHandle",
-    "RunHandle", "Scope", "Step",
+    "RunHandle", "Scope", "Step", *(facet.__name__ for facet in facets().values()),
 }  # fmt: skip
 
 

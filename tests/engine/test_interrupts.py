@@ -76,7 +76,7 @@ async def test_a_step_that_raises_an_exit_has_failed(source: StoreSource, how: s
         said = await env.engine.run(in_a_step(how, kind), id="r-1")
         assert "raised KeyboardInterrupt()" in said if kind == "interrupt" else "raised SystemExit(3)" in said
         assert "cannot end the process" in said
-        (entry,) = (await env.engine.history("r-1")).journal
+        (entry,) = (await env.engine.handle("r-1").history()).journal
         assert entry.attempts == 1  # No second attempt can cure it.
         await env.restart()
         assert await env.engine.handle("r-1").result() == said
@@ -100,10 +100,12 @@ async def test_a_compensation_that_raises_an_exit_has_failed(source: StoreSource
         run = await env.engine.start(in_a_compensation(kind), id="r-1")
         with pytest.raises(RunFailed, match="exit_async"):
             await run.result()
-        view = await env.engine.get("r-1")
+        view = await env.engine.runs.get("r-1")
         assert view is not None
         assert view.status == "rollback_failed"
-        names = [(entry.name, entry.failure is None) for entry in (await env.engine.history("r-1")).journal[-2:]]
+        names = [
+            (entry.name, entry.failure is None) for entry in (await env.engine.handle("r-1").history()).journal[-2:]
+        ]
         assert names == [("exit_async", False), ("note", True)]  # The others are done all the same.
 
 
@@ -222,7 +224,7 @@ def live_twice(definition: Any, start: Callable[[Engine], Awaitable[Any]]) -> An
 
     async def second_life() -> Any:
         async with Engine(MemoryStore(database), workflows=[definition]) as engine:
-            (run,) = (await engine.runs()).runs
+            (run,) = (await engine.runs.list()).runs
             return await engine.handle(run.id).result()
 
     with pytest.raises(KeyboardInterrupt):
@@ -310,7 +312,7 @@ def test_a_step_whose_own_task_ends_the_process_at_every_start_is_held(error: Ba
     async def life() -> None:
         async with Engine(MemoryStore(database), workflows=[flow]) as engine:
             await engine.start(flow(), id="r-1")
-            while (view := await engine.get("r-1")) is None or view.hold is None:
+            while (view := await engine.runs.get("r-1")) is None or view.hold is None:
                 await asyncio.sleep(0.01)
             assert view.hold.kind == "poison"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Engine, sleep, workflow
+from perdure import Engine, Limits, sleep, workflow
 from perdure.errors import StoreBusy
 from perdure.ports import News, Offer, Ripe, Store
 from perdure.storage.memory import MemoryDatabase, MemoryStore
@@ -64,7 +64,7 @@ def faulty() -> tuple[Faulty, Callable[[], Store]]:
 
 async def test_runs_that_are_due_are_looked_for_again_whatever_went_wrong() -> None:
     store, source = faulty()
-    async with Environment([sleeps], source, autojump_s=None, live_runs_max=1) as env:
+    async with Environment([sleeps], source, autojump_s=None, limits=Limits(live_runs_max=1)) as env:
         for number in range(3):
             await env.engine.start(sleeps(3600), id=f"r-{number}")
         await env.quiet()
@@ -92,7 +92,7 @@ async def test_a_task_that_fails_is_told(caplog: pytest.LogCaptureFixture) -> No
         raise ValueError("nobody expected this")
 
     async with Engine("memory://", workflows=[sleeps]) as engine:
-        engine._background(fails())
+        engine.session.background(fails())
         while "a task of the engine failed: ValueError('nobody expected this')" not in caplog.text:
             await asyncio.sleep(0)
 

@@ -59,7 +59,7 @@ async def test_a_run_whose_progress_is_refused_is_held_alone() -> None:
         assert await runs[0].result() == "a"
         assert await runs[2].result() == "b"
         await env.quiet()
-        view = await env.engine.get("bad")
+        view = await env.engine.runs.get("bad")
         assert view is not None
         assert view.hold is not None
         assert (view.hold.kind, "refused" in view.hold.reason) == ("blocked", True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure import NamedEvent, Retry, Workflow, receive, resource, step, workflow
+from perdure import Limits, NamedEvent, Retry, Workflow, receive, resource, step, workflow
 from perdure.cooperation import Operation, Scope, Topic
 from perdure.errors import RunCancelled, StoreBusy, StoreUnavailable
 from perdure.ports import News, Offer, Store
@@ -86,8 +86,8 @@ async def test_a_run_that_does_not_fit_its_code_is_told_once_to_the_log_and_to_w
         assert "run r of 'asks' is held (blocked): the code does not fit the journal" in held
         assert "step 'prepares'" in held  # the difference
         assert "What to do: start an engine with code that fits" in held
-        assert env.engine.stats.holds == {"blocked": 1}
-        await env.engine.cancel("r")
+        assert env.engine.engines.stats.holds == {"blocked": 1}
+        await env.engine.handle("r").cancel()
         with pytest.raises(RunCancelled):
             await waiting
         (waited,) = lines(caplog, "is waited for")
@@ -104,12 +104,12 @@ async def test_a_pause_is_no_warning_but_whoever_waits_is_told(
         run = await env.engine.start(asks(), id="r")
         waiting = asyncio.ensure_future(run.result())
         await env.quiet()
-        await env.engine.pause("r", reason="until Monday")
+        await env.engine.handle("r").pause(reason="until Monday")
         await until(caplog, "is waited for")
         assert lines(caplog, "' is held (") == []
         (held,) = lines(caplog, "' is held (", logging.INFO)
         assert "run r of 'asks' is held (paused): until Monday. What to do: perdure runs resume r" in held
-        await env.engine.resume("r")
+        await env.engine.handle("r").resume()
         await env.engine.send(GO, to="r")
         assert await waiting == 1
         assert len(lines(caplog, "is waited for")) == 1
@@ -117,7 +117,11 @@ async def test_a_pause_is_no_warning_but_whoever_waits_is_told(
 
 async def test_poison_is_a_line_in_the_log(source: StoreSource, caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate()
-    options: dict[str, Any] = {"autojump_s": None, "recoveries_max": 0, "resources": {Gate: lambda: gate}}
+    options: dict[str, Any] = {
+        "autojump_s": None,
+        "limits": Limits(recoveries_max=0),
+        "resources": {Gate: lambda: gate},
+    }
     async with Environment([long], source, **options) as env:
         await env.engine.start(long(), id="r")
         await gate.begun.wait()
@@ -126,7 +130,7 @@ async def test_poison_is_a_line_in_the_log(source: StoreSource, caplog: pytest.L
         (held,) = lines(caplog, "' is held (")
         assert "run r of 'long' is held (poison): its process died" in held
         assert "perdure runs show r" in held
-        assert env.engine.stats.holds == {"poison": 1}
+        assert env.engine.engines.stats.holds == {"poison": 1}
 
 
 async def test_a_child_that_is_held_names_its_parent(source: StoreSource, caplog: pytest.LogCaptureFixture) -> None:
@@ -171,7 +175,7 @@ async def test_whoever_waits_for_a_run_that_nobody_can_take_is_told(
         (stranded,) = lines(caplog, "runs wait for it")
         assert "no engine has workflow 'asks', and 1 runs wait for it (r" in stranded
         assert "perdure runs cancel" in stranded
-        await env.engine.cancel("r")
+        await env.engine.handle("r").cancel()
         with pytest.raises(RunCancelled):
             await waiting
 
@@ -221,8 +225,8 @@ async def test_an_outage_is_one_line_however_often_a_batch_is_sent(caplog: pytes
     gate.set()
     async with Environment([long], fault=fault, resources={Gate: lambda: gate}) as env:
         assert await env.engine.run(long()) == 1
-        assert env.engine.stats.resends == fault.struck == 9
-        assert env.engine.stats.outages == {"commit": 1}
+        assert env.engine.engines.stats.resends == fault.struck == 9
+        assert env.engine.engines.stats.outages == {"commit": 1}
     (failed,) = lines(caplog, "is sent again")
     assert "What to do: check the database" in failed
     assert lines(caplog, "the store answers again (commit), after 9 failures", logging.INFO)
@@ -259,7 +263,7 @@ async def test_looking_around_in_vain_is_one_line(caplog: pytest.LogCaptureFixtu
             await env.advance(timedelta(seconds=1))
         await env.advance(timedelta(seconds=1))
         assert stores[0].failures == 5
-        assert env.engine.stats.outages == {"look": 1}
+        assert env.engine.engines.stats.outages == {"look": 1}
         assert len(lines(caplog, "looking for what others left is tried again")) == 1
         assert len(lines(caplog, "answers again (look), after 5 failures", logging.INFO)) == 1
 
@@ -290,7 +294,7 @@ async def test_a_step_that_the_store_failed_runs_again_and_that_is_no_attempt(
 
     async with Environment([asking_engine], source) as env:
         assert await env.engine.run(asking_engine(), id="r") == 1
-        (entry,) = (await env.engine.history("r")).journal
+        (entry,) = (await env.engine.handle("r").history()).journal
         assert entry.attempts == 1
         await env.check()
     assert len(trials.numbers) == 6

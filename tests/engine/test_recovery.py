@@ -17,6 +17,7 @@ from perdure.coordinator.recovery import _groups
 from perdure.errors import EngineStopped
 from perdure.kernel import ops
 from perdure.ports import LoadedRun, Offer, Store
+from perdure.runtime import Runtime
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import Environment, YieldPoints
 from perdure.testing.environment import StoreSource
@@ -65,7 +66,7 @@ async def test_a_graceful_shutdown_lets_steps_end_and_starts_nothing_new(source:
         assert gate.begun == ["a1"]
         env.kill()
         await env.restart()
-        view = await env.engine.get("r-1")
+        view = await env.engine.runs.get("r-1")
         assert view is not None
         assert view.recoveries == 0  # It was released, not orphaned.
         assert await env.engine.handle("r-1").result() == ["a1", "a2"]
@@ -117,7 +118,7 @@ async def test_a_killed_engine_leaves_a_store_from_which_all_goes_on(source: Sto
         assert report.total == 0  # Opening has done it already.
         await env.advance(timedelta(days=1))
         assert await env.engine.handle("asleep").result() == "waited"
-        busy = await env.engine.get("busy")
+        busy = await env.engine.runs.get("busy")
         assert busy is not None
         assert (busy.status, busy.recoveries) == ("running", 1)
         assert world.calls == ["a", "b", "before"]
@@ -135,17 +136,17 @@ async def test_a_recovery_says_what_it_found(source: StoreSource) -> None:
         await env.advance(0)
         env.kill()
         reports = []
-        original = Engine.recover
+        original = Runtime.recover
 
-        async def recover(engine: Engine) -> Any:
-            reports.append(await original(engine))
+        async def recover(runtime: Runtime) -> Any:
+            reports.append(await original(runtime))
             return reports[-1]
 
-        Engine.recover = recover  # type: ignore[method-assign, assignment]
+        Runtime.recover = recover  # type: ignore[method-assign, assignment]
         try:
             await env.restart()
         finally:
-            Engine.recover = original  # type: ignore[method-assign]
+            Runtime.recover = original  # type: ignore[method-assign]
         (report,) = reports
         assert (report.engines_buried, report.resumed, report.waiting, report.held) == (1, 3, 1, 0)
         assert report.total == 4
@@ -154,14 +155,14 @@ async def test_a_recovery_says_what_it_found(source: StoreSource) -> None:
 async def test_a_created_run_is_claimed(source: StoreSource) -> None:
     async with environment(source) as env:
         op = ops.Start(run_id="r-1", at=env.clock.now(), workflow="steps", input='{"names":["a"]}', admit=False)
-        await env.engine._coordinator.submit(op)
-        view = await env.engine.get("r-1")
+        await env.engine.session.coordinator.submit(op)
+        view = await env.engine.runs.get("r-1")
         assert view is not None
         assert (view.status, view.started_at) == ("created", None)
         await env.advance(60)
         assert (await env.engine.recover()).resumed == 1
         assert await env.engine.handle("r-1").result() == ["A"]
-        history = await env.engine.history("r-1")
+        history = await env.engine.handle("r-1").history()
         assert [row.became for row in history.audit] == ["created", "running", "succeeded"]
 
 
@@ -188,7 +189,7 @@ async def test_a_recovery_that_is_cancelled_loses_nothing_that_it_has_claimed(
     store = SlowClaim(make_store())
     async with Engine(store, workflows=[steps], poll_s=None, resources={World: World}) as engine:
         op = ops.Start(run_id="r-1", at=1, workflow="steps", input='{"names":["a"]}', admit=False)
-        await engine._coordinator.submit(op)
+        await engine.session.coordinator.submit(op)
         store.gate.clear()
         store.is_done.clear()
         recovering = asyncio.ensure_future(engine.recover())
@@ -217,7 +218,7 @@ async def test_a_run_of_a_dead_engine_can_be_cancelled_without_its_workflow(sour
         await env.quiet()
         env.kill()
     async with Environment([steps], source, autojump_s=None) as env:
-        assert await env.engine.cancel("r-1")
+        assert await env.engine.handle("r-1").cancel()
 
 
 async def test_a_run_of_a_dead_engine_is_sent_something_and_woken_in_one_batch(source: StoreSource) -> None:
@@ -227,15 +228,15 @@ async def test_a_run_of_a_dead_engine_is_sent_something_and_woken_in_one_batch(s
         env.kill()
     points = YieldPoints()
     async with Environment([waiting], source, autojump_s=None, probe=points) as env:
-        commits = env.engine.stats.commits
+        commits = env.engine.engines.stats.commits
         with points.hold("batch.take") as held:
             sending = asyncio.ensure_future(env.engine.send(NamedEvent("news"), to="r-1"))
             await held.reached()
-            env.engine._coordinator.owe(ops.Wake(run_id="r-1", at=env.clock.now()))
+            env.engine.session.coordinator.owe(ops.Wake(run_id="r-1", at=env.clock.now()))
         await sending
         await env.quiet()
-        assert env.engine.stats.commits == commits + 1
-        assert env.engine._coordinator.loaded("r-1") is not None
+        assert env.engine.engines.stats.commits == commits + 1
+        assert env.engine.session.coordinator.loaded("r-1") is not None
 
 
 @workflow
@@ -262,7 +263,7 @@ async def test_a_run_that_wins_an_event_just_before_it_is_taken_up_waits_for_tha
                 sending = asyncio.ensure_future(env.engine.send(NamedEvent("news", 1)))
                 await held.reached()
                 recovering = asyncio.ensure_future(env.engine.recover())
-                while env.engine._coordinator.loaded("r-1") is None:
+                while env.engine.session.coordinator.loaded("r-1") is None:
                     await asyncio.sleep(0)
             await taking.reached()
             for _ in range(50):
@@ -328,25 +329,25 @@ async def die_often(source: StoreSource, *, culprit_first: bool) -> None:
             death.clear()
             await env.restart()
         assert len(world.calls) == 6
-        view = await env.engine.get("culprit")
+        view = await env.engine.runs.get("culprit")
         assert view is not None
         assert view.hold is not None
         assert (view.hold.kind, view.status) == ("poison", "running")
         assert "died 6 times in a row" in view.hold.reason
-        assert [run.id for run in (await env.engine.runs(hold="poison")).runs] == ["culprit"]
+        assert [run.id for run in (await env.engine.runs.list(hold="poison")).runs] == ["culprit"]
 
         gate.open.set()
         for number in range(3):
             assert await env.engine.handle(f"bystander-{number}").result() == f"b{number}"
         world.broken.clear()
-        assert await env.engine.resume("culprit")
+        assert await env.engine.handle("culprit").resume()
         assert await env.engine.handle("culprit").result() == "culprit"
         await env.check()
 
 
 async def until_held(env: Environment, run_id: str) -> None:
     while True:
-        view = await env.engine.get(run_id)
+        view = await env.engine.runs.get(run_id)
         if view is not None and view.hold is not None:
             return
         await asyncio.sleep(0.002)
@@ -405,9 +406,9 @@ async def test_two_engines_do_not_take_each_others_runs(source: StoreSource) -> 
         await one.quiet()
         await two.quiet()
         assert (await one.engine.recover()).total == (await two.engine.recover()).total == 0
-        owners = {run.id: run.owner for run in (await one.engine.runs()).runs}
+        owners = {run.id: run.owner for run in (await one.engine.runs.list()).runs}
         assert len(set(owners.values())) == 2
-        assert (await two.engine.update("first", tags={"asked": "elsewhere"})).tags == {"asked": "elsewhere"}
+        assert (await two.engine.handle("first").update(tags={"asked": "elsewhere"})).tags == {"asked": "elsewhere"}
         two.kill()
         report = await one.engine.recover()
         assert (report.engines_buried, report.waiting) == (1, 1)
@@ -428,9 +429,9 @@ async def test_a_result_can_be_awaited_on_an_engine_that_does_not_have_the_run(s
         await gate.waits.wait()
         elsewhere = asyncio.ensure_future(two.engine.handle("r-1").result())
         here = asyncio.ensure_future(one.engine.handle("r-1").result())
-        await one.engine.pause("r-1")
+        await one.engine.handle("r-1").pause()
         gate.open.set()
-        assert await two.engine.resume("r-1")
+        assert await two.engine.handle("r-1").resume()
         # Whoever began to wait where the run was before is not forgotten.
         assert [await here, await elsewhere] == ["x", "x"]
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure import Delivered, NamedEvent, Queued, TargetFinished, TargetNotFound, To
+from perdure import Delivered, Limits, NamedEvent, Queued, TargetFinished, TargetNotFound, To
 from perdure.errors import DeadlineExceeded, QueueFull, RunFailed, RunFinished, RunNotFound, RunNotWaiting
 from perdure.kernel import matching
 from perdure.testing import Environment, Fault, YieldPoints
@@ -29,10 +29,10 @@ async def test_a_run_that_is_not_there_or_has_ended_gets_nothing(opened: Open) -
         with pytest.raises(RunNotFound):
             await env.engine.send(Ping(number=1), to="nobody")
         await env.engine.start(pinged(), id="r")
-        await env.engine.cancel("r")
+        await env.engine.handle("r").cancel()
         with pytest.raises(RunFinished, match="cancelled"):
             await env.engine.send(Ping(number=1), to="r")
-        assert await env.engine.events(to="r") == []
+        assert await env.engine.events.pending(to="r") == []
         await env.check()
 
 
@@ -50,7 +50,7 @@ async def test_who_sends_to_a_run_is_in_its_audit_whatever_the_run_is_doing(open
         await env.quiet()
         for id in ids:
             await env.engine.handle(id).result()
-            rows = [(row.became, row.cause) for row in await env.engine.audit(id) if row.actor == "ann"]
+            rows = [(row.became, row.cause) for row in await env.engine.handle(id).audit() if row.actor == "ann"]
             assert rows == [("sent", "sent Ping")]
         await env.restart()
         await env.check()
@@ -65,9 +65,11 @@ async def test_who_sent_a_broadcast_is_in_the_audit_of_the_run_that_read_it(open
         await env.engine.start(pinged(), id="finds")
         for id, actor in (("waits", "ann"), ("finds", "bob")):
             await env.engine.handle(id).result()
-            rows = [(row.became, row.cause, row.actor) for row in await env.engine.audit(id) if "Ping" in row.cause]
+            rows = [
+                (row.became, row.cause, row.actor) for row in await env.engine.handle(id).audit() if "Ping" in row.cause
+            ]
             assert rows == [("received", "received Ping", actor)]
-            seqs = [row.seq for row in await env.engine.audit(id)]
+            seqs = [row.seq for row in await env.engine.handle(id).audit()]
             assert seqs == list(range(1, len(seqs) + 1))
         await env.restart()
         await env.check()
@@ -77,7 +79,7 @@ async def test_many_events_are_sent_at_once_and_each_has_its_result(opened: Open
     async with opened() as env:
         await env.engine.start(pinged(), id="r")
         await env.engine.start(pinged(), id="over")
-        await env.engine.cancel("over")
+        await env.engine.handle("over").cancel()
         await env.quiet()
         sent = await env.engine.send_many(
             [To(Ping(number=1), "r"), To(Ping(number=2), "r"), To(Ping(number=3), "over"), To(Ping(number=4), "nobody"),
@@ -87,7 +89,7 @@ async def test_many_events_are_sent_at_once_and_each_has_its_result(opened: Open
         assert isinstance(sent[1], Queued)
         assert sent[2:4] == [TargetFinished("over", "cancelled"), TargetNotFound("nobody")]
         assert isinstance(sent[4], Queued)
-        assert env.engine.stats.largest_batch == 5
+        assert env.engine.engines.stats.largest_batch == 5
         assert await env.engine.handle("r").result() == [1]
 
 
@@ -101,7 +103,7 @@ async def test_strict_refuses_to_queue(opened: Open) -> None:
             await env.engine.send(Brief(number=1), strict=True)
         with pytest.raises(RunNotWaiting):
             await env.engine.send(Topic(number=1), strict=True)
-        assert await env.engine.events() == []
+        assert await env.engine.events.pending() == []
         assert await env.engine.send(Ping(number=1), strict=True) == Delivered(("r",))
 
 
@@ -124,11 +126,11 @@ async def test_a_key_sends_once_also_across_restarts(opened: Open, to: str | Non
 async def test_a_key_that_is_used_twice_at_the_same_time_sends_once(opened: Open) -> None:
     async with opened() as env:
         await asyncio.gather(*[env.engine.send(Ping(number=0), key="k") for _ in range(5)])
-        assert [view.value["number"] for view in await env.engine.events()] == [0]
+        assert [view.value["number"] for view in await env.engine.events.pending()] == [0]
 
 
 async def test_a_key_whose_event_was_refused_can_be_used_again(opened: Open) -> None:
-    async with opened(events_pending_max=1) as env:
+    async with opened(limits=Limits(events_pending_max=1)) as env:
         await env.engine.send(Ping(number=1))
         replies = await asyncio.gather(
             *[env.engine.send(Ping(number=2), key="k") for _ in range(2)], return_exceptions=True
@@ -153,7 +155,7 @@ async def test_a_key_of_what_could_not_be_sent_can_be_used_again(opened: Open) -
 
 @pytest.mark.parametrize("to", ["r", None])
 async def test_a_queue_that_is_full_refuses_more_until_something_was_read(opened: Open, to: str | None) -> None:
-    async with opened(events_pending_max=3) as env:
+    async with opened(limits=Limits(events_pending_max=3)) as env:
         await env.engine.start(sleeper(), id="r")
         for number in range(3):
             await env.engine.send(Ping(number=number), to=to)
@@ -171,7 +173,7 @@ async def test_a_queue_that_is_full_refuses_more_until_something_was_read(opened
 
 
 async def test_a_full_queue_takes_what_is_read_at_once(opened: Open) -> None:
-    async with opened(events_pending_max=1) as env:
+    async with opened(limits=Limits(events_pending_max=1)) as env:
         await env.engine.start(pinged(2), id="r")
         await env.quiet()
         replies = await asyncio.gather(
@@ -183,7 +185,7 @@ async def test_a_full_queue_takes_what_is_read_at_once(opened: Open) -> None:
 
 @pytest.mark.parametrize("to", ["r", None])
 async def test_expired_events_that_are_not_purged_neither_count_nor_are_delivered(opened: Open, to: str | None) -> None:
-    async with opened(events_pending_max=2) as env:
+    async with opened(limits=Limits(events_pending_max=2)) as env:
         run = await env.engine.start(brief(), id="r")
         for number in range(2):
             await env.engine.send(Brief(number=number), to=to)
@@ -202,20 +204,20 @@ async def test_expired_events_that_are_not_purged_neither_count_nor_are_delivere
 
 
 async def test_what_has_expired_is_purged_and_what_has_not_is_kept(opened: Open) -> None:
-    async with opened(event_retention=timedelta(days=2)) as env:
+    async with opened(limits=Limits(event_retention=timedelta(days=2))) as env:
         await env.engine.start(sleeper(), id="r")
         for to in ("r", None):
             await env.engine.send(Brief(number=1), to=to, key=f"brief {to}")
             await env.engine.send(Ping(number=1), to=to, key=f"ping {to}")
         await env.engine.send(Topic(number=1))
-        assert await env.engine.purge() == 0
+        assert await env.engine.events.purge() == 0
         await env.advance(2 * HOUR)
-        assert await env.engine.purge() == 2
-        assert [view.name for view in await env.engine.events()] == ["Ping", "Topic"]
-        assert [view.name for view in await env.engine.events(to="r")] == ["Ping"]
+        assert await env.engine.events.purge() == 2
+        assert [view.name for view in await env.engine.events.pending()] == ["Ping", "Topic"]
+        assert [view.name for view in await env.engine.events.pending(to="r")] == ["Ping"]
         await env.advance(timedelta(days=2))
-        assert await env.engine.purge() == 3 + 4
-        assert await env.engine.events() == await env.engine.events(to="r") == []
+        assert await env.engine.events.purge() == 3 + 4
+        assert await env.engine.events.pending() == await env.engine.events.pending(to="r") == []
         await env.engine.send(Ping(number=2), key="ping None")
         assert await env.engine.run(pinged()) == [2]
         await env.check()
@@ -225,30 +227,30 @@ async def test_purging_is_done_regularly(opened: Open) -> None:
     async with opened(poll_s=60.0) as env:
         await env.engine.send(Brief(number=1))
         await env.advance(HOUR + timedelta(minutes=5))
-        assert await env.engine._store.events() == []
+        assert await env.engine.session.store.events() == []
 
 
 async def test_events_are_listed_until_they_expire(opened: Open) -> None:
     async with opened() as env:
         await env.engine.send(Brief(number=1))
         await env.engine.send(Ping(number=2))
-        assert [view.name for view in await env.engine.events()] == ["Brief", "Ping"]
+        assert [view.name for view in await env.engine.events.pending()] == ["Brief", "Ping"]
         await env.advance(2 * HOUR)
-        assert [view.name for view in await env.engine.events()] == ["Ping"]
+        assert [view.name for view in await env.engine.events.pending()] == ["Ping"]
 
 
 # Runs that nobody has in memory.
 
 
 async def test_runs_that_are_not_loaded_are_reached_like_any_other(opened: Open) -> None:
-    async with opened(live_runs_max=2) as env:
+    async with opened(limits=Limits(live_runs_max=2)) as env:
         for number in range(8):
             await env.engine.start(pinged(), id=f"r-{number}")
             await env.quiet()
-        assert env.engine._functions.live_runs <= 2
+        assert env.engine.runtime.functions.live_runs <= 2
         assert await env.engine.send(Ping(number=0)) == Delivered(("r-0",))
         assert await env.engine.send(Ping(number=1), to="r-1") == Delivered(("r-1",))
-        assert await env.engine.cancel("r-2")
+        assert await env.engine.handle("r-2").cancel()
         assert await env.engine.handle("r-3").status() == "suspended"
         with pytest.raises(RunNotWaiting):
             await env.engine.send(Brief(number=1), to="r-3", strict=True)
@@ -264,12 +266,12 @@ async def test_runs_that_are_not_loaded_are_reached_like_any_other(opened: Open)
 
 
 async def test_the_deadline_of_a_run_that_is_not_loaded_ends_it(opened: Open) -> None:
-    async with opened(live_runs_max=1) as env:
+    async with opened(limits=Limits(live_runs_max=1)) as env:
         run = await env.engine.start(pinged(), id="r", deadline=HOUR)
         for number in range(3):
             await env.engine.start(sleeper(), id=f"s-{number}")
             await env.quiet()
-        assert env.engine._coordinator.loaded("r") is None
+        assert env.engine.session.coordinator.loaded("r") is None
         await env.advance(HOUR)
         with pytest.raises(RunFailed) as failed:
             await run.result()
@@ -277,7 +279,7 @@ async def test_the_deadline_of_a_run_that_is_not_loaded_ends_it(opened: Open) ->
 
 
 async def test_a_timer_of_a_run_that_is_not_loaded_wakes_it(opened: Open) -> None:
-    async with opened(live_runs_max=1) as env:
+    async with opened(limits=Limits(live_runs_max=1)) as env:
         for number in range(4):
             await env.engine.start(sleeper(), id=f"s-{number}")
             await env.quiet()
@@ -305,7 +307,7 @@ async def _heard(env: Environment) -> int:
     await env.quiet()
     total, cursor = 0, None
     while True:
-        page = await env.engine.runs(workflow="topic", status="succeeded", limit=1000, cursor=cursor)
+        page = await env.engine.runs.list(workflow="topic", status="succeeded", limit=1000, cursor=cursor)
         total, cursor = total + len(page.runs), page.cursor
         if cursor is None:
             return total
@@ -350,12 +352,12 @@ async def test_several_events_to_one_run_are_decided_in_one_commit(opened: Open)
     async with opened(probe=points) as env:
         await env.engine.start(pinged(3), id="r")
         await env.quiet()
-        commits = env.engine.stats.commits
+        commits = env.engine.engines.stats.commits
         with points.hold("send.committed") as held:
             sending = asyncio.ensure_future(env.engine.send_many([To(Ping(number=n), "r") for n in range(3)]))
             await held.reached()
-            assert env.engine.stats.commits == commits + 1
-            stored = await env.engine._store.events(run_id="r")
+            assert env.engine.engines.stats.commits == commits + 1
+            stored = await env.engine.session.store.events(run_id="r")
             assert [event.position for event in stored] == ["1", None, None]
         assert [type(reply).__name__ for reply in await sending] == ["Delivered", "Queued", "Queued"]
         assert await env.engine.handle("r").result() == [0, 1, 2]
@@ -378,14 +380,14 @@ async def test_a_run_that_suspends_beside_a_matching_broadcast_is_never_seen_sus
             assert ("advance.submit", "fused") in points.seen  # It is about to wait.
             sending = asyncio.ensure_future(env.engine.send(Ping(number=1)))
             await points.passed("send.submit")
-            commits = env.engine.stats.commits
+            commits = env.engine.engines.stats.commits
             with points.hold("send.committed") as held:
                 done.release()
                 await held.reached()
-                assert env.engine.stats.commits == commits + 1
+                assert env.engine.engines.stats.commits == commits + 1
                 assert await env.engine.handle("fused").status() == "running"
         assert await sending == Delivered(("fused",))
         assert await env.engine.handle("fused").result() == [1]
-        became = [row.became for row in (await env.engine.history("fused")).audit]
+        became = [row.became for row in (await env.engine.handle("fused").history()).audit]
         assert became == ["running", "succeeded"]
         await env.check()

@@ -30,13 +30,13 @@ from tests.engine.world import World, environment, steps, waiting
 async def test_a_run_is_read_with_its_payloads(source: StoreSource) -> None:
     async with environment(source) as env:
         await env.engine.run(steps("a", "b"), id="r-1", tags={"tenant": "acme"})
-        view = await env.engine.get("r-1")
+        view = await env.engine.runs.get("r-1")
         assert view is not None
         assert (view.id, view.workflow, view.status, view.version, view.attempt) == ("r-1", "steps", "succeeded", 2, 1)
         assert (view.input, view.output, view.failure) == ({"names": ["a", "b"]}, ["A", "B"], None)
         assert (view.tags, view.owner, view.hold) == ({"tenant": "acme"}, None, None)
         assert view.created_at == view.started_at == datetime(2030, 1, 1, tzinfo=UTC) == view.completed_at
-        assert await env.engine.get("unknown") is None
+        assert await env.engine.runs.get("unknown") is None
 
 
 async def test_many_runs_are_read_in_one_query_and_none_in_none() -> None:
@@ -52,10 +52,10 @@ async def test_many_runs_are_read_in_one_query_and_none_in_none() -> None:
         for number in range(3):
             await env.engine.run(steps(), id=f"r-{number}")
         asked.clear()
-        found = await env.engine.get_many(["r-2", "unknown", "r-0"])
+        found = await env.engine.runs.get_many(["r-2", "unknown", "r-0"])
         assert set(found) == {"r-2", "r-0"}
         assert len(asked) == 1
-        assert await env.engine.get_many([]) == {}
+        assert await env.engine.runs.get_many([]) == {}
         assert len(asked) == 1
 
 
@@ -68,11 +68,11 @@ async def test_runs_are_listed_newest_first_by_every_filter(source: StoreSource)
         await env.advance(60)
         await engine.start(waiting(), id="paused", tags={"tenant": "other"})
         await env.quiet()
-        await engine.pause("paused")
+        await engine.handle("paused").pause()
         await env.quiet()
 
         async def ids(**wanted: Any) -> list[str]:
-            page = await engine.runs(**wanted)
+            page = await engine.runs.list(**wanted)
             assert all(run.input is None and run.output is None for run in page.runs)
             return [run.id for run in page.runs]
 
@@ -97,7 +97,7 @@ async def test_pages_follow_each_other_without_gaps_or_repeats(source: StoreSour
         seen: list[str] = []
         cursor = None
         while True:
-            page = await env.engine.runs(limit=3, cursor=cursor)
+            page = await env.engine.runs.list(limit=3, cursor=cursor)
             seen += [run.id for run in page.runs]
             await env.engine.run(steps(), id=f"late-{len(seen)}")  # What comes meanwhile is not on later pages twice.
             if (cursor := page.cursor) is None:
@@ -110,7 +110,7 @@ async def test_the_history_has_all_that_happened(source: StoreSource) -> None:
     async with environment(source) as env:
         await env.engine.start(waiting(), id="r-1", actor="ada")
         await env.advance(timedelta(days=1))
-        history = await env.engine.history("r-1")
+        history = await env.engine.handle("r-1").history()
         (entry,) = history.journal
         assert (entry.kind, entry.name, entry.position, entry.seq) == ("timer", "sleep", "1", 1)
         assert [(row.was, row.became, row.cause) for row in history.audit] == [
@@ -122,7 +122,7 @@ async def test_the_history_has_all_that_happened(source: StoreSource) -> None:
         assert [row.actor for row in history.audit] == ["ada", "engine", "engine", "engine"]
         assert [row.version for row in history.audit] == [1, 2, 3, 4]
         with pytest.raises(RunNotFound, match=r"'nobody'.*engine.runs"):
-            await env.engine.history("nobody")
+            await env.engine.handle("nobody").history()
 
 
 # Starting.
@@ -170,19 +170,19 @@ async def test_an_update_takes_the_version_that_was_read(source: StoreSource) ->
     async with environment(source) as env:
         await env.engine.start(waiting(), id="r-1", tags={"a": "1"})
         await env.quiet()
-        view = await env.engine.get("r-1")
+        view = await env.engine.runs.get("r-1")
         assert view is not None
-        changed = await env.engine.update("r-1", expected_version=view.version, tags={"b": "2"}, actor="ada")
+        changed = await env.engine.handle("r-1").update(expected_version=view.version, tags={"b": "2"}, actor="ada")
         assert (changed.version, changed.tags) == (view.version + 1, {"b": "2"})
         with pytest.raises(ConcurrentModification) as caught:
-            await env.engine.update("r-1", expected_version=view.version, tags={"c": "3"})
+            await env.engine.handle("r-1").update(expected_version=view.version, tags={"c": "3"})
         assert (caught.value.version, caught.value.expected_version) == (view.version + 1, view.version)
-        again = await env.engine.get("r-1")
+        again = await env.engine.runs.get("r-1")
         assert again is not None
         assert again.tags == {"b": "2"}
-        assert (await env.engine.history("r-1")).audit[-1].actor == "ada"
+        assert (await env.engine.handle("r-1").history()).audit[-1].actor == "ada"
         with pytest.raises(RunNotFound):
-            await env.engine.update("nobody", tags={})
+            await env.engine.handle("nobody").update(tags={})
 
 
 async def test_of_many_updates_at_once_one_wins(source: StoreSource) -> None:
@@ -190,7 +190,7 @@ async def test_of_many_updates_at_once_one_wins(source: StoreSource) -> None:
         await env.engine.start(waiting(), id="r-1")
         await env.quiet()
         answers = await asyncio.gather(
-            *[env.engine.update("r-1", expected_version=2, tags={"by": str(n)}) for n in range(10)],
+            *[env.engine.handle("r-1").update(expected_version=2, tags={"by": str(n)}) for n in range(10)],
             return_exceptions=True,
         )
         assert sum(isinstance(answer, ConcurrentModification) for answer in answers) == 9
@@ -199,7 +199,7 @@ async def test_of_many_updates_at_once_one_wins(source: StoreSource) -> None:
 async def test_results_of_parallel_steps_do_not_disturb_an_update(source: StoreSource) -> None:
     async with environment(source) as env:
         run = await env.engine.start(steps(*"abcdef"), id="r-1")
-        await env.engine.update("r-1", tags={"while": "running"})
+        await env.engine.handle("r-1").update(tags={"while": "running"})
         assert await run.result() == list("ABCDEF")
 
 
@@ -217,7 +217,7 @@ async def test_a_run_that_misses_its_deadline_fails(source: StoreSource) -> None
             await env.engine.handle("r-1").result()
         assert isinstance(caught.value.__cause__, DeadlineExceeded)
         await env.advance(timedelta(days=2))
-        assert len((await env.engine.history("r-1")).journal) == 0
+        assert len((await env.engine.handle("r-1").history()).journal) == 0
 
 
 async def test_a_paused_run_fails_by_its_deadline(source: StoreSource) -> None:
@@ -225,7 +225,7 @@ async def test_a_paused_run_fails_by_its_deadline(source: StoreSource) -> None:
     async with Environment([waiting], source, autojump_s=None) as env:
         await env.engine.start(waiting(), id="r-1", deadline=timedelta(hours=1))
         await env.settle()
-        assert await env.engine.pause("r-1")
+        assert await env.engine.handle("r-1").pause()
         await env.restart()
         await env.advance(timedelta(hours=2))
         assert await env.engine.handle("r-1").status() == "failed"
@@ -236,8 +236,8 @@ async def test_a_deadline_that_was_moved_or_lifted_is_forgotten(source: StoreSou
     async with environment(source) as env:
         await env.engine.start(waiting(), id="moved", deadline=datetime(2030, 1, 1, 1, tzinfo=UTC))
         await env.engine.start(waiting(), id="lifted", deadline=timedelta(hours=1))
-        await env.engine.update("moved", deadline=timedelta(hours=2))
-        await env.engine.update("lifted", deadline=None)
+        await env.engine.handle("moved").update(deadline=timedelta(hours=2))
+        await env.engine.handle("lifted").update(deadline=None)
         await env.advance(timedelta(minutes=90))
         assert await env.engine.handle("moved").status() == "suspended"
         await env.advance(timedelta(days=1))
@@ -249,13 +249,13 @@ async def test_a_run_that_missed_its_deadline_can_be_retried(source: StoreSource
     async with environment(source) as env:
         await env.engine.start(waiting(), id="r-1", deadline=timedelta(hours=1))
         await env.advance(timedelta(hours=2))
-        run = await env.engine.retry("r-1")
+        run = await env.engine.handle("r-1").retry()
         await env.advance(timedelta(minutes=59))
         assert await run.status() == "suspended"
         await env.advance(timedelta(hours=1))
         assert await run.status() == "failed"
-        run = await env.engine.retry("r-1")
-        await env.engine.update("r-1", deadline=None)
+        run = await env.engine.handle("r-1").retry()
+        await env.engine.handle("r-1").update(deadline=None)
         await env.advance(timedelta(days=1))
         assert await run.result() == "waited"
 
@@ -276,13 +276,13 @@ async def branching(depth: int) -> int:
 async def test_a_tree_has_all_that_a_run_started_in_order(source: StoreSource) -> None:
     async with Environment([branching], source) as env:
         assert await env.engine.run(branching(2), id="root") == 4
-        tree = await env.engine.tree("root")
+        tree = await env.engine.handle("root").tree()
         assert (tree.run.id, tree.run.parent_id) == ("root", None)
         assert [child.run.parent_id for child in tree.children] == ["root", "root"]
         assert [len(child.children) for child in tree.children] == [2, 2]
         ids = [child.run.id for child in tree.children]
         assert ids == sorted(ids)
         with pytest.raises(Misuse, match="more than 3"):
-            await env.engine.tree("root", runs_max=3)
+            await env.engine.handle("root").tree(runs_max=3)
         with pytest.raises(RunNotFound):
-            await env.engine.tree("nobody")
+            await env.engine.handle("nobody").tree()

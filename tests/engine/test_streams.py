@@ -86,18 +86,18 @@ async def test_a_reader_gets_items_as_they_come_and_ends_with_the_run(source: St
 async def test_readers_that_come_before_in_the_middle_and_after_the_end_get_the_same(source: StoreSource) -> None:
     async with environment(source) as env:
         await env.engine.start(speaker(), id="r")
-        before = asyncio.ensure_future(values(env.engine.stream("r", "log")))
+        before = asyncio.ensure_future(values(env.engine.handle("r").stream("log")))
         await tell(env, "a", "b")
         await env.quiet()
-        middle = asyncio.ensure_future(values(env.engine.stream("r", "log")))
+        middle = asyncio.ensure_future(values(env.engine.handle("r").stream("log")))
         await tell(env, "c", and_then="let a step speak")
         await tell(env, "d", and_then="end")
         everything = ["a", "b", "c", "c", "d"]
         assert await before == everything
         assert await middle == everything
-        assert await values(env.engine.stream("r", "log")) == everything
+        assert await values(env.engine.handle("r").stream("log")) == everything
         await env.restart()
-        assert await values(env.engine.stream("r", "log")) == everything
+        assert await values(env.engine.handle("r").stream("log")) == everything
 
 
 async def test_a_reader_resumes_after_an_offset(source: StoreSource) -> None:
@@ -156,7 +156,7 @@ async def test_a_failed_run_that_is_retried_can_be_followed_again(source: StoreS
         with pytest.raises(RunFailed):
             await run.result()
         # Nothing is archived: what failed is the workflow's own code, which fails again and says nothing anew.
-        await env.engine.retry("r")
+        await env.engine.handle("r").retry()
         assert await values(run.stream("log")) == ["a", "a", "b"]
 
 
@@ -166,8 +166,8 @@ async def test_a_paused_run_is_followed_on_when_it_is_resumed(source: StoreSourc
         reading = asyncio.ensure_future(values(run.stream("log")))
         await tell(env, "a")
         await env.quiet()
-        await env.engine.pause("r")
-        await env.engine.resume("r")
+        await env.engine.handle("r").pause()
+        await env.engine.handle("r").resume()
         await tell(env, "b", and_then="end")
         assert await reading == ["a", "b"]
 
@@ -181,7 +181,7 @@ async def test_many_readers_each_get_everything(source: StoreSource) -> None:
             await tell(env, "y", and_then="end", to=f"r-{n}")
         found = await asyncio.gather(*reading)
         assert found == [[n, "x", "y"] for n in range(5) for _ in range(40)]
-        assert env.engine._readers == {}
+        assert env.engine.session.followers.readers == {}
 
 
 async def test_a_reader_that_is_cancelled_or_breaks_off_leaves_nothing_behind(source: StoreSource) -> None:
@@ -189,16 +189,16 @@ async def test_a_reader_that_is_cancelled_or_breaks_off_leaves_nothing_behind(so
         run = await env.engine.start(speaker(), id="r")
         reading = asyncio.ensure_future(values(run.stream("log")))
         await env.quiet()
-        assert len(env.engine._readers["r"]) == 1
+        assert len(env.engine.session.followers.readers["r"]) == 1
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        assert env.engine._readers == {}
+        assert env.engine.session.followers.readers == {}
         await tell(env, "a", "b")
         await env.quiet()
         async for _ in run.stream("log"):
             break
-        assert env.engine._readers == {}
+        assert env.engine.session.followers.readers == {}
         items = aiter(run.stream("log"))
         assert await take(items, 1) == ["a"]
         await tell(env, "c", and_then="end")
@@ -209,12 +209,12 @@ async def test_the_streams_of_a_run_are_named_with_how_long_they_are(source: Sto
     async with environment(source) as env:
         await env.engine.start(speaker(), id="r")
         await env.quiet()
-        assert await env.engine.streams("r") == {}
+        assert await env.engine.handle("r").streams() == {}
         await tell(env, "a", "b")
         await env.quiet()
-        assert await env.engine.streams("r") == {"log": 2}
+        assert await env.engine.handle("r").streams() == {"log": 2}
         with pytest.raises(RunNotFound):
-            await env.engine.streams("nobody")
+            await env.engine.handle("nobody").streams()
 
 
 class Counting(StoreProxy):
@@ -240,7 +240,7 @@ async def test_a_reader_of_this_engines_run_asks_the_store_only_when_there_is_ne
         await env.engine.start(speaker(), id="r")
         await env.engine.start(speaker(), id="other")
         await env.quiet()
-        reading = asyncio.ensure_future(values(env.engine.stream("r", "log")))
+        reading = asyncio.ensure_future(values(env.engine.handle("r").stream("log")))
         await env.quiet()
         assert stores[0].pages == 1
         await tell(env, "not for this reader", to="other")
@@ -275,18 +275,18 @@ async def test_a_run_of_another_engine_can_be_followed(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     async with Engine(url, workflows=[speaker]) as owner, Engine(url, workflows=[]) as onlooker:
         await owner.start(speaker(), id="r")
-        reading = asyncio.ensure_future(values(onlooker.stream("r", "log")))
+        reading = asyncio.ensure_future(values(onlooker.handle("r").stream("log")))
         await owner.send(more(["a"]), to="r")
         await owner.send(more(["b"], "end"), to="r")
         assert await reading == ["a", "b"]
-        assert await onlooker.published("r") == {"count": 2}
+        assert await onlooker.handle("r").published() == {"count": 2}
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill"])
 async def test_readers_are_told_when_the_engine_stops(how: str, source: StoreSource) -> None:
     async with environment(source) as env:
         await env.engine.start(speaker(), id="r")
-        items = aiter(env.engine.stream("r", "log"))
+        items = aiter(env.engine.handle("r").stream("log"))
         await tell(env, "a")
         assert await take(items, 1) == ["a"]
         reading = asyncio.ensure_future(anext(items))
@@ -298,12 +298,12 @@ async def test_readers_are_told_when_the_engine_stops(how: str, source: StoreSou
         with pytest.raises(EngineStopped):
             await reading
         with pytest.raises(EngineStopped):
-            await env.engine.published("r")
+            await env.engine.handle("r").published()
         with pytest.raises(EngineStopped):
-            await values(env.engine.stream("r", "log"))
+            await values(env.engine.handle("r").stream("log"))
         await env.restart()
         await tell(env, "b", and_then="end")
-        items = env.engine.stream("r", "log", after=1)
+        items = env.engine.handle("r").stream("log", after=1)
         assert await values(items) == ["b"]
 
 
@@ -330,14 +330,14 @@ async def test_a_follower_whose_process_dies_goes_on_where_it_was(source: StoreS
 async def test_runs_and_keys_that_are_not_there(source: StoreSource) -> None:
     async with environment(source) as env:
         with pytest.raises(RunNotFound) as missing:
-            await env.engine.published("unknown")
+            await env.engine.handle("unknown").published()
         assert missing.value.run_id == "unknown"
         with pytest.raises(RunNotFound):
             await env.engine.handle("unknown").published("count")
         for follow in (True, False):
             with pytest.raises(RunNotFound):
-                await anext(aiter(env.engine.stream("unknown", "log", follow=follow)))
-        assert env.engine._readers == {}
+                await anext(aiter(env.engine.handle("unknown").stream("log", follow=follow)))
+        assert env.engine.session.followers.readers == {}
         run = await env.engine.start(speaker(), id="r")
         await env.quiet()
         with pytest.raises(NotPublished, match="nothing under 'progress' so far") as never:
@@ -353,13 +353,13 @@ BAD_NAMES: list[Any] = ["", "x" * 501, "nul\0", "\ud800", 17, b"bytes"]
 async def test_bad_ids_keys_and_names_are_refused_at_once(bad: Any) -> None:
     async with environment(None) as env:
         with pytest.raises(InvalidArguments):
-            await env.engine.published(bad)
+            await env.engine.handle(bad).published()
         with pytest.raises(InvalidArguments):
-            await env.engine.published("r", bad)
+            await env.engine.handle("r").published(bad)
         with pytest.raises(InvalidArguments):
-            env.engine.stream(bad, "log")
+            env.engine.handle(bad).stream("log")
         with pytest.raises(InvalidArguments):
-            env.engine.stream("r", bad)
+            env.engine.handle("r").stream(bad)
         with pytest.raises(InvalidArguments):
             env.engine.handle("r").stream(bad)
 
@@ -368,9 +368,9 @@ async def test_bad_ids_keys_and_names_are_refused_at_once(bad: Any) -> None:
 async def test_an_offset_is_a_whole_number(after: Any) -> None:
     async with environment(None) as env:
         with pytest.raises(InvalidArguments, match=r"offset|stream\(\): after is a whole number"):
-            env.engine.stream("r", "log", after=after)
+            env.engine.handle("r").stream("log", after=after)
 
 
 async def test_an_engine_that_was_not_opened_reads_nothing() -> None:
     with pytest.raises(EngineStopped):
-        await values(Engine("memory://").stream("r", "log"))
+        await values(Engine("memory://").handle("r").stream("log"))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from perdure import Client, Engine, Event, Workflow, receive, resource, sleep, step, workflow
+from perdure.engine import AnyClient
 from perdure.errors import StoreBusy
 from perdure.kernel.batch import Batch, Committed
 from perdure.models.functions.runner import LiveRun
@@ -89,19 +90,19 @@ class Meddled(StoreProxy):
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
-        self.count: Counter[str] = Counter()
+        self.counted: Counter[str] = Counter()
         self.meddle: Callable[[], Awaitable[object]] | None = None
 
     async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
-        self.count["reads"] += 1
+        self.counted["reads"] += 1
         return await self.inner.load(ids)
 
     async def journals(self, ids: Sequence[str]) -> dict[str, Journal]:
-        self.count["reads"] += 1
+        self.counted["reads"] += 1
         return await self.inner.journals(ids)
 
     async def load_whole(self, ids: Sequence[str]) -> dict[str, tuple[LoadedRun, Journal]]:
-        self.count["reads"] += 1
+        self.counted["reads"] += 1
         found = await self.inner.load_whole(ids)
         if self.meddle is not None:
             meddle, self.meddle = self.meddle, None
@@ -110,8 +111,8 @@ class Meddled(StoreProxy):
 
     async def commit(self, batch: Batch) -> Committed:
         committed = await self.inner.commit(batch)
-        self.count["commits"] += 1
-        self.count["rows"] += len(batch.runs)
+        self.counted["commits"] += 1
+        self.counted["rows"] += len(batch.runs)
         return committed
 
 
@@ -152,19 +153,19 @@ class World:
         yield self.env.engine
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
+    async def client(self) -> AsyncIterator[AnyClient]:
         async with Client(self.make_store(), clock=self.env.clock, poll_s=None) as client:
             yield client
 
 
-async def view(engine: Client, id: str) -> RunView:
-    found = await engine.get(id)
+async def view(engine: AnyClient, id: str) -> RunView:
+    found = await engine.runs.get(id)
     assert found is not None
     return found
 
 
-async def timers_fired(engine: Client, id: str) -> int:
-    return sum(entry.kind == "timer" for entry in (await engine.history(id)).journal)
+async def timers_fired(engine: AnyClient, id: str) -> int:
+    return sum(entry.kind == "timer" for entry in (await engine.handle(id).history()).journal)
 
 
 async def test_many_overdue_sleepers_are_read_and_written_once(make_store: Callable[[], Store]) -> None:
@@ -173,8 +174,8 @@ async def test_many_overdue_sleepers_are_read_and_written_once(make_store: Calla
         ids = await world.leave(*[sleeper() for _ in range(50)])
         async with world.woken() as engine:
             assert [await engine.handle(id).result() for id in ids] == ["slept"] * 50
-            assert world.store.count["reads"] == 1
-            assert world.store.count["rows"] == 50
+            assert world.store.counted["reads"] == 1
+            assert world.store.counted["rows"] == 50
             assert {await timers_fired(engine, id) for id in ids} == {1}
             await world.env.check()
 
@@ -242,11 +243,11 @@ async def test_a_run_that_changes_between_the_read_and_the_commit_goes_on_from_w
         async def meddle() -> None:
             async with world.client() as client:
                 if change == "cancel":
-                    assert await client.cancel("r-0")
+                    assert await client.handle("r-0").cancel()
                 elif change == "pause":
-                    await client.pause("r-0")
+                    await client.handle("r-0").pause()
                 else:
-                    await client.update("r-0", tags={"tenant": "acme"})
+                    await client.handle("r-0").update(tags={"tenant": "acme"})
 
         async with world.woken(meddle) as engine:
             assert await engine.handle("r-1").result() == "slept"
@@ -258,7 +259,7 @@ async def test_a_run_that_changes_between_the_read_and_the_commit_goes_on_from_w
                 assert (found.status, found.hold and found.hold.kind) == ("suspended", "paused")
                 assert await timers_fired(engine, "r-0") == 0
                 assert world.seen.steps == []
-                await engine.resume("r-0")
+                await engine.handle("r-0").resume()
                 await engine.handle("r-0").result()
                 assert await timers_fired(engine, "r-0") == 1
             else:
@@ -282,8 +283,8 @@ async def test_an_event_that_comes_between_the_read_and_the_commit_is_not_lost(
 
         async with world.woken(meddle) as engine:
             assert await engine.handle("r-0").result() == {sleeper: "slept", early_riser: "up", listener: "heard"}[call]
-            assert not await engine.events(to="r-0")
-            assert len(await engine.dead_letters()) == (call is not listener)
+            assert not await engine.events.pending(to="r-0")
+            assert len(await engine.dead_letters.list()) == (call is not listener)
             await world.env.check()
 
 
@@ -337,7 +338,7 @@ async def test_what_the_store_refuses_of_a_run_that_ran_ahead_holds_that_run_alo
             held = await view(engine, "r-3")
             assert (held.status, held.hold and held.hold.kind) == ("suspended", "blocked")
             fault.when = lambda _: False
-            await engine.resume("r-3")
+            await engine.handle("r-3").resume()
             assert await engine.handle("r-3").result() == "slept"
             await world.env.check()
 
@@ -379,7 +380,7 @@ async def test_engines_that_are_after_the_same_overdue_runs_share_them(
         try:
             for id in ids:
                 assert await engines[0].handle(id).result() == "slept"
-            assert sum(store.count["rows"] for store in stores) == 400
+            assert sum(store.counted["rows"] for store in stores) == 400
             assert {await timers_fired(engines[0], id) for id in ids} == {1}
         finally:
             await asyncio.gather(*[engine.shutdown(grace=0) for engine in engines])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Engine
+from perdure import Engine, Limits
 from perdure.models.functions.define import Workflow
 from perdure.ports import Store
 
@@ -24,7 +24,7 @@ class Fleet:
         self._stack = stack
 
     async def engine(self, workflows: Workflows, *, store: Store | None = None, **options: Any) -> Engine:
-        options = {"poll_s": 0.2, "grace_s": 0, **options}
+        options = {"poll_s": 0.2, "limits": Limits(grace_s=0), **options}
         engine = Engine(store or self._make(), workflows=workflows, **options)
         return await self._stack.enter_async_context(engine)
 

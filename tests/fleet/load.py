@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from perdure import Client, Engine, Event, RunCall, current_step, first, receive, sleep, step, timer, workflow
+from perdure import Client, Engine, Event, Limits, RunCall, current_step, first, receive, sleep, step, timer, workflow
 from perdure.errors import RunFinished, RunNotFound, StoreError
 from perdure.ports import Store
 from perdure.storage import open_store
@@ -248,7 +248,7 @@ async def main(url: str, index: int, of: int, runs: int, at_once: int) -> None:
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
     LOG.store = await opened(lambda: open_store(url))
     # These kills are no run's fault: however often one is hit in a row, it must not be set aside as poison.
-    engine = await opened(lambda: Engine(url, recoveries_max=1_000_000))
+    engine = await opened(lambda: Engine(url, limits=Limits(recoveries_max=1_000_000)))
     MESSAGES.info(OPEN)
     async with asyncio.TaskGroup() as group:
         worker = Worker(engine, index, of, runs, at_once)

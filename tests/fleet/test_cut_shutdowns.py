@@ -73,7 +73,7 @@ async def taken_over(engine: Engine, ships: Sailing) -> None:
     async with ships() as fleet:
         other = await fleet.engine([notes], resources={Work: lambda: work})
         assert await other.handle("r").result() == "r"
-        assert len(await other.engines()) == 1
+        assert len(await other.engines.list()) == 1
     with pytest.raises(EngineStopped):
         await engine.start(notes("s"))
     await asyncio.wait_for(engine.until_stopped(), 30)
@@ -111,8 +111,8 @@ async def test_a_client_whose_shutdown_is_cut_leaves_no_sign_of_life(make_store:
     await client.open()
     await cut_short(client.shutdown(), store.asked)
     async with Client(make_store()) as other:
-        while len(await other.engines()) > 1:
-            await other.mark_dead_engines()
+        while len(await other.engines.list()) > 1:
+            await other.engines.mark_dead()
             await asyncio.sleep(0.01)
 
 

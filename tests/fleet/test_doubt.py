@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from perdure import Engine, Retry, step, workflow
+from perdure import Engine, Limits, Retry, step, workflow
 from perdure.cooperation import Operation, Scope, Topic
 from tests.storage.postgres.proxy import proxy_to
 
@@ -66,7 +66,7 @@ async def test_a_step_that_waits_for_a_thread_does_not_begin_once_others_may_hav
 ) -> None:
     url, place = f"{empty_schema()}&lease=0.5", Place()
     works, begin = model(place)
-    options: dict[str, Any] = {"workflows": [works], "grace_s": 0, "threads_max": 1, "recoveries_max": 1000}
+    options: dict[str, Any] = {"workflows": [works], "limits": Limits(grace_s=0, threads_max=1, recoveries_max=1000)}
     async with (
         proxy_to(url, urlsplit(url).port or 0) as (proxy, detour),
         Engine(detour, **options, poll_s=None) as cut_off,

@@ -14,6 +14,7 @@ from perdure.kernel.batch import Batch
 from perdure.kernel.delivery import Delivered
 from perdure.kernel.status import Status
 from perdure.ports import Store
+from perdure.testing.control import kill
 from perdure.testing.faults import CRASH_POINTS, Fault, FaultyStore, Point
 from perdure.testing.proxy import StoreProxy
 from tests.fleet.conftest import Fleet, Sailing, until
@@ -51,7 +52,7 @@ class Mortal:
     engine: Engine
 
     def kill(self) -> None:
-        self.engine.kill()
+        kill(self.engine)
 
 
 async def doomed(ships: Fleet, make: Callable[[], Store], fault: Fault) -> Engine:
@@ -75,13 +76,13 @@ async def sends(engine: Engine) -> None:
 
 
 async def cancels(engine: Engine) -> None:
-    assert await engine.cancel("r", reason="from elsewhere")
+    assert await engine.handle("r").cancel(reason="from elsewhere")
     with pytest.raises(RunCancelled, match="from elsewhere"):
         await engine.handle("r").result()
 
 
 async def updates(engine: Engine) -> None:
-    after = await engine.update("r", tags={"by": "another"})
+    after = await engine.handle("r").update(tags={"by": "another"})
     assert after.tags == {"by": "another"}
     await engine.send(Paid(amount=0), to="r")
     assert await engine.handle("r").result() == []

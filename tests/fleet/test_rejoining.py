@@ -46,4 +46,4 @@ async def test_an_engine_that_is_marked_dead_while_it_opens_registers_anew(make_
 
     async with Engine(Hasty(make_store()), workflows=[sleeps]) as engine:
         assert await engine.run(sleeps(0.01)) == "awake"
-        assert [one.alive for one in await engine._store.engines()] == [False, True]
+        assert [one.alive for one in await engine.session.store.engines()] == [False, True]

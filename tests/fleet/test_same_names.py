@@ -54,7 +54,7 @@ async def test_a_graph_leaves_a_function_of_its_name_alone(shared: StoreSource) 
     async with Environment([graph()], shared, autojump_s=None) as other:
         assert (await other.engine.recover()).total == 0
         await other.quiet()
-        view = await other.engine.get("r-1")
+        view = await other.engine.runs.get("r-1")
         assert view is not None
         assert (view.model, view.hold) == ("function", None)
     async with Environment([report], shared, autojump_s=None) as service:
@@ -69,13 +69,13 @@ async def test_a_graph_leaves_a_function_alone_that_nobody_has_taken(shared: Sto
             await client.start("report", id="by-name")
         assert (await other.engine.recover()).resumed == 1
         assert await other.engine.handle("by-name").result() == {"text": "by the graph"}
-        view = await other.engine.get("known")
+        view = await other.engine.runs.get("known")
         assert view is not None
         assert (view.status, view.model, view.owner) == ("created", "function", None)
-        assert await other.engine.pause("known")
-        assert await other.engine.resume("known")
+        assert await other.engine.handle("known").pause()
+        assert await other.engine.handle("known").resume()
         await other.quiet()
-        view = await other.engine.get("known")
+        view = await other.engine.runs.get("known")
         assert view is not None
         assert (view.status, view.owner) == ("created", None)
     async with Environment([report], shared, autojump_s=None) as service:
@@ -98,7 +98,7 @@ async def test_a_function_that_goes_on_as_a_graph_is_taken_by_the_graph(shared: 
         service.kill()
     async with Environment([drawn], shared, autojump_s=None) as other:
         assert await other.engine.handle("r-1").result() == {"text": "by the graph"}
-        view = await other.engine.get("r-1")
+        view = await other.engine.runs.get("r-1")
         assert view is not None
         assert view.model == "graph"
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from perdure import Engine, Event, current_step, first, receive, resource, run_of, sleep, step, timer, workflow
+from perdure import Engine, Event, Limits, current_step, first, receive, resource, run_of, sleep, step, timer, workflow
 from perdure.errors import ConcurrentModification, QueueFull, RunCancelled, RunFinished, RunNotWaiting
 from perdure.kernel.delivery import Delivered, Queued
 from perdure.kernel.status import Status
 from perdure.models.functions.define import Workflow
 from perdure.ports import Store
+from perdure.testing.control import kill
 from perdure.testing.proxy import StoreProxy
 from tests.fleet.conftest import Sailing, until
 
@@ -78,7 +79,7 @@ async def follows(run_id: str) -> str:
 
 async def suspended(engine: Engine, *ids: str) -> None:
     async def are_all() -> bool:
-        found = await engine.get_many(ids)
+        found = await engine.runs.get_many(ids)
         return len(found) == len(ids) and all(run.status == Status.SUSPENDED for run in found.values())
 
     await until(are_all)
@@ -90,10 +91,10 @@ async def test_requests_reach_a_run_wherever_it_is(fleet: Sailing) -> None:
         two = await ships.engine([sleeps])
         await one.start(waits(), id="r")
         await suspended(two, "r")
-        view = await two.update("r", tags={"by": "two"})
+        view = await two.handle("r").update(tags={"by": "two"})
         assert view.tags == {"by": "two"}
         with pytest.raises(ConcurrentModification) as error:
-            await two.update("r", tags={}, expected_version=view.version + 7)
+            await two.handle("r").update(tags={}, expected_version=view.version + 7)
         assert (error.value.run_id, error.value.version) == ("r", view.version)
         with pytest.raises(RunNotWaiting):
             await two.send(Shipped(order="o"), to="r", strict=True)
@@ -104,8 +105,8 @@ async def test_requests_reach_a_run_wherever_it_is(fleet: Sailing) -> None:
             await two.send(Paid(amount=4), to="r")
         await one.start(sleeps(3600), id="s")
         await suspended(two, "s")
-        assert await two.cancel("s", reason="by two")
-        assert not await two.cancel("s")
+        assert await two.handle("s").cancel(reason="by two")
+        assert not await two.handle("s").cancel()
         with pytest.raises(RunCancelled, match="by two"):
             await one.handle("s").result()
 
@@ -116,8 +117,8 @@ async def test_a_run_can_be_held_and_let_go_from_elsewhere(fleet: Sailing) -> No
         two = await ships.engine([])
         await one.start(waits(), id="r")
         await suspended(two, "r")
-        assert await two.pause("r")
-        assert await two.resume("r")
+        assert await two.handle("r").pause()
+        assert await two.handle("r").resume()
         await two.send(Paid(amount=1), to="r")
         assert await two.handle("r").result() == 1
 
@@ -125,7 +126,7 @@ async def test_a_run_can_be_held_and_let_go_from_elsewhere(fleet: Sailing) -> No
 async def test_too_many_events_for_a_run_are_refused_wherever_they_come_from(fleet: Sailing) -> None:
     async with fleet() as ships:
         one = await ships.engine([sleeps])
-        two = await ships.engine([], events_pending_max=1)
+        two = await ships.engine([], limits=Limits(events_pending_max=1))
         await one.start(sleeps(3600), id="r")
         await two.send(Paid(amount=1), to="r")
         with pytest.raises(QueueFull) as error:
@@ -187,14 +188,14 @@ async def test_a_cancelled_parent_takes_its_children_along_wherever_they_are(fle
         await one.start(family(), id="p")
 
         async def has_slept() -> bool:
-            runs = (await two.runs(parent="p")).runs
+            runs = (await two.runs.list(parent="p")).runs
             return bool(runs) and runs[0].status == Status.SUSPENDED
 
         await until(has_slept)
-        assert await two.cancel("p")
+        assert await two.handle("p").cancel()
 
         async def is_cancelled() -> bool:
-            return (await two.runs(parent="p")).runs[0].status == Status.CANCELLED
+            return (await two.runs.list(parent="p")).runs[0].status == Status.CANCELLED
 
         await until(is_cancelled)
 
@@ -234,7 +235,7 @@ async def test_what_a_killed_engine_leaves_is_taken_over(fleet: Sailing) -> None
         await one.start(waits(), id="r")
         await one.start(sleeps(0.5), id="s")
         await suspended(two, "r", "s")
-        one.kill()
+        kill(one)
         assert await two.handle("s").result() == "awake"
         await two.send(Paid(amount=5), to="r")
         assert await two.handle("r").result() == 5
@@ -250,11 +251,11 @@ async def test_mail_for_an_engine_that_dies_is_answered_by_another(fleet: Sailin
         asking = asyncio.ensure_future(two.send(Paid(amount=2), to="r"))
 
         async def is_posted() -> bool:
-            return bool(await two._store.mail((await two._store.engines())[0].id, 10))
+            return bool(await two.session.store.mail((await two.session.store.engines())[0].id, 10))
 
         await until(is_posted)
         assert not asking.done()
-        one.kill()
+        kill(one)
         assert await asking == Delivered(("r",))
         assert await two.handle("r").result() == 2
 
@@ -277,13 +278,13 @@ async def test_a_run_goes_on_with_the_version_that_it_was_started_as(fleet: Sail
         await one.shutdown()
         two = await ships.engine([new])
         await two.send(Paid(amount=1), to="r")
-        view = await two.get(run.id)
+        view = await two.runs.get(run.id)
         assert view is not None
         assert view.stranded == "no engine has workflow 'changing' version '1'"
-        assert [page.stranded for page in (await two.runs()).runs] == [view.stranded]
+        assert [page.stranded for page in (await two.runs.list()).runs] == [view.stranded]
         three = await ships.engine([old, new])
         assert await three.handle("r").result() == "version 1"
-        assert ((await two.get("r")) or view).stranded is None
+        assert ((await two.runs.get("r")) or view).stranded is None
 
 
 async def test_a_caller_who_gives_up_as_the_answer_comes_does_not_make_the_engine_deaf(
@@ -321,7 +322,7 @@ async def test_a_bug_does_not_make_an_engine_deaf(fleet: Sailing, monkeypatch: p
         await one.start(waits(), id="r")
         await suspended(two, "r")
         failed = asyncio.Event()
-        store = one._own_store
+        store = one.session.engine_store
         look = store.look
 
         async def fails_once(**asked: Any) -> Any:

@@ -173,7 +173,12 @@ def troubled(request: pytest.FixtureRequest, tmp_path: Path) -> Troubled:
 
 def engine_on(store: Store, made: Calls, **options: Any) -> Engine:
     return Engine(
-        store, workflows=[waits, waits_not, place], resources={Calls: lambda: made}, grace_s=0, poll_s=0.05, **options
+        store,
+        workflows=[waits, waits_not, place],
+        resources={Calls: lambda: made},
+        limits=Limits(grace_s=0),
+        poll_s=0.05,
+        **options,
     )
 
 
@@ -194,10 +199,10 @@ async def test_an_engine_goes_on_by_itself_once_its_store_is_fit_again(
         await sending
         assert await result == "r"
         assert await engine.run(waits_not("s")) == "s"
-        stored = await engine._store.engines()
+        stored = await engine.session.store.engines()
         assert [one.alive for one in stored if one.workflows].count(True) == 1
-        assert not stored[-1].alive or stored[-1].id == engine._coordinator.engine.id
-        assert await check_store(engine._store) == 2
+        assert not stored[-1].alive or stored[-1].id == engine.session.coordinator.engine.id
+        assert await check_store(engine.session.store) == 2
 
 
 async def test_an_engine_whose_store_stays_unfit_stops_and_tells_everybody_at_once(troubled: Troubled) -> None:
@@ -211,7 +216,7 @@ async def test_an_engine_whose_store_stays_unfit_stops_and_tells_everybody_at_on
             for one in (
                 engine.handle("r").result(),
                 root.finished(),
-                anext(engine.stream("r", "log")),
+                anext(engine.handle("r").stream("log")),
                 engine.until_stopped(),
             )
         ]
@@ -221,7 +226,12 @@ async def test_an_engine_whose_store_stays_unfit_stops_and_tells_everybody_at_on
             with pytest.raises(EngineStopped, match=r"has stopped: .*after 2 new starts: "):
                 await one
         await asyncio.wait([sending])
-        for call in (engine.get("r"), engine.send(Go(), to="r"), engine.emit(TOPIC, "o"), engine.start(waits("s"))):
+        for call in (
+            engine.runs.get("r"),
+            engine.send(Go(), to="r"),
+            engine.emit(TOPIC, "o"),
+            engine.start(waits("s")),
+        ):
             with pytest.raises(EngineStopped, match="has stopped"):
                 await call
         assert len(await trouble.left()) == len(before) - 1  # Nothing is left that looks alive.
@@ -317,7 +327,7 @@ async def test_an_engine_that_stops_for_good_leaves_its_runs_to_others_at_once(
             await result
         with pytest.raises(EngineStopped, match="a row is not as it must be"):
             await one.until_stopped()
-        assert len(await other.engines()) == 1 or await other.mark_dead_engines() == 1
+        assert len(await other.engines.list()) == 1 or await other.engines.mark_dead() == 1
         await other.send(Go(), to="r")
         assert await other.handle("r").result() == "r"
-        assert not one._tasks, "nothing of it goes on"
+        assert not one.session.tasks, "nothing of it goes on"

@@ -14,6 +14,7 @@ import pytest
 from perdure import (
     Client,
     Engine,
+    Limits,
     Retry,
     compensate,
     continue_as,
@@ -24,6 +25,7 @@ from perdure import (
     step,
     workflow,
 )
+from perdure.engine import AnyClient
 from perdure.errors import (
     ArtifactNotFound,
     InvalidArguments,
@@ -101,21 +103,21 @@ async def report(number: int) -> int:
     return got
 
 
-async def published(engine: Client, **wanted: Any) -> list[tuple[str, int | None, Any]]:
+async def published(engine: AnyClient, **wanted: Any) -> list[tuple[str, int | None, Any]]:
     """Name, version and content of all artifacts, by name and version."""
-    found = await engine.artifacts(**wanted)
-    return sorted([(one.name, one.version, await engine.read_artifact(id=one.id)) for one in found], key=str)
+    found = await engine.artifacts.list(**wanted)
+    return sorted([(one.name, one.version, await engine.artifacts.read(id=one.id)) for one in found], key=str)
 
 
 async def test_the_success_of_a_run_publishes_what_it_has_staged(source: StoreSource) -> None:
     async with Environment([report], source) as env:
         await env.engine.run(report(7), id="r")
         assert await published(env.engine) == [("begun", 1, [7]), ("summary", 1, {"number": 7}), ("text", 1, LARGE)]
-        one = await env.engine.artifact("summary")
+        one = await env.engine.artifacts.get("summary")
         assert (one.run_id, one.workflow, one.step, one.position, one.attempt) == ("r", "report", "summarise", "1", 1)
         assert (one.type, one.media_type, one.form, one.size) == ("report", "application/json", "json", 12)
         assert one.published_at is not None
-        text = await env.engine.artifact("text")
+        text = await env.engine.artifacts.get("text")
         assert (text.step, text.position, text.attempt, text.size) == ("writer", "", 0, len(LARGE.encode()))
         await env.check()
 
@@ -124,17 +126,17 @@ async def test_every_run_gets_the_next_version(source: StoreSource) -> None:
     async with Environment([report], source) as env:
         for number in range(1, 4):
             await env.engine.run(report(number))
-        assert await env.engine.read_artifact("summary") == {"number": 3}
-        assert await env.engine.read_artifact("summary", 2) == {"number": 2}
-        assert {one.version for one in await env.engine.artifacts(name="begun")} == {1, 2, 3}
+        assert await env.engine.artifacts.read("summary") == {"number": 3}
+        assert await env.engine.artifacts.read("summary", 2) == {"number": 2}
+        assert {one.version for one in await env.engine.artifacts.list(name="begun")} == {1, 2, 3}
         with pytest.raises(ArtifactNotFound, match="version 4"):
-            await env.engine.artifact("summary", 4)
+            await env.engine.artifacts.get("summary", 4)
 
 
 async def test_runs_that_end_at_the_same_time_have_versions_of_their_own(source: StoreSource) -> None:
     async with Environment([report], source) as env:
         await asyncio.gather(*(env.engine.run(report(number)) for number in range(20)))
-        versions = [one.version for one in await env.engine.artifacts(name="summary")]
+        versions = [one.version for one in await env.engine.artifacts.list(name="summary")]
         assert sorted(version or 0 for version in versions) == list(range(1, 21))
 
 
@@ -150,33 +152,33 @@ async def test_until_then_it_is_seen_only_by_who_asks_for_what_is_staged(source:
     async with Environment([waits_staged], source) as env:
         await env.engine.start(waits_staged(), id="r")
         await env.quiet()
-        assert await env.engine.artifacts() == []
+        assert await env.engine.artifacts.list() == []
         with pytest.raises(ArtifactNotFound, match="summary"):
-            await env.engine.read_artifact("summary")
-        staged = await env.engine.artifacts(run="r", staged=True)
+            await env.engine.artifacts.read("summary")
+        staged = await env.engine.artifacts.list(run="r", staged=True)
         assert {one.name: one.version for one in staged} == {"begun": None, "summary": None}
-        assert await env.engine.read_artifact(id=staged[0].id) is not None
+        assert await env.engine.artifacts.read(id=staged[0].id) is not None
 
 
 async def test_a_cancelled_run_publishes_nothing(source: StoreSource) -> None:
     async with Environment([waits_staged], source) as env:
         run = await env.engine.start(waits_staged(), id="r")
         await env.quiet()
-        await env.engine.cancel("r")
+        await env.engine.handle("r").cancel()
         with pytest.raises(RunCancelled):
             await run.result()
-        assert await env.engine.artifacts(staged=True) == []
+        assert await env.engine.artifacts.list(staged=True) == []
         await env.check()
 
 
 async def test_a_run_that_nobody_has_in_memory_is_cancelled_with_what_it_has_staged(source: StoreSource) -> None:
-    async with Environment([waits_staged], source, live_runs_max=1) as env:
+    async with Environment([waits_staged], source, limits=Limits(live_runs_max=1)) as env:
         for number in range(3):
             await env.engine.start(waits_staged(), id=f"r-{number}")
             await env.quiet()
         for number in range(3):
-            await env.engine.cancel(f"r-{number}")
-        assert await env.engine.artifacts(staged=True) == []
+            await env.engine.handle(f"r-{number}").cancel()
+        assert await env.engine.artifacts.list(staged=True) == []
         await env.check()
 
 
@@ -194,11 +196,11 @@ async def test_a_failed_run_publishes_nothing_until_a_retry_succeeds(source: Sto
     async with Environment([retried], source, resources={World: lambda: world}) as env:
         with pytest.raises(RunFailed):
             await env.engine.run(retried(), id="r")
-        assert await env.engine.artifacts(staged=True) == []
+        assert await env.engine.artifacts.list(staged=True) == []
         await env.check()
         world.is_mended = True
         await env.restart()
-        await (await env.engine.retry("r")).result()
+        await (await env.engine.handle("r").retry()).result()
         expected = [("begun", 1, 1), ("end", 1, "up"), ("fragile", 1, "staged"), ("summary", 1, {"number": 1})]
         assert await published(env.engine) == expected
         await env.check()
@@ -223,7 +225,7 @@ async def test_code_that_comes_further_after_a_retry_stages_no_artifact_twice(so
         with pytest.raises(RunFailed):
             await env.engine.run(says_more_when_mended(), id="r")
         _mended.append(True)
-        await (await env.engine.retry("r")).result()
+        await (await env.engine.handle("r").retry()).result()
         assert await published(env.engine) == [("after", 1, 2), ("before", 1, 1), ("summary", 1, {"number": 1})]
 
 
@@ -244,7 +246,7 @@ async def test_a_run_that_is_rolled_back_publishes_nothing(source: StoreSource) 
         with pytest.raises(RunFailed):
             await env.engine.run(compensated(), id="r")
         assert await env.engine.handle("r").status() == "rolled_back"
-        assert await env.engine.artifacts(staged=True) == []
+        assert await env.engine.artifacts.list(staged=True) == []
         await env.check()
 
 
@@ -258,7 +260,7 @@ async def test_only_the_attempt_that_succeeds_leaves_an_artifact(source: StoreSo
     async with Environment([falters_on_the_way], source, resources={World: lambda: world}) as env:
         await env.engine.run(falters_on_the_way())
         assert await published(env.engine) == [("try", 1, 3)]
-        assert (await env.engine.artifact("try")).attempt == 3
+        assert (await env.engine.artifacts.get("try")).attempt == 3
 
 
 @step(retry=Retry.never())
@@ -279,7 +281,7 @@ async def catches() -> str:
 async def test_a_step_whose_result_cannot_be_stored_leaves_no_artifact(source: StoreSource) -> None:
     async with Environment([catches], source) as env:
         assert await env.engine.run(catches()) == "caught"
-        assert await env.engine.artifacts() == []
+        assert await env.engine.artifacts.list() == []
 
 
 @workflow
@@ -319,14 +321,14 @@ async def test_a_file_is_staged_from_coroutines_and_threads(source: StoreSource,
     async with Environment([keeps_files], source, resources={World: lambda: World(file)}) as env:
         await env.engine.run(keeps_files())
         content = file.read_bytes()
-        assert await env.engine.read_artifact("data", 1) == content
-        assert await env.engine.read_artifact("raw") == b"\0\xff"
-        one = await env.engine.artifact("data")
-        parts = [part async for part in env.engine.open_artifact(one.id)]
+        assert await env.engine.artifacts.read("data", 1) == content
+        assert await env.engine.artifacts.read("raw") == b"\0\xff"
+        one = await env.engine.artifacts.get("data")
+        parts = [part async for part in env.engine.artifacts.open(one.id)]
         assert b"".join(parts) == content
         assert [len(part) for part in parts] == [2**20, 2**20, len(content) - 2 * 2**20]
         assert (one.media_type, one.size, one.form) == ("application/x-data", len(content), "bytes")
-        assert (await env.engine.artifact("data", 1)).media_type == "text/csv"
+        assert (await env.engine.artifacts.get("data", 1)).media_type == "text/csv"
         await env.check()
 
 
@@ -335,7 +337,7 @@ async def test_an_empty_file_is_an_artifact_too(source: StoreSource, tmp_path: P
     empty.touch()
     async with Environment([keeps_files], source, resources={World: lambda: World(empty)}) as env:
         await env.engine.run(keeps_files())
-        assert await env.engine.read_artifact("data", 2) == b""
+        assert await env.engine.artifacts.read("data", 2) == b""
 
 
 async def test_a_missing_file_fails_the_step(source: StoreSource, tmp_path: Path) -> None:
@@ -351,7 +353,7 @@ async def test_parts_of_files_of_failed_attempts_are_gone(file: Path) -> None:
     async with Environment([falters_on_the_way], lambda: MemoryStore(database), **options) as env:
         await env.engine.run(falters_on_the_way())
         await env.quiet()
-        (one,) = await env.engine.artifacts(name="data")
+        (one,) = await env.engine.artifacts.list(name="data")
         assert list(database.stock.chunks) == [one.id]
 
 
@@ -375,7 +377,7 @@ async def test_parts_of_a_file_go_with_a_run_that_is_cancelled_meanwhile(file: P
         await env.engine.start(hangs(), id="r")
         while len(next(iter(database.stock.chunks.values()), {})) < 3:
             await asyncio.sleep(0)
-        await env.engine.cancel("r")
+        await env.engine.handle("r").cancel()
         assert database.stock.chunks == {}
 
 
@@ -416,7 +418,7 @@ async def test_a_crash_leaves_no_parts_of_files_behind(file: Path) -> None:
     async def scenario(env: Environment) -> int:
         await (await env.engine.start(keeps_all(), id="r")).result()
         await env.quiet()
-        return len(await env.engine.artifacts())
+        return len(await env.engine.artifacts.list())
 
     options: Any = {"resources": {World: lambda: World(file)}}
     await run_with_crashes(scenario, workflows=[keeps_all], store=fresh, **options)
@@ -442,9 +444,9 @@ async def test_content_goes_through_the_codec(file: Path, tmp_path: Path) -> Non
     async with Engine(url, workflows=[keeps_files, report], codec=Rot(), resources=resources) as engine:
         await engine.run(keeps_files())
         await engine.run(report(1))
-        assert await engine.read_artifact("data") == file.read_bytes()
-        assert await engine.read_artifact("begun") == [1]
-        assert await engine.read_artifact("text") == LARGE
+        assert await engine.artifacts.read("data") == file.read_bytes()
+        assert await engine.artifacts.read("begun") == [1]
+        assert await engine.artifacts.read("text") == LARGE
     with sqlite3.connect(tmp_path / "runs.db") as connection:
         (content,) = connection.execute("select content from artifacts where name = 'begun'").fetchone()
         (data,) = connection.execute("select data from artifact_chunks limit 1").fetchone()
@@ -457,10 +459,10 @@ async def test_content_that_was_tampered_with_is_not_handed_out() -> None:
     database = MemoryDatabase()
     async with Environment([report], lambda: MemoryStore(database)) as env:
         await env.engine.run(report(1))
-        one = await env.engine.artifact("begun")
+        one = await env.engine.artifacts.get("begun")
         database.stock.artifacts[one.id] = msgspec.structs.replace(database.stock.artifacts[one.id], content="[2]")
         with pytest.raises(InvariantViolated, match="digest"):
-            await env.engine.read_artifact("begun")
+            await env.engine.artifacts.read("begun")
 
 
 @workflow
@@ -547,22 +549,22 @@ async def test_verbs_belong_where_they_are_known() -> None:
         current_step().stage("x", 1)
     async with Environment([report]) as env:
         with pytest.raises(InvalidArguments, match="say which artifact"):
-            await env.engine.read_artifact()
+            await env.engine.artifacts.read()
         with pytest.raises(ArtifactNotFound):
-            await env.engine.read_artifact(id="none")
+            await env.engine.artifacts.read(id="none")
         with pytest.raises(Misuse, match="limit"):
-            await env.engine.artifacts(limit=0)
+            await env.engine.artifacts.list(limit=0)
 
 
 async def test_json_text_is_read_as_json() -> None:
     async with Environment([stages_one]) as env:
         await env.engine.run(stages_one("x", '{"a": [1]}', {"media_type": "application/ld+json"}))
-        assert await env.engine.read_artifact("x") == {"a": [1]}
+        assert await env.engine.artifacts.read("x") == {"a": [1]}
 
 
 async def test_a_client_reads_artifacts(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     async with Engine(url, workflows=[report]) as engine, Client(url) as client:
         await engine.run(report(1))
-        assert await client.read_artifact("summary") == {"number": 1}
-        assert [one.name for one in await client.artifacts(type="prose")] == ["text"]
+        assert await client.artifacts.read("summary") == {"number": 1}
+        assert [one.name for one in await client.artifacts.list(type="prose")] == ["text"]

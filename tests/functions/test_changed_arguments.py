@@ -208,10 +208,10 @@ async def begin(source: StoreSource, body: Body, **options: Any) -> Any:
 
 async def replayed(env: Environment) -> Any:
     """The run's hold after its code was replayed."""
-    await env.engine.pause("r")
-    await env.engine.resume("r")
+    await env.engine.handle("r").pause()
+    await env.engine.handle("r").resume()
     await env.quiet()
-    view = await env.engine.get("r")
+    view = await env.engine.runs.get("r")
     assert view is not None
     return view.hold
 
@@ -265,7 +265,7 @@ async def test_a_child_that_runs_with_other_arguments_is_not_taken_for_the_one_t
         assert was != now
     async with Environment([of(awaits_later), *OTHERS], source, clock=clock, autojump_s=None) as env:
         await env.quiet()
-        (child,) = (await env.engine.runs(parent="r")).runs
+        (child,) = (await env.engine.runs.list(parent="r")).runs
         await env.engine.send(NamedEvent("truck", 7), to=child.id)
         assert await env.engine.handle("r").result() == "shipped a 7"
 
@@ -290,7 +290,7 @@ async def test_a_step_that_has_not_ended_is_called_with_what_the_code_of_now_giv
     clock = await begin(source, flaky_for_a)
     async with Environment([of(flaky_for_b)], source, clock=clock) as env:
         assert await env.engine.handle("r").result() == "done for b"
-        (entry,) = (await env.engine._store.journal("r"))[1]
+        (entry,) = (await env.engine.session.store.journal("r"))[1]
         assert entry.digest == digest_of(flaky.signature, ("b",), {})
 
 
@@ -307,7 +307,7 @@ class Reversing:
 async def test_with_a_codec_no_digest_tells_what_it_hides(source: StoreSource) -> None:
     clock = await begin(source, charges, codec=Reversing())
     async with Environment([of(charges_another)], source, clock=clock, autojump_s=None, codec=Reversing()) as env:
-        assert [entry.digest for entry in (await env.engine._store.journal("r"))[1]] == [""]
+        assert [entry.digest for entry in (await env.engine.session.store.journal("r"))[1]] == [""]
         assert await replayed(env) is None
     assert await finish(source, charges_another, clock, codec=Reversing()) == "charged 1 for a"
 
@@ -336,16 +336,16 @@ async def test_a_retry_sets_entries_aside_with_their_digests(source: StoreSource
         run = await env.engine.start(of(charges_and_declines)("a"), id="r")
         with pytest.raises(Exception, match="a"):
             await run.result()
-        _, before = await env.engine._store.journal("r")
+        _, before = await env.engine.session.store.journal("r")
         assert [entry.digest for entry in before] == [
             digest_of(charge.signature, ("a", 2), {}),
             digest_of(decline.signature, ("a",), {}),
         ]
-        await env.engine.retry("r")
+        await env.engine.handle("r").retry()
         with pytest.raises(Exception, match="a"):
             await run.result()
-        assert await env.engine._store.archived("r") == [(1, before[1])]
-        assert [entry.digest for entry in (await env.engine._store.journal("r"))[1]] == [
+        assert await env.engine.session.store.archived("r") == [(1, before[1])]
+        assert [entry.digest for entry in (await env.engine.session.store.journal("r"))[1]] == [
             entry.digest for entry in before
         ]
         await env.check()
@@ -412,8 +412,8 @@ async def main(url, way):
         await env.quiet()
         if way == "end":
             await env.advance(HOUR)
-        view = await env.engine.get("r")
-        print(view.status.value, view.hold, len((await env.engine._store.journal("r"))[1]))
+        view = await env.engine.runs.get("r")
+        print(view.status.value, view.hold, len((await env.engine.session.store.journal("r"))[1]))
 
 asyncio.run(main(*sys.argv[1:]))
 """

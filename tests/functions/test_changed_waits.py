@@ -193,10 +193,10 @@ async def bring_about(env: Environment, body: Body) -> None:
     """Have happen what the run waits for."""
     await env.quiet()
     if body is asks_the_desk:
-        (one,) = await env.engine.tasks(status="open")
-        await env.engine.answer(one.id, "yes")
+        (one,) = await env.engine.tasks.list(status="open")
+        await env.engine.tasks.answer(one.id, "yes")
     elif body is child_packs:
-        (child,) = (await env.engine.runs(parent="r")).runs
+        (child,) = (await env.engine.runs.list(parent="r")).runs
         await env.engine.send(NamedEvent("box", "it"), to=child.id)
     elif body is end_of_x:
         await env.engine.send(NamedEvent("box", "it"), to="x")
@@ -227,10 +227,10 @@ async def test_a_wait_that_has_changed_blocks_and_goes_on_with_the_code_that_it_
         clock = env.clock
     caplog.set_level(logging.WARNING, "perdure")
     async with Environment([of(new), *OTHERS], source, clock=clock, autojump_s=None) as env:
-        await env.engine.pause("r")
-        await env.engine.resume("r")
+        await env.engine.handle("r").pause()
+        await env.engine.handle("r").resume()
         await env.quiet()
-        view = await env.engine.get("r")
+        view = await env.engine.runs.get("r")
         assert view is not None
         assert view.hold is not None
         assert view.hold.kind == "blocked"
@@ -294,7 +294,7 @@ async def test_what_the_journal_has_is_handed_to_nothing_else(
     async with Environment([of(new), *OTHERS], source, clock=clock, autojump_s=None) as env:
         await env.engine.send(Paid(order="1"), to="r")
         await env.quiet()
-        view = await env.engine.get("r")
+        view = await env.engine.runs.get("r")
         assert view is not None
         assert view.hold is not None
         assert was in view.hold.reason
@@ -318,7 +318,7 @@ async def test_what_wins_while_other_code_is_there_is_kept_for_the_code_that_it_
     async with Environment([of(new), *OTHERS], source, clock=clock, autojump_s=None) as env:
         await bring_about(env, old)
         await env.quiet()
-        view = await env.engine.get("r")
+        view = await env.engine.runs.get("r")
         assert view is not None
         assert view.hold is not None
         assert (view.hold.kind, view.status) == ("blocked", "suspended")
@@ -336,8 +336,8 @@ async def test_another_duration_counts_for_the_next_wait_and_not_for_the_one_tha
         await env.quiet()
         clock = env.clock
     async with Environment([of(paid_within_two_hours)], source, clock=clock, autojump_s=None) as env:
-        await env.engine.pause("r")
-        await env.engine.resume("r")
+        await env.engine.handle("r").pause()
+        await env.engine.handle("r").resume()
         await env.advance(timedelta(minutes=61))
         assert await env.engine.handle("r").result() == "TimeReached"
 
@@ -369,13 +369,13 @@ async def test_the_same_code_fits_all_that_it_waits_for(source: StoreSource) -> 
         for _ in range(5):
             await env.advance(timedelta(minutes=20))
             await env.restart()
-            view = await env.engine.get("r")
+            view = await env.engine.runs.get("r")
             assert view is not None
             assert view.hold is None
-        await env.engine.pause("r")
-        await env.engine.resume("r")
+        await env.engine.handle("r").pause()
+        await env.engine.handle("r").resume()
         await env.quiet()
-        view = await env.engine.get("r")
+        view = await env.engine.runs.get("r")
         assert view is not None
         assert view.hold is None, view.hold
         await env.check()

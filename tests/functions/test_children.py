@@ -11,6 +11,7 @@ import pytest
 
 from perdure import (
     Event,
+    Limits,
     Retry,
     Workflow,
     current_run,
@@ -202,12 +203,12 @@ def opened(source: StoreSource, mended: Mended) -> Open:
 
 
 async def statuses(env: Environment, workflow: str) -> list[str]:
-    return sorted(str(run.status) for run in (await env.engine.runs(workflow=workflow)).runs)
+    return sorted(str(run.status) for run in (await env.engine.runs.list(workflow=workflow)).runs)
 
 
 async def the_only(env: Environment, workflow: str) -> Any:
-    (run,) = (await env.engine.runs(workflow=workflow)).runs
-    view = await env.engine.get(run.id)
+    (run,) = (await env.engine.runs.list(workflow=workflow)).runs
+    view = await env.engine.runs.get(run.id)
     assert view is not None
     return view
 
@@ -241,7 +242,7 @@ async def test_many_children_are_gathered(opened: Open) -> None:
 
 
 async def test_children_have_children(opened: Open) -> None:
-    async with opened(live_runs_max=2) as env:
+    async with opened(limits=Limits(live_runs_max=2)) as env:
         assert len(set(await env.engine.run(family_tree(6)))) == 7
         await env.check()
 
@@ -251,7 +252,7 @@ async def test_a_parent_and_its_child_go_on_after_a_crash(opened: Open) -> None:
         await env.engine.start(parent_of_waiting(), id="r")
         await env.quiet()
         await env.restart()
-        for run in (await env.engine.runs(workflow="waiting")).runs:
+        for run in (await env.engine.runs.list(workflow="waiting")).runs:
             await env.engine.send(Go(value="!"), to=run.id)
         await env.restart()
         assert await env.engine.handle("r").result() == "awaited!"
@@ -279,7 +280,7 @@ async def test_a_child_inherits_tags_and_unless_detached_the_deadline(
             starts(detached, id), tags={"tenant": "acme", "own": "parent's"}, deadline=timedelta(hours=2)
         )
         child_id = await run.result()
-        view = await env.engine.get(child_id)
+        view = await env.engine.runs.get(child_id)
         assert view is not None
         assert view.tags == {"tenant": "acme", "own": "tag"}
         assert view.deadline is not None
@@ -303,7 +304,7 @@ async def test_a_run_that_starts_a_child_with_an_id_is_never_asleep_meanwhile(op
     """Nothing that is stored would wake it."""
     async with opened() as env:
         await env.engine.run(starts(False, "c"), id="r")
-        became = [row.became for row in (await env.engine.history("r")).audit]
+        became = [row.became for row in (await env.engine.handle("r").history()).audit]
         assert became == ["running", "succeeded"]
 
 
@@ -314,15 +315,15 @@ async def test_a_run_that_starts_a_child_with_an_id_is_never_asleep_meanwhile(op
 async def test_cancel_reaches_children_and_grandchildren_but_not_detached_ones(
     opened: Open, live_runs_max: int
 ) -> None:
-    async with opened(live_runs_max=live_runs_max) as env:
+    async with opened(limits=Limits(live_runs_max=live_runs_max)) as env:
         run = await env.engine.start(grandparent(), id="r")
         await env.quiet()
-        assert await env.engine.cancel("r", reason="enough")
+        assert await env.engine.handle("r").cancel(reason="enough")
         await env.quiet()
         assert await run.status() == "cancelled"
         assert await statuses(env, "parent_of_waiting") == ["cancelled"]
         assert await statuses(env, "waiting") == ["cancelled", "cancelled", "suspended"]
-        view = await env.engine.get("detached")
+        view = await env.engine.runs.get("detached")
         assert view is not None
         assert view.status == "suspended"
         await env.check()
@@ -335,7 +336,7 @@ async def test_who_waits_for_a_cancelled_child_is_told_so(opened: Open) -> None:
         waits = await the_only(env, "waiting")
         onlooker = await env.engine.start(joins(waits.id), id="onlooker")
         await env.quiet()
-        await env.engine.cancel(waits.id, reason="enough")
+        await env.engine.handle(waits.id).cancel(reason="enough")
         for one in (parent, onlooker):
             with pytest.raises(RunFailed) as failed:
                 await one.result()
@@ -351,7 +352,7 @@ async def test_cancel_reaches_children_after_a_restart(opened: Open) -> None:
         await env.engine.start(grandparent(), id="r")
         await env.quiet()
         await env.restart()
-        assert await env.engine.cancel("r")
+        assert await env.engine.handle("r").cancel()
         assert await statuses(env, "waiting") == ["cancelled", "cancelled", "suspended"]
 
 
@@ -361,7 +362,7 @@ async def test_a_deadline_ends_the_whole_family(opened: Open) -> None:
         await env.advance(HOUR)
         assert await run.status() == "failed"
         assert "suspended" not in [*await statuses(env, "parent_of_waiting")]
-        view = await env.engine.get("detached")
+        view = await env.engine.runs.get("detached")
         assert view is not None
         assert view.status == "suspended"
         await env.check()
@@ -422,12 +423,12 @@ async def test_of_several_runs_the_one_that_ends_first_wins(opened: Open, restar
         await env.engine.start(waits_for("a", "b", "c"), id="r")
         await env.quiet()
         if restarts:
-            await env.engine.pause("r")
+            await env.engine.handle("r").pause()
         await env.engine.send(Go(value="!"), to="b")
         await env.quiet()
         if restarts:
             await env.restart()
-            await env.engine.resume("r")
+            await env.engine.handle("r").resume()
             await env.quiet()
         assert await env.engine.handle("r").result() == ["b", "succeeded", "b!"]
         await env.check()
@@ -476,7 +477,7 @@ async def test_a_deadline_of_a_child_that_is_none_is_refused_where_it_is_given(
     async with Environment([bounded, children_waits], source) as env:
         assert said in await (await env.engine.start(bounded(days), id="r")).result()
         await env.settle()
-        assert {run.status for run in (await env.engine.runs(workflow="children.waits")).runs} <= {"failed"}
+        assert {run.status for run in (await env.engine.runs.list(workflow="children.waits")).runs} <= {"failed"}
         await env.check()
 
 
@@ -496,7 +497,7 @@ async def test_a_failure_from_far_below_is_told_without_all_that_is_in_between(s
                 await (await env.engine.start(nested(depth), id=f"r-{depth}")).result()
             assert isinstance(failed.value.__cause__, ChildFailed)
             assert len(str(failed.value)) < 3_000
-            view = await env.engine.get(f"r-{depth}")
+            view = await env.engine.runs.get(f"r-{depth}")
             assert view is not None
             sizes[depth] = len(str(view.failure))
     assert sizes[240] < 1.1 * sizes[60]
@@ -507,7 +508,7 @@ async def test_cancelled_and_failed_runs_have_ended_too(opened: Open) -> None:
         await env.engine.start(waiting("x"), id="a")
         await env.engine.start(raises_for("a"), id="r")
         await env.quiet()
-        await env.engine.cancel("a")
+        await env.engine.handle("a").cancel()
         assert await env.engine.handle("r").result() == "a cancelled"
         with pytest.raises(RunFailed):
             await env.engine.run(failing("x"), id="f")
@@ -523,7 +524,7 @@ async def test_a_child_whose_failure_was_consumed_cannot_be_retried(opened: Open
         view = await the_only(env, "failing")
         mended.yes = True
         with pytest.raises(RunNotRetryable, match="retry that one"):
-            await env.engine.retry(view.id)
+            await env.engine.handle(view.id).retry()
 
 
 async def test_a_parent_that_failed_with_its_child_can_be_retried_and_has_a_new_one(
@@ -533,7 +534,7 @@ async def test_a_parent_that_failed_with_its_child_can_be_retried_and_has_a_new_
         with pytest.raises(RunFailed):
             await env.engine.run(fails_with_its_child(), id="r")
         mended.yes = True
-        assert await (await env.engine.retry("r")).result() == "it is mended"
+        assert await (await env.engine.handle("r").retry()).result() == "it is mended"
         assert await statuses(env, "failing") == ["failed", "succeeded"]
         await env.check()
 
@@ -545,13 +546,13 @@ async def test_a_waiting_run_that_was_set_aside_does_not_mistake_a_retried_run_f
         await env.engine.start(retried_child(), id="f")
         await env.engine.start(raises_for("f"), id="r")
         await env.quiet()
-        await env.engine.pause("r")
+        await env.engine.handle("r").pause()
         await env.engine.send(Go(), to="f")
         await env.quiet()
         mended.yes = True
-        await env.engine.retry("f")
+        await env.engine.handle("f").retry()
         await env.quiet()
-        await env.engine.resume("r")
+        await env.engine.handle("r").resume()
         await env.quiet()
         assert await env.engine.handle("r").status() == "suspended"
         await env.engine.send(Go(), to="f")

@@ -8,6 +8,7 @@ from typing import Any
 
 from perdure import Engine, receive, sleep, workflow
 from perdure.testing import Environment
+from perdure.testing.control import kill
 from perdure.testing.environment import StoreSource
 
 TASKS = 3_000
@@ -59,7 +60,7 @@ async def test_a_run_with_many_waits_is_cancelled_in_turns(source: StoreSource) 
         run = await env.engine.start(flow())
         await env.settle()
         async with turns:
-            assert await env.engine.cancel(run.id)
+            assert await env.engine.handle(run.id).cancel()
             while sum(turns.ended.values()) < TASKS:
                 await asyncio.sleep(0)
         assert max(turns.ended.values()) <= AT_ONCE_MAX
@@ -91,7 +92,7 @@ async def test_a_killed_engine_closes_everything_at_once() -> None:
     engine = Engine("memory://", workflows=[(flow := waiting(turns))])
     await engine.open()
     run = await engine.start(flow())
-    while not await engine.waits(run.id):
+    while not await engine.handle(run.id).waits():
         await asyncio.sleep(0)
-    engine.kill()
+    kill(engine)
     assert sum(turns.ended.values()) == TASKS

@@ -108,7 +108,7 @@ async def test_a_failure_is_undone_in_reverse(source: StoreSource) -> None:
         assert isinstance(caught.value.__cause__, RuntimeError)
         assert diary[3:] == ["release car", "release hotel", "release flight"]
         assert await run.status() == "rolled_back"
-        audit = [(row.was, row.became) for row in (await env.engine.history("r")).audit]
+        audit = [(row.was, row.became) for row in (await env.engine.handle("r").history()).audit]
         assert audit == [(None, "running"), ("running", "rolling_back"), ("rolling_back", "rolled_back")]
         assert await env.check() == 1
 
@@ -125,7 +125,7 @@ async def test_a_cancelled_run_is_undone_even_if_nobody_has_it_in_memory(source:
         with pytest.raises(RunCancelled, match="changed my mind"):
             await run.result()
         assert diary[3:] == ["release car", "release hotel", "release flight"]
-        became = [row.became for row in (await env.engine.history("r")).audit]
+        became = [row.became for row in (await env.engine.handle("r").history()).audit]
         assert became == ["running", "suspended", "cancelling", "rolling_back", "rolled_back"]
 
 
@@ -167,7 +167,7 @@ async def test_children_and_long_retries_work_while_rolling_back(source: StoreSo
         with pytest.raises(RunFailed, match="no visa"):
             await run.result()
         assert diary == ["try to release car", "try to release car", "release hotel"]
-        (child,) = (await env.engine.runs(parent="r")).runs
+        (child,) = (await env.engine.runs.list(parent="r")).runs
         assert (child.workflow, child.status) == ("cancel_booking", "succeeded")
 
 
@@ -225,7 +225,7 @@ async def test_a_crash_at_any_commit_undoes_everything_and_nothing_twice_after_i
                 await run.result()
         # Each is undone in order; a crash may repeat the step that it met, but no other.
         for name in ("failing", "waiting"):
-            entries = (await env.engine.history(name)).journal
+            entries = (await env.engine.handle(name).history()).journal
             undone = [entry.name for entry in entries if entry.position.startswith("undo.")]
             assert undone == ["release", "release", "release"]
         return [await failing.status(), await waiting.status()]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure import NamedEvent, Retry, Workflow, compensate, receive, step, workflow
+from perdure import Limits, NamedEvent, Retry, Workflow, compensate, receive, step, workflow
 from perdure.errors import RunCancelled, RunFailed
 from perdure.kernel import ops
 from perdure.kernel.records import Hold
@@ -61,7 +61,7 @@ def trips(desk: Desk) -> tuple[Workflow[Any, Any], Workflow[Any, Any]]:
 
 
 async def view(env: Environment, run_id: str = "r-1") -> tuple[str, str | None, int]:
-    found = await env.engine.get(run_id)
+    found = await env.engine.runs.get(run_id)
     assert found is not None
     return found.status, None if found.hold is None else found.hold.kind, found.recoveries
 
@@ -76,12 +76,12 @@ async def test_a_paused_rollback_goes_on_where_it_was(source: StoreSource, desk:
     trip, _ = trips(desk)
     async with Environment([trip], source, autojump_s=None) as env:
         await rolling_back(env, desk)
-        assert await env.engine.pause("r-1")
+        assert await env.engine.handle("r-1").pause()
         await env.restart()
         assert await view(env) == ("rolling_back", "paused", 0)
-        assert not await env.engine.cancel("r-1")  # It is being undone already.
+        assert not await env.engine.handle("r-1").cancel()  # It is being undone already.
         desk.leave.set()
-        assert await env.engine.resume("r-1")
+        assert await env.engine.handle("r-1").resume()
         with pytest.raises(RunFailed, match="no visa"):
             await env.engine.handle("r-1").result()
         assert desk.done == ["wait for car", "release hotel"]
@@ -113,14 +113,14 @@ async def test_a_rollback_that_other_code_does_not_fit_waits_for_its_own(
 async def test_a_run_that_is_poison_and_cancelled_is_undone_with_a_clean_slate(source: StoreSource, desk: Desk) -> None:
     """The rollback is other code than what killed the process: it may be interrupted as often as any."""
     trip, _ = trips(desk)
-    async with Environment([trip], source, autojump_s=None, recoveries_max=1) as env:
+    async with Environment([trip], source, autojump_s=None, limits=Limits(recoveries_max=1)) as env:
         await env.engine.start("trip", id="r-1")
         await env.quiet()
-        await env.engine._coordinator.submit(ops.Count(run_id="r-1", at=env.clock.now(), claim=1, change=1))
+        await env.engine.session.coordinator.submit(ops.Count(run_id="r-1", at=env.clock.now(), claim=1, change=1))
         hold = Hold(kind="poison", reason="it died", at=env.clock.now())
-        await env.engine._coordinator.submit(ops.SetHold(run_id="r-1", at=env.clock.now(), hold=hold))
+        await env.engine.session.coordinator.submit(ops.SetHold(run_id="r-1", at=env.clock.now(), hold=hold))
         assert await view(env) == ("suspended", "poison", 1)
-        assert await env.engine.cancel("r-1")
+        assert await env.engine.handle("r-1").cancel()
         await desk.hangs.wait()
         assert await view(env) == ("rolling_back", None, 0)
         desk.hangs.clear()
@@ -148,7 +148,7 @@ async def test_a_rollback_goes_on_though_others_fill_the_memory(source: StoreSou
         await compensate(child())
         raise ValueError("undo all")
 
-    async with Environment([flow, child], source, autojump_s=None, live_runs_max=1) as env:
+    async with Environment([flow, child], source, autojump_s=None, limits=Limits(live_runs_max=1)) as env:
         for number in range(5):
             await env.engine.start(flow(number), id=f"r-{number}")
             await env.quiet()
@@ -171,7 +171,9 @@ async def test_whoever_cancels_first_has_it_undone_once(source: StoreSource, des
         await env.engine.start("trip", id="r-1")
         await env.quiet()
         sent = env.engine.send(NamedEvent("go"), to="r-1")
-        answers = await asyncio.gather(*[env.engine.cancel("r-1") for _ in range(5)], sent, return_exceptions=True)
+        answers = await asyncio.gather(
+            *[env.engine.handle("r-1").cancel() for _ in range(5)], sent, return_exceptions=True
+        )
         assert answers[:5].count(True) <= 1
         with pytest.raises((RunFailed, RunCancelled)):
             await env.engine.handle("r-1").result()

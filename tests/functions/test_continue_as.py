@@ -82,10 +82,10 @@ async def wait_or_hop(hops: int) -> str:
 async def test_the_same_run_goes_on_with_another_input_and_no_history(source: StoreSource) -> None:
     async with Environment([climb], source) as env:
         assert await env.engine.run(climb(0), id="r", tags={"k": "v"}) == "top at 5"
-        view = await env.engine.get("r")
+        view = await env.engine.runs.get("r")
         assert view is not None
         assert (view.input, dict(view.tags)) == ({"level": 5}, {"k": "v"})
-        history = await env.engine.history("r")
+        history = await env.engine.handle("r").history()
         assert [entry.value for entry in history.journal] == ["level 5"]
         assert [row.became for row in history.audit] == ["continued", "succeeded"]
         assert await env.check() == 1
@@ -94,7 +94,7 @@ async def test_the_same_run_goes_on_with_another_input_and_no_history(source: St
 async def test_a_run_can_become_another_workflow_of_another_arity(source: StoreSource) -> None:
     async with Environment([ping, pong], source) as env:
         assert await env.engine.run(ping(2, "start"), id="r") == "ping 0"
-        view = await env.engine.get("r")
+        view = await env.engine.runs.get("r")
         assert view is not None
         assert (view.workflow, view.input) == ("ping", {"left": 0, "label": "ping 0"})
 
@@ -105,7 +105,7 @@ async def test_what_was_sent_to_it_is_kept(source: StoreSource) -> None:
         for item in ("a", "b", "c"):
             await env.engine.send(NamedEvent("item", item), to="r")
         assert await run.result() == ["a", "b", "c"]
-        assert await env.engine.events(to="r") == []
+        assert await env.engine.events.pending(to="r") == []
 
 
 async def test_a_timer_of_the_life_before_does_not_fire_in_the_next(source: StoreSource) -> None:
@@ -262,14 +262,14 @@ async def test_nothing_that_the_life_before_waited_for_is_handed_to_the_next(
     async with Environment([relay, short], source, probe=points, autojump_s=None) as env:
         run = await env.engine.start(relay(0, kind), id="r")
         await env.quiet()
-        children = [view.id for view in (await env.engine.runs(parent="r")).runs]
+        children = [view.id for view in (await env.engine.runs.list(parent="r")).runs]
         with points.hold(point) as held:
             hopping = asyncio.create_task(env.engine.send(NamedEvent("hop", None), to="r"))
             await held.reached()
             other: asyncio.Task[Any]
             if kind == "task":
-                (one,) = await env.engine.tasks()
-                other = asyncio.create_task(env.engine.answer(one.id, "late"))
+                (one,) = await env.engine.tasks.list()
+                other = asyncio.create_task(env.engine.tasks.answer(one.id, "late"))
             elif kind == "child":
                 other = asyncio.create_task(env.engine.send(NamedEvent("end", None), to=children[0]))
             else:
@@ -287,7 +287,7 @@ async def test_nothing_that_the_life_before_waited_for_is_handed_to_the_next(
 async def test_a_crash_at_any_commit_loses_no_event_of_a_hop(fresh: Callable[[], StoreSource]) -> None:
     async def scenario(env: Environment) -> str:
         run = await env.engine.start(relay(0, "item"), id="r")
-        if (view := await env.engine.get("r")) is not None and view.status != "succeeded":
+        if (view := await env.engine.runs.get("r")) is not None and view.status != "succeeded":
             await env.engine.send(NamedEvent("hop", None), to="r", key="hop")
             await env.engine.send(NamedEvent("item", "a"), to="r", key="item")
         return (await run.result())[:1]
@@ -385,7 +385,7 @@ async def test_a_run_that_is_retried_in_a_later_life_has_the_keys_of_that_life(s
         with pytest.raises(RunFailed):
             await run.result()
         broken = False
-        await (await env.engine.retry("r")).result()
+        await (await env.engine.handle("r").retry()).result()
         assert keys == ["r:1@1", "r:1@1"]
 
 
@@ -418,11 +418,11 @@ async def test_a_life_does_not_cost_more_with_a_longer_queue(
 
     async with Environment([reads_one_a_life], source) as env:
         run = await env.engine.start(reads_one_a_life(30, 0), id="r")
-        await env.engine.pause("r")
+        await env.engine.handle("r").pause()
         for number in range(30):
             await env.engine.send(NamedEvent("number", number), to="r")
         monkeypatch.setattr(_Matching, "free", counted)
-        await env.engine.resume("r")
+        await env.engine.handle("r").resume()
         assert await run.result() == sum(range(30))
         await env.check()
     assert len(freed) <= 30

@@ -203,7 +203,7 @@ def opened(source: StoreSource) -> Open:
 
 
 async def status(env: Environment, run_id: str) -> str:
-    view = await env.engine.get(run_id)
+    view = await env.engine.runs.get(run_id)
     assert view is not None
     return str(view.status)
 
@@ -226,7 +226,7 @@ async def test_an_early_broadcast_waits_for_somebody_to_want_it(opened: Open) ->
         assert isinstance(await env.engine.send(Paid(amount=7)), Queued)
         await env.restart()
         assert await env.engine.run(pays()) == 7
-        assert await env.engine.events() == []
+        assert await env.engine.events.pending() == []
 
 
 async def test_a_run_that_waits_gets_the_event_at_once(opened: Open) -> None:
@@ -259,11 +259,11 @@ async def test_what_has_won_a_wait_is_delivered_even_if_the_engine_is_away_until
     async with opened() as env:
         await env.engine.start(catches(0), id="r")
         await env.quiet()
-        await env.engine.pause("r")
+        await env.engine.handle("r").pause()
         assert await env.engine.send(Fleeting(number=1), to="r") == Delivered(("r",))
         await env.advance(timedelta(days=3))
-        await env.engine.purge()
-        await env.engine.resume("r")
+        await env.engine.events.purge()
+        await env.engine.handle("r").resume()
         assert await env.engine.handle("r").result() == [1]
 
 
@@ -306,7 +306,7 @@ async def test_the_earliest_sent_is_read_first(opened: Open) -> None:
         for amount in (3, 1, 2):
             await env.engine.send(Paid(amount=amount))
         assert await env.engine.run(pays_twice()) == [3, 1]
-        assert [view.value for view in await env.engine.events()] == [{"amount": 2, "order": ""}]
+        assert [view.value for view in await env.engine.events.pending()] == [{"amount": 2, "order": ""}]
 
 
 async def test_what_was_sent_to_the_run_is_read_before_broadcasts(opened: Open) -> None:
@@ -316,7 +316,7 @@ async def test_what_was_sent_to_the_run_is_read_before_broadcasts(opened: Open) 
         await env.engine.send(Paid(amount=2), to="r")
         await env.advance(timedelta(days=1))
         assert await run.result() == 2
-        assert [view.value["amount"] for view in await env.engine.events()] == [1]
+        assert [view.value["amount"] for view in await env.engine.events.pending()] == [1]
 
 
 async def test_several_events_sent_to_one_run_are_read_in_order_also_across_a_restart(opened: Open) -> None:
@@ -427,7 +427,7 @@ async def test_the_winner_is_in_the_journal_and_wins_again_in_replay(opened: Ope
         await env.restart()
         await env.engine.send(Shipped(parcel="p"), to="r")
         assert await env.engine.handle(run.id).result() == ["paid", 5, "p"]
-        journal = (await env.engine.history("r")).journal
+        journal = (await env.engine.handle("r").history()).journal
         assert [entry.name for entry in journal] == ["payments.paid or Shipped or timer", "Shipped"]
         await env.check()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from perdure import Engine, Retry, Workflow, current_step, resource, sleep, step, workflow
+from perdure import Engine, Limits, Retry, Workflow, current_step, resource, sleep, step, workflow
 from perdure.errors import NotInStep, RunFailed, StepTimedOut, UnstorableValue
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Wait
@@ -41,7 +41,7 @@ def environment(flow: Workflow[Any, Any], source: StoreSource = None, **options:
 
 
 async def stored(engine: Engine, run_id: str) -> tuple[Wait, ...]:
-    return (await engine._store.load([run_id]))[run_id].waits
+    return (await engine.session.store.load([run_id]))[run_id].waits
 
 
 # Signs of life.
@@ -62,7 +62,7 @@ async def test_an_attempt_that_is_silent_for_too_long_fails_and_is_tried_again()
         run = await env.engine.start(flow())
         await env.advance(11)
         assert await run.result() == 3
-        (entry,) = (await env.engine.history(run.id)).journal
+        (entry,) = (await env.engine.handle(run.id).history()).journal
         assert entry.at - entry.started_at == timedelta(seconds=10, milliseconds=30)
 
 
@@ -103,7 +103,7 @@ async def test_an_attempt_that_gives_signs_of_life_may_take_as_long_as_it_likes(
         run = await env.engine.start(flow())
         await env.advance(100)
         assert await run.result() == "done"
-        commits = env.engine.stats.commits
+        commits = env.engine.engines.stats.commits
         assert commits == 2  # A sign of life without details is not worth a commit.
 
 
@@ -209,7 +209,7 @@ async def test_details_survive_a_crash_and_the_attempt_cut_short_does_not_count(
         await env.advance(10)
         assert await env.engine.handle("r").result() == "done"
         assert seen.attempts == [(1, None), (1, {"life": 1}), (1, {"life": 2}), (1, {"life": 3}), (2, {"life": 4})]
-        (entry,) = (await env.engine.history("r")).journal
+        (entry,) = (await env.engine.handle("r").history()).journal
         assert (entry.attempts, entry.started_at) == (2, started_at)
         assert await stored(env.engine, "r") == ()
         await env.check()
@@ -238,7 +238,7 @@ async def test_a_later_attempt_cut_short_keeps_its_number_and_the_history(source
         with pytest.raises(RunFailed, match="life 4"):
             await env.engine.handle("r").result()
         assert seen.attempts == [(1, None), (2, 1), (2, 2), (3, 3)]
-        (entry,) = (await env.engine.history("r")).journal
+        (entry,) = (await env.engine.handle("r").history()).journal
         assert entry.failure is not None
         assert [(one.attempt, one.message) for one in entry.failure.history] == [
             (1, "life 1"), (2, "life 3"), (3, "life 4"),
@@ -264,7 +264,7 @@ async def test_details_survive_a_long_pause_and_a_crash_in_it(source: StoreSourc
     async def other() -> None:
         await sleep(1)
 
-    async with Environment([flow, other], source, autojump_s=None, live_runs_max=1) as env:
+    async with Environment([flow, other], source, autojump_s=None, limits=Limits(live_runs_max=1)) as env:
         await env.engine.start(flow(), id="r")
         await env.quiet()
         (wait,) = await stored(env.engine, "r")
@@ -272,7 +272,7 @@ async def test_details_survive_a_long_pause_and_a_crash_in_it(source: StoreSourc
         if is_evicted:
             await env.engine.start(other())
             await env.quiet()
-            assert env.engine._functions.live_runs == 1
+            assert env.engine.runtime.functions.live_runs == 1
         else:
             await env.restart()
         await env.advance(timedelta(hours=2))
@@ -342,7 +342,7 @@ async def test_a_codec_that_fails_on_details_holds_the_run_with_the_reason() -> 
     async with environment(flow, codec=Choosy()) as env:
         await env.engine.start(flow(), id="r")
         await env.quiet()
-        view = await env.engine.get("r")
+        view = await env.engine.runs.get("r")
         assert view is not None
         assert view.hold is not None
         assert "no key for this" in view.hold.reason
@@ -484,11 +484,11 @@ async def test_however_the_step_ends_nothing_is_left_behind(end: str, source: St
         await env.engine.start(flow(), id="r")
         await env.advance(3)
         if end == "cancelled":
-            await env.engine.cancel("r")
+            await env.engine.handle("r").cancel()
         elif end == "paused":
-            await env.engine.pause("r")
+            await env.engine.handle("r").pause()
             assert [wait.details for wait in await stored(env.engine, "r")] == ['"further"']
-            await env.engine.resume("r")
+            await env.engine.handle("r").resume()
         await env.advance(10)
         assert await stored(env.engine, "r") == ()
         assert seen.attempts == [(1, None), (1, "further")] if end == "paused" else [(1, None)]
@@ -547,7 +547,7 @@ async def reading() -> list[int]:
 
 async def read_to_the_end(env: Environment) -> Any:
     result = await (await env.engine.start(reading(), id="r")).result()
-    (entry,) = (await env.engine.history("r")).journal
+    (entry,) = (await env.engine.handle("r").history()).journal
     return result, entry.attempts
 
 

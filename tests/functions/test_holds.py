@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Retry, current_step, sleep, step, workflow
+from perdure import Limits, Retry, current_step, sleep, step, workflow
 from perdure.errors import ForbiddenInWorkflow, RunFailed
 from perdure.kernel.records import Hold
 from perdure.testing import Environment
@@ -75,7 +75,7 @@ async def blocked_by(code: Any, source: StoreSource) -> Hold:
         before = env.clock
     async with Environment([code], source, clock=before, autojump_s=None) as env:
         await env.advance(timedelta(hours=2))
-        view = await env.engine.get("r-1")
+        view = await env.engine.runs.get("r-1")
         assert view is not None
         assert view.hold is not None
         assert (view.hold.kind, view.status, view.owner) == ("blocked", "suspended", None)
@@ -107,12 +107,12 @@ async def test_a_blocked_run_goes_on_by_itself_once_fitting_code_is_there(source
     hold = await blocked_by(changed, source)
     async with Environment([changed], source, autojump_s=None) as env:
         assert (await env.engine.recover()).total == 0  # The same code does not claim it in vain.
-        again = await env.engine.get("r-1")
+        again = await env.engine.runs.get("r-1")
         assert again is not None
         assert again.hold == hold
     async with Environment([mended], source) as env:
         assert await env.engine.handle("r-1").result() == "mended: notified o-17"
-        audit = [row.became for row in (await env.engine.history("r-1")).audit]
+        audit = [row.became for row in (await env.engine.handle("r-1").history()).audit]
         assert audit == ["running", "suspended", "blocked", "resumed", "running", "succeeded"]
         await env.check()
 
@@ -124,10 +124,10 @@ async def test_engines_with_code_that_does_not_fit_do_not_pass_a_run_to_and_fro(
         async with Environment([code], source, autojump_s=None) as env:
             assert (await env.engine.recover()).total == 0  # It was claimed when the engine opened, if ever.
             await env.quiet()
-            view = await env.engine.get("r-1")
+            view = await env.engine.runs.get("r-1")
             assert view is not None
             assert view.hold is not None
-            before, audits = audits, {len((await env.engine.history("r-1")).audit)}
+            before, audits = audits, {len((await env.engine.handle("r-1").history()).audit)}
             assert (before != audits) == is_new
     async with Environment([mended], source) as env:
         assert await env.engine.handle("r-1").result() == "mended: notified o-17"
@@ -144,13 +144,13 @@ async def test_a_deadlock_is_held_with_its_stack_and_again_after_it_is_resumed(s
         run = await env.engine.start(stuck())
         for _ in range(2):
             await env.quiet()
-            view = await env.engine.get(run.id)
+            view = await env.engine.runs.get(run.id)
             assert view is not None
             assert view.hold is not None
             assert "can never happen" in view.hold.reason
             assert "in stuck" in view.hold.details
-            assert await env.engine.resume(run.id)
-        assert await env.engine.cancel(run.id)
+            assert await env.engine.handle(run.id).resume()
+        assert await env.engine.handle(run.id).cancel()
 
 
 async def test_a_loop_that_never_waits_is_held_and_others_go_on(source: StoreSource) -> None:
@@ -163,11 +163,11 @@ async def test_a_loop_that_never_waits_is_held_and_others_go_on(source: StoreSou
     async def innocent() -> str:
         return await reserve("y")
 
-    async with Environment([busy, innocent], source, callbacks_max=500) as env:
+    async with Environment([busy, innocent], source, limits=Limits(callbacks_max=500)) as env:
         run = await env.engine.start(busy())
         assert await env.engine.run(innocent()) == "reserved y"
         await env.quiet()
-        view = await env.engine.get(run.id)
+        view = await env.engine.runs.get(run.id)
         assert view is not None
         assert view.hold is not None
         assert "500 callbacks without waiting" in view.hold.reason
@@ -232,12 +232,12 @@ async def test_runs_that_are_evicted_notice_nothing(source: StoreSource) -> None
         await sleep(60)
         return [*got, await notify(f"d{n}")]
 
-    async with Environment([flow], source, live_runs_max=3) as env:
+    async with Environment([flow], source, limits=Limits(live_runs_max=3)) as env:
         runs = [await env.engine.start(flow(n)) for n in range(20)]
         results = await asyncio.gather(*[run.result() for run in runs])
         assert results == [[f"reserved a{n}", f"reserved b{n}", f"charged c{n}", f"notified d{n}"] for n in range(20)]
         assert await env.check() == 20
-        assert (await env.engine.runs(hold="blocked")).runs == []
+        assert (await env.engine.runs.list(hold="blocked")).runs == []
 
 
 async def test_more_busy_runs_than_may_live_are_all_kept(source: StoreSource) -> None:
@@ -252,7 +252,7 @@ async def test_more_busy_runs_than_may_live_are_all_kept(source: StoreSource) ->
     async def flow(n: int) -> int:
         return await hang(n)
 
-    async with Environment([flow], source, live_runs_max=1, autojump_s=None) as env:
+    async with Environment([flow], source, limits=Limits(live_runs_max=1), autojump_s=None) as env:
         runs = [await env.engine.start(flow(n)) for n in range(5)]
         let_go.set()
         assert await asyncio.gather(*[run.result() for run in runs]) == [0, 1, 2, 3, 4]
@@ -269,6 +269,6 @@ async def test_a_step_that_waits_for_its_next_attempt_can_be_evicted(source: Sto
     async def flow(n: int) -> list[int]:
         return await shaky(n)
 
-    async with Environment([flow], source, live_runs_max=1) as env:
+    async with Environment([flow], source, limits=Limits(live_runs_max=1)) as env:
         runs = [await env.engine.start(flow(n)) for n in range(4)]
         assert await asyncio.gather(*[run.result() for run in runs]) == [[n, 3] for n in range(4)]

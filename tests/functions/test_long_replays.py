@@ -150,7 +150,7 @@ async def test_a_run_that_is_cancelled_in_the_middle_of_its_replay_is_cancelled(
 ) -> None:
     async with Environment([counts], source) as env:
         await asleep(env)
-        wrong = await in_the_middle(env, monkeypatch, lambda: env.engine.cancel("r"))
+        wrong = await in_the_middle(env, monkeypatch, lambda: env.engine.handle("r").cancel())
         await env.quiet()
         assert await env.engine.handle("r").status() == "cancelled"
         await env.check()
@@ -161,8 +161,8 @@ async def test_a_run_that_is_paused_in_the_middle_of_its_replay_goes_on_when_it_
     source: StoreSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def pause_and_resume() -> None:
-        assert await env.engine.pause("r")
-        assert await env.engine.resume("r")
+        assert await env.engine.handle("r").pause()
+        assert await env.engine.handle("r").resume()
 
     async with Environment([counts], source) as env:
         await asleep(env)
@@ -209,7 +209,7 @@ async def test_code_that_does_not_fit_is_found_in_any_piece(
         await env.restart([counts_otherwise])
         await env.engine.send(Goes(number=1), to="r")
         await env.quiet()
-        view = await env.engine.get("r")
+        view = await env.engine.runs.get("r")
         assert view is not None
         assert view.hold is not None
         assert "at position 48 the code calls" in view.hold.reason

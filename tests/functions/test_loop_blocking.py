@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Engine, step, workflow
+from perdure import Engine, Limits, step, workflow
 from perdure.cooperation import Operation, Scope, Topic
 
 
@@ -47,7 +47,9 @@ async def test_a_step_that_blocks_the_loop_is_named(tmp_path: Path, heard: Heard
     logger = logging.getLogger("perdure")
     logger.addHandler(heard)
     try:
-        async with Engine(f"sqlite:///{tmp_path}/runs.db", workflows=[flow], blocked_warn_s=0.2) as engine:
+        async with Engine(
+            f"sqlite:///{tmp_path}/runs.db", workflows=[flow], limits=Limits(blocked_warn_s=0.2)
+        ) as engine:
             run = await engine.start(flow(), id="r")
             assert await run.result() == "done"
             while len(heard.messages) < 2:
@@ -72,7 +74,9 @@ async def test_a_step_of_an_operation_that_blocks_the_loop_is_named(tmp_path: Pa
     logger = logging.getLogger("perdure")
     logger.addHandler(heard)
     try:
-        async with Engine(f"sqlite:///{tmp_path}/runs.db", workflows=[place], blocked_warn_s=0.2) as engine:
+        async with Engine(
+            f"sqlite:///{tmp_path}/runs.db", workflows=[place], limits=Limits(blocked_warn_s=0.2)
+        ) as engine:
             root = await engine.emit(orders, 1)
             await root.finished()
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure import Delivered, Event, NamedEvent, Queued, TimeReached, event, first, receive, timer, workflow
+from perdure import Delivered, Event, Limits, NamedEvent, Queued, TimeReached, event, first, receive, timer, workflow
 from perdure.errors import InvalidArguments, KeyReused, QueueFull, RunNotWaiting
 from perdure.models.functions import events
 from perdure.models.functions.events import options_of
@@ -102,7 +102,7 @@ async def test_an_event_that_does_not_fit_its_class_is_refused(opened: Open) -> 
                     await env.engine.send(one, to=to)
             with pytest.raises(InvalidArguments, match=r"\$\.kilos"):
                 await env.engine.send_many([one])
-        assert await env.engine.events() == await env.engine.events(to="r") == []
+        assert await env.engine.events.pending() == await env.engine.events.pending(to="r") == []
         await env.engine.send(NamedEvent("misfits.weighed", {"kilos": 5}), to="r")
         assert await env.engine.handle("r").result() == 5
 
@@ -115,10 +115,10 @@ async def test_a_dead_letter_that_does_not_fit_is_not_replayed(opened: Open, mon
             patch.setattr(events, "_KINDS", {})
             await env.engine.send(NamedEvent("misfits.weighed", {"kilos": "heavy"}), to="r")
             await env.quiet()
-        (letter,) = await env.engine.dead_letters()
+        (letter,) = await env.engine.dead_letters.list()
         with pytest.raises(InvalidArguments, match=r"\$\.kilos"):
-            await env.engine.replay_dead_letter(letter.id)
-        assert len(await env.engine.dead_letters()) == 1
+            await env.engine.dead_letters.replay(letter.id)
+        assert len(await env.engine.dead_letters.list()) == 1
 
 
 # When they are read.
@@ -141,7 +141,7 @@ async def test_a_misfit_becomes_a_dead_letter_and_its_reader_waits_on(
         if to is None and is_early:
             await env.engine.start(weighs(), id="r")
         assert await env.engine.handle("r").result() == 7
-        letters = await env.engine.dead_letters()
+        letters = await env.engine.dead_letters.list()
         assert {str(letter.value) for letter in letters} == {"{'kilos': 'heavy'}", "{'kilos': None}"}
         assert all("$.kilos" in letter.reason and letter.target_status == "misfit" for letter in letters)
         assert [letter.to for letter in letters] == ["r", "r"]
@@ -174,7 +174,7 @@ async def test_a_retained_misfit_is_a_dead_letter_for_each_who_waits(opened: Ope
         await env.quiet()
         await env.engine.send(Elsewhere(number="one"))
         await env.quiet()
-        assert sorted(letter.to for letter in await env.engine.dead_letters()) == ["a", "b"]
+        assert sorted(letter.to for letter in await env.engine.dead_letters.list()) == ["a", "b"]
         await env.engine.send(News(number=2))
         for id in ("a", "b"):
             assert await env.engine.handle(id).result() == 2
@@ -190,7 +190,7 @@ async def test_a_misfit_is_set_aside_once_whenever_the_process_dies(
         run = await env.engine.start(weighs(), id="r")
         for number, kilos in enumerate(("heavy", 7)):
             await env.engine.send(NamedEvent("misfits.weighed", {"kilos": kilos}), key=str(number))
-        return await run.result(), len(await env.engine.dead_letters())
+        return await run.result(), len(await env.engine.dead_letters.list())
 
     report = await run_with_crashes(scenario, workflows=[weighs], store=fresh)
     assert report.result == (7, 1)
@@ -246,14 +246,14 @@ async def test_two_events_race_for_a_key(opened: Open) -> None:
             *[env.engine.send(Weighed(kilos=n % 2), key="k") for n in range(6)], return_exceptions=True
         )
         assert [type(reply) for reply in replies] == [Queued, KeyReused] * 3
-        assert [one.value["kilos"] for one in await env.engine.events()] == [0]
+        assert [one.value["kilos"] for one in await env.engine.events.pending()] == [0]
 
 
 # What errors tell.
 
 
 async def test_refusals_of_broadcasts_name_the_event(opened: Open) -> None:
-    async with opened(events_pending_max=1) as env:
+    async with opened(limits=Limits(events_pending_max=1)) as env:
         with pytest.raises(RunNotWaiting, match=r"misfits\.weighed") as strict:
             await env.engine.send(Weighed(kilos=1), strict=True)
         assert strict.value.event == "misfits.weighed"

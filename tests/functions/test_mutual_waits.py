@@ -54,7 +54,7 @@ async def test_a_child_cannot_wait_for_the_run_that_awaits_it(source: StoreSourc
     async with Environment(FLOWS, source) as env:
         with pytest.raises(RunFailed, match="which awaits it: each would wait for the other"):
             await env.engine.run(awaits("looks up"))
-        (child,) = (await env.engine.runs(workflow="looks_up")).runs
+        (child,) = (await env.engine.runs.list(workflow="looks_up")).runs
         assert child.status == "failed"
 
 

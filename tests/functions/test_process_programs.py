@@ -186,7 +186,7 @@ def test_a_module_that_a_worker_process_cannot_import_is_named(tmp_path: Path) -
                     await run.result()
                 except Exception as error:
                     print(error.__cause__)
-                print((await engine.history(run.id)).journal[0].attempts)
+                print((await run.history()).journal[0].attempts)
 
         if __name__ == "__main__":
             asyncio.run(main())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Engine, Retry, step, workflow
+from perdure import Engine, Limits, Retry, step, workflow
 from perdure.errors import (
     InvalidDefinition,
     MaxRetriesExceeded,
@@ -36,7 +36,7 @@ def engine(**options: Any) -> Engine:
 
 
 async def failure_of(what: str) -> BaseException:
-    async with engine(processes_max=1) as one:
+    async with engine(limits=Limits(processes_max=1)) as one:
         with pytest.raises(RunFailed) as caught:
             await one.run(call("perform", what))
         assert caught.value.__cause__ is not None
@@ -54,7 +54,7 @@ async def let_time_pass(env: Environment, until: Coroutine[Any, Any, None]) -> N
 
 
 async def test_a_step_runs_in_another_process_which_serves_many() -> None:
-    async with engine(processes_max=1) as one:
+    async with engine(limits=Limits(processes_max=1)) as one:
         results = await one.run(call_all("perform", "a", "b", "c"))
         assert results == ["a", "b", "c"]
         places = [await one.run(call("whereabouts")) for _ in range(3)]
@@ -74,7 +74,7 @@ async def test_arguments_and_results_keep_their_types() -> None:
 
 async def test_large_values_cross_both_ways() -> None:
     text = "ü" * 400_000
-    async with engine(processes_max=2) as one:
+    async with engine(limits=Limits(processes_max=2)) as one:
         assert await one.run(call_all("repeat", text, "x")) == [text * 2, "xx"]
 
 
@@ -85,7 +85,7 @@ async def test_a_plain_function_and_an_option_make_process_steps_too() -> None:
         back = process_steps.wrapped.options(process=False)
         return [await process_steps.wrapped(1), await moved(), await process_steps.threaded(), await back(1)]
 
-    async with Engine("memory://", workflows=[flow], processes_max=1) as one:
+    async with Engine("memory://", workflows=[flow], limits=Limits(processes_max=1)) as one:
         there, too, here, again = await one.run(flow())
         assert there == too != os.getpid()
         assert here == again == os.getpid()
@@ -105,7 +105,7 @@ async def test_what_a_process_appends_can_be_read_while_it_runs_and_stays_when_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(speaking, "UNWRITTEN_BYTES_MAX", 1_000)  # So the process is made to wait, time and again.
-    async with engine(processes_max=1) as one, Meetings() as meetings:
+    async with engine(limits=Limits(processes_max=1)) as one, Meetings() as meetings:
         run = await one.start(call("speak", meetings.port, 100))
         items = aiter(run.stream("log"))
         for attempt in (1, 2):
@@ -122,7 +122,7 @@ async def test_resources_stay_in_the_engines_process() -> None:
         run = await one.start(call("use_resource"))
         with pytest.raises(RunFailed, match="resources live in the engine's: make a Order here"):
             await run.result()
-        assert [entry.attempts for entry in (await one.history(run.id)).journal] == [1]
+        assert [entry.attempts for entry in (await one.handle(run.id).history()).journal] == [1]
 
 
 # Errors.
@@ -137,7 +137,7 @@ async def test_an_error_comes_back_as_its_own_class_with_the_stack_of_there() ->
         assert isinstance(error, Declined)
         assert (error.card, error.cents) == ("c-1", 100)
         assert isinstance(error.__cause__, MaxRetriesExceeded)
-        (entry,) = (await one.history(run.id)).journal
+        (entry,) = (await one.handle(run.id).history()).journal
         assert entry.failure is not None
         assert entry.attempts == 3
         assert 'raise Declined("c-1", 100)' in entry.failure.stack
@@ -150,7 +150,7 @@ async def test_what_cannot_be_rebuilt_is_told_as_for_other_steps() -> None:
         with pytest.raises(RunFailed) as caught:
             await run.result()
         assert type(caught.value.__cause__) is MaxRetriesExceeded
-        (entry,) = (await one.history(run.id)).journal
+        (entry,) = (await one.handle(run.id).history()).journal
         failure = entry.failure
         assert failure is not None
         assert failure.type == "tests.functions.process_steps:perform.<locals>.Local"
@@ -181,7 +181,7 @@ async def test_a_step_that_wants_to_end_the_process_is_not_tried_again(what: str
         run = await one.start(call("perform", what))
         with pytest.raises(RunFailed):
             await run.result()
-        (entry,) = (await one.history(run.id)).journal
+        (entry,) = (await one.handle(run.id).history()).journal
         assert entry.attempts == 1
 
 
@@ -195,11 +195,11 @@ async def test_a_result_that_does_not_fit_its_annotation_fails_the_step() -> Non
 
 
 async def test_a_process_that_dies_fails_its_attempt_and_the_next_has_another() -> None:
-    async with engine(processes_max=1) as one:
+    async with engine(limits=Limits(processes_max=1)) as one:
         before = await one.run(call("whereabouts"))
         run = await one.start(call("perform", "die once"))
         assert await run.result() not in (before[0], os.getpid())
-        (entry,) = (await one.history(run.id)).journal
+        (entry,) = (await one.handle(run.id).history()).journal
         assert entry.attempts == 2
 
 
@@ -229,7 +229,7 @@ async def test_a_process_is_known_to_be_dead_though_a_child_of_it_lives_on() -> 
 
 
 async def test_a_killed_process_takes_no_other_step_with_it() -> None:
-    async with Meetings() as meetings, engine(processes_max=2) as one:
+    async with Meetings() as meetings, engine(limits=Limits(processes_max=2)) as one:
         victim = await one.start(call("visit", meetings.port), id="victim")
         first = await meetings.next()
         other = await one.start(call("visit", meetings.port), id="other")
@@ -242,11 +242,11 @@ async def test_a_killed_process_takes_no_other_step_with_it() -> None:
         again.say("better")
         assert await other.result() == "well"
         assert await victim.result() == "better"
-        assert [entry.attempts for entry in (await one.history("other")).journal] == [1]
+        assert [entry.attempts for entry in (await one.handle("other").history()).journal] == [1]
 
 
 async def test_a_process_that_died_while_it_had_nothing_to_do_is_replaced_unnoticed() -> None:
-    async with Meetings() as meetings, engine(processes_max=1) as one:
+    async with Meetings() as meetings, engine(limits=Limits(processes_max=1)) as one:
         for word in ("one", "two", "three"):
             run = await one.start(call("visit", meetings.port))
             guest = await meetings.next()
@@ -271,7 +271,7 @@ async def test_signals_to_the_whole_group_are_left_to_the_engine() -> None:
 
 
 async def test_no_more_processes_than_there_may_be_and_first_come_first_served() -> None:
-    async with Meetings() as meetings, engine(processes_max=2) as one:
+    async with Meetings() as meetings, engine(limits=Limits(processes_max=2)) as one:
         words = [str(number) for number in range(6)]
         runs = [await one.start(call("visit", meetings.port, word)) for word in words]
         pids: set[int] = set()
@@ -315,7 +315,7 @@ async def test_the_total_timeout_counts_the_wait_for_a_process() -> None:
             await hurried(port)
         return await hog
 
-    async with Meetings() as meetings, Environment([flow], autojump_s=None, processes_max=1) as env:
+    async with Meetings() as meetings, Environment([flow], autojump_s=None, limits=Limits(processes_max=1)) as env:
         run = await env.engine.start(flow(meetings.port))
         guest = await meetings.next()
         await env.advance(10)
@@ -325,13 +325,13 @@ async def test_the_total_timeout_counts_the_wait_for_a_process() -> None:
 
 
 async def test_a_cancelled_runs_process_is_killed_and_its_place_is_free() -> None:
-    async with Meetings() as meetings, engine(processes_max=1) as one:
+    async with Meetings() as meetings, engine(limits=Limits(processes_max=1)) as one:
         run = await one.start(call("visit", meetings.port), id="r")
         waiting = await one.start(call("visit", meetings.port), id="waiting")
         next_one = await one.start(call("visit", meetings.port), id="next")
         guest = await meetings.next()
-        await one.cancel("waiting")
-        await one.cancel("r")
+        await one.handle("waiting").cancel()
+        await one.handle("r").cancel()
         await guest.gone()
         other = await meetings.next()
         other.say("hello")
@@ -386,7 +386,7 @@ async def test_of_ten_thousand_heartbeats_the_last_one_counts(word: str, details
         await is_stored.wait()
         guest.say(word)
         assert await run.result() == [2, details]
-        assert one.stats.commits < 10
+        assert one.engines.stats.commits < 10
 
 
 async def test_what_a_process_said_survives_a_long_pause_and_a_crash_of_the_engine(source: StoreSource) -> None:
@@ -409,7 +409,7 @@ async def test_what_a_process_said_survives_a_long_pause_and_a_crash_of_the_engi
 
 async def test_a_shutdown_waits_for_process_steps_and_ends_all_processes() -> None:
     async with Meetings() as meetings:
-        one = engine(processes_max=2)
+        one = engine(limits=Limits(processes_max=2))
         await one.open()
         idle = await one.start(call("visit", meetings.port))
         busy = await one.start(call("visit", meetings.port))
@@ -454,9 +454,9 @@ async def test_killing_the_engine_kills_its_processes(source: StoreSource) -> No
 async def test_the_pool_is_not_there_before_it_is_needed() -> None:
     async with engine() as one:
         assert await one.run(call("threaded")) == os.getpid()
-        assert "processes" not in vars(one._functions._steps)
+        assert "processes" not in vars(one.runtime.functions._steps)
         await one.run(call("whereabouts"))
-        assert "processes" in vars(one._functions._steps)
+        assert "processes" in vars(one.runtime.functions._steps)
 
 
 # Definitions.

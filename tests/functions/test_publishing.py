@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from perdure import (
+    Limits,
     NamedEvent,
     Retry,
     Stream,
@@ -85,8 +86,8 @@ async def test_values_and_items_can_be_read_when_the_run_has_ended(source: Store
     async with Environment([talkative], source) as env:
         await env.engine.run(talkative(), id="r")
         assert await said(env) == SAID
-        assert await env.engine.published("r") == {"note": None, "progress": 1}
-        assert await env.engine.published("r", "note") is None
+        assert await env.engine.handle("r").published() == {"note": None, "progress": 1}
+        assert await env.engine.handle("r").published("note") is None
         assert await env.engine.handle("r").published("progress") == 1
         items = [item async for item in env.engine.handle("r").stream("log", follow=False)]
         assert {(item.position, item.attempt) for item in items} == {(None, None)}
@@ -95,7 +96,7 @@ async def test_values_and_items_can_be_read_when_the_run_has_ended(source: Store
 async def test_a_crash_at_any_commit_neither_repeats_nor_loses_a_word(fresh: Callable[[], StoreSource]) -> None:
     async def scenario(env: Environment) -> Any:
         await (await env.engine.start(talkative(), id="r")).result()
-        return await said(env), await env.engine.published("r")
+        return await said(env), await env.engine.handle("r").published()
 
     report = await run_with_crashes(scenario, workflows=[talkative], store=fresh)
     assert report.result == (SAID, {"note": None, "progress": 1})
@@ -187,7 +188,7 @@ async def test_what_is_said_rides_along_where_something_is_committed_anyway(
 async def test_saying_something_takes_no_position_in_the_program(source: StoreSource) -> None:
     async with Environment([talkative], source) as env:
         await env.engine.run(talkative(), id="r")
-        positions = [entry.position for entry in (await env.engine.history("r")).journal]
+        positions = [entry.position for entry in (await env.engine.handle("r").history()).journal]
         assert positions == ["1", "2", "4.1", "3.1"]
 
 
@@ -211,7 +212,7 @@ async def test_code_that_says_more_than_before_still_fits_its_journal(source: St
         await env.engine.recover()
         await env.clock.sleep(120)
         assert await env.engine.handle("r").result() == "A"
-        assert await env.engine.published("r") == {"state": "awake"}
+        assert await env.engine.handle("r").published() == {"state": "awake"}
 
 
 async def test_a_run_that_wakes_before_its_first_entry_says_nothing_again(source: StoreSource) -> None:
@@ -282,13 +283,13 @@ async def test_a_retry_keeps_what_was_said_and_says_what_happens_anew(source: St
             await run.result()
         assert await run.published() == {"state": "down"}
         with pytest.raises(RunFailed):
-            await (await env.engine.retry("r")).result()
+            await (await env.engine.handle("r").retry()).result()
         assert await said(env) == ["began", "it is down", "it is down"]
         world.is_mended = True
         await env.restart()
-        assert await (await env.engine.retry("r")).result() == "up"
+        assert await (await env.engine.handle("r").retry()).result() == "up"
         assert await said(env) == ["began", "it is down", "it is down", "it is up"]
-        assert await env.engine.published("r") == {"state": "up"}
+        assert await env.engine.handle("r").published() == {"state": "up"}
 
 
 async def test_a_retry_from_the_first_entry_says_the_beginning_once(source: StoreSource) -> None:
@@ -308,7 +309,7 @@ async def test_a_retry_from_the_first_entry_says_the_beginning_once(source: Stor
             await run.result()
         world.is_mended = True
         reading = asyncio.ensure_future(_states(run))
-        assert await (await env.engine.retry("r")).result() == "up"
+        assert await (await env.engine.handle("r").retry()).result() == "up"
         assert await said(env) == ["began"]
         assert await reading == ["over"]
 
@@ -344,7 +345,7 @@ async def test_mended_code_says_after_a_retry_what_broken_code_never_came_to(sou
         with pytest.raises(RunFailed):
             await env.engine.handle("r").result()
     async with Environment([mended], source, autojump_s=None) as env:
-        run = await env.engine.retry("r")
+        run = await env.engine.handle("r").retry()
         await env.quiet()
         assert await run.published() == {"state": "counted"}
         await env.restart()
@@ -376,7 +377,7 @@ ROUNDS = ["round 1", "round 2", "worked", "round 3", "worked", "round 4", "worke
 async def test_a_run_that_continues_keeps_what_it_said_and_goes_on(fresh: Callable[[], StoreSource]) -> None:
     async def scenario(env: Environment) -> Any:
         await (await env.engine.start(rounds(1), id="r")).result()
-        return await said(env), await env.engine.published("r")
+        return await said(env), await env.engine.handle("r").published()
 
     report = await run_with_crashes(scenario, workflows=[rounds], store=fresh)
     assert report.result == (ROUNDS, {"round": 4.5})
@@ -445,7 +446,7 @@ async def test_it_belongs_into_a_workflow() -> None:
         first, second = await env.engine.run(flow(), id="r")
         assert "was called in a step" in first
         assert "current_step().append('log', …)" in second
-        assert await env.engine.published("r") == {}
+        assert await env.engine.handle("r").published() == {}
 
 
 async def test_nothing_is_said_in_the_clean_up_of_a_run_that_is_closed(source: StoreSource) -> None:
@@ -467,7 +468,7 @@ async def test_nothing_is_said_in_the_clean_up_of_a_run_that_is_closed(source: S
     async with Environment([flow], source, autojump_s=None) as env:
         run = await env.engine.start(flow(), id="r")
         await env.quiet()
-        await env.engine.cancel("r")
+        await env.engine.handle("r").cancel()
         with pytest.raises(RunCancelled):
             await run.result()
         await env.quiet()
@@ -488,7 +489,7 @@ async def test_a_value_that_cannot_be_stored_is_refused_where_it_is_said(value: 
                 told.append(str(error))
         return told
 
-    async with Environment([flow], payload_bytes_max=1_000) as env:
+    async with Environment([flow], limits=Limits(payload_bytes_max=1_000)) as env:
         first, second = await env.engine.run(flow(), id="r")
         assert "published under 'progress'" in first
         assert "an item of stream 'log'" in second
@@ -548,7 +549,7 @@ async def test_keys_and_words_between_two_waits_are_bounded(monkeypatch: pytest.
         for _ in range(3):
             await stream("log").append("x" * 9_000)
 
-    async with Environment([keys, words, long_words], payload_bytes_max=10_000) as env:
+    async with Environment([keys, words, long_words], limits=Limits(payload_bytes_max=10_000)) as env:
         flows: list[tuple[Workflow[[], Any], str]] = [
             (keys, "at most 3 keys"),
             (words, "5 times"),
@@ -558,7 +559,7 @@ async def test_keys_and_words_between_two_waits_are_bounded(monkeypatch: pytest.
             run = await env.engine.start(flow(), id=flow.name)
             with pytest.raises(RunFailed, match=complaint):
                 await run.result()
-        assert await env.engine.published(keys.name) == {f"key {n}": n for n in range(3)}
+        assert await env.engine.handle(keys.name).published() == {f"key {n}": n for n in range(3)}
         assert await said(env, words.name) == [*range(20), *["for ever"] * 5]
 
 
@@ -577,7 +578,7 @@ async def test_what_is_said_goes_through_the_codec(source: StoreSource) -> None:
     async with Environment([flow], source, watch=ledger.watch, codec=Reversed()) as env:
         await env.engine.run(flow(), id="r")
         assert await said(env) == ["from the step", "from the workflow"]
-        assert await env.engine.published("r", "key") == "value"
+        assert await env.engine.handle("r").published("key") == "value"
     stored = [item.value for batch in ledger.batches for item in batch.stream_items]
     assert stored == ['"pets eht morf"', '"wolfkrow eht morf"']
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from perdure import Engine, Event, NamedEvent, Retry, continue_as, event, first, receive, step, timer, workflow
+from perdure.api.events import To
 from perdure.kernel.batch import Batch, Committed
 from perdure.models.functions import events as event_classes
 from perdure.models.functions.define import Workflow
 from perdure.models.functions.read_ahead import CHARS_MAX, EVENTS_MAX
-from perdure.sending import To
 from perdure.storage.memory import MemoryStore
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
@@ -108,8 +108,8 @@ async def test_many_events_are_read_in_one_commit(count: int, source: StoreSourc
         assert await run.result() == list(range(count))
         # The one that says go; what it has won with what is read then; and a wait between two such lots.
         assert len(ledger.batches) - before <= 2 + count // EVENTS_MAX
-        assert await env.engine.dead_letters() == []
-        entries = (await env.engine.history("r")).journal
+        assert await env.engine.dead_letters.list() == []
+        entries = (await env.engine.handle("r").history()).journal
         assert [entry.seq for entry in entries] == list(range(1, count + 2))
         await env.check()
 
@@ -120,7 +120,7 @@ async def test_what_is_left_unread_goes_where_its_policy_says(source: StoreSourc
         await send(env, range(4))
         await env.engine.send(Go(), to="r")
         assert await run.result() == [0, 1]
-        assert sorted(letter.value["number"] for letter in await env.engine.dead_letters()) == [2, 3]
+        assert sorted(letter.value["number"] for letter in await env.engine.dead_letters.list()) == [2, 3]
 
 
 async def test_filters_choose_and_the_others_stay_in_their_order(source: StoreSource) -> None:
@@ -199,7 +199,7 @@ async def test_each_is_read_once_whenever_the_process_dies(program: Any, fresh: 
         await env.engine.send_many([To(Item(number=number), "r", str(number)) for number in range(1, 8)])
         await env.engine.send_many([To(Go(), "r", "go")])
         result = await run.result()
-        return result, sorted(letter.value["number"] for letter in await env.engine.dead_letters())
+        return result, sorted(letter.value["number"] for letter in await env.engine.dead_letters.list())
 
     report = await run_with_crashes(scenario, workflows=WORKFLOWS, store=fresh)
     assert report.result[1] == sorted(set(range(1, 8)) - set(range(1, 1 + COUNTS[program.workflow.name])))
@@ -286,4 +286,4 @@ async def test_what_does_not_fit_is_set_aside_and_the_next_one_is_read(
         await send(env, (2,))
         await env.engine.send(Go(), to="r")
         assert await run.result() == [1, 2]
-        assert [letter.value["number"] for letter in await env.engine.dead_letters()] == ["many"]
+        assert [letter.value["number"] for letter in await env.engine.dead_letters.list()] == ["many"]

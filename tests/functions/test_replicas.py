@@ -338,7 +338,7 @@ async def test_an_error_that_nobody_catches_fails_the_run_as_what_it_was() -> No
         assert isinstance(cause, ChildFailed)
         assert isinstance(cause.__cause__, httpx.HTTPStatusError)
         assert str(cause.__cause__) == str(status_error())
-        (entry,) = (await env.engine.history("r-1")).journal
+        (entry,) = (await env.engine.handle("r-1").history()).journal
         assert entry.failure is not None
         assert entry.failure.cause is not None
         assert entry.failure.cause.type == "httpx:HTTPStatusError"

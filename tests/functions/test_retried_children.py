@@ -9,7 +9,20 @@ from typing import Any
 
 import pytest
 
-from perdure import Event, Retry, Workflow, current_step, receive, resource, run_of, sleep, start, step, workflow
+from perdure import (
+    Event,
+    Limits,
+    Retry,
+    Workflow,
+    current_step,
+    receive,
+    resource,
+    run_of,
+    sleep,
+    start,
+    step,
+    workflow,
+)
 from perdure.errors import ChildFailed, ConcurrentModification, DeadlineExceeded, RunFailed, RunNotRetryable
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
@@ -140,14 +153,14 @@ async def test_a_started_child_goes_on_where_it_failed(
     opened: Open, bank: Bank, detached: bool, live_runs_max: int
 ) -> None:
     """What the child had done stays done, and what it does again has the key that it had."""
-    async with opened(live_runs_max=live_runs_max) as env:
+    async with opened(limits=Limits(live_runs_max=live_runs_max)) as env:
         await fails(env, starts(detached))
         with pytest.raises(RunFailed):
-            await (await env.engine.retry("r")).result()
+            await (await env.engine.handle("r").retry()).result()
         await env.restart()
         bank.is_open = True
-        assert await (await env.engine.retry("r")).result() == "rent"
-        child = await env.engine.get("child")
+        assert await (await env.engine.handle("r").retry()).result() == "rent"
+        child = await env.engine.runs.get("child")
         assert child is not None
         assert (child.status, child.attempt) == ("succeeded", 3)
         assert bank.asked == [("balance", "child:1"), *[("rent", "child:2")] * 3]
@@ -159,8 +172,8 @@ async def test_an_awaited_child_is_another_run_after_a_retry_with_keys_of_its_ow
     async with opened() as env:
         await fails(env, awaits())
         bank.is_open = True
-        assert await (await env.engine.retry("r")).result() == "rent"
-        children = [run.id for run in (await env.engine.runs(workflow="kids.pays")).runs]
+        assert await (await env.engine.handle("r").retry()).result() == "rent"
+        children = [run.id for run in (await env.engine.runs.list(workflow="kids.pays")).runs]
         assert len(children) == 2
         assert [what for what, _ in bank.asked] == ["balance", "rent"] * 2
         assert {key for _, key in bank.asked} == {f"{child}:{place}" for child in children for place in (1, 2)}
@@ -172,9 +185,9 @@ async def test_all_that_failed_are_retried_and_theirs(opened: Open, bank: Bank) 
         await fails(env, starts_several(3), "several")
         await fails(env, starts_deep(), "deep")
         bank.is_open = True
-        assert await (await env.engine.retry("several")).result() == ["0", "1", "2"]
-        assert await (await env.engine.retry("deep")).result() == "rent"
-        assert (await env.engine.runs(status="failed")).runs == []
+        assert await (await env.engine.handle("several").retry()).result() == ["0", "1", "2"]
+        assert await (await env.engine.handle("deep").retry()).result() == "rent"
+        assert (await env.engine.runs.list(status="failed")).runs == []
         await env.check()
 
 
@@ -182,7 +195,7 @@ async def test_two_who_retry_at_once_retry_once(opened: Open, bank: Bank) -> Non
     async with opened() as env:
         await fails(env, starts())
         bank.is_open = True
-        answers = await asyncio.gather(*[env.engine.retry("r") for _ in range(3)], return_exceptions=True)
+        answers = await asyncio.gather(*[env.engine.handle("r").retry() for _ in range(3)], return_exceptions=True)
         assert not any(isinstance(answer, ConcurrentModification) for answer in answers)
         assert await env.engine.handle("r").result() == "rent"
         assert bank.asked == [("balance", "child:1"), *[("rent", "child:2")] * 2]
@@ -194,9 +207,9 @@ async def test_a_failure_that_the_parent_came_to_terms_with_stays(opened: Open, 
         await fails(env, accepts())
         bank.is_open = True
         with pytest.raises(RunNotRetryable, match="retry that one"):
-            await env.engine.retry("child")
-        assert await (await env.engine.retry("r")).result() == "fee"
-        child = await env.engine.get("child")
+            await env.engine.handle("child").retry()
+        assert await (await env.engine.handle("r").retry()).result() == "fee"
+        child = await env.engine.runs.get("child")
         assert child is not None
         assert child.status == "failed"
 
@@ -206,21 +219,21 @@ async def test_a_child_that_nobody_awaits_is_retried_unless_it_is_detached(opene
         await fails(env, leaves())
         await env.settle()
         bank.is_open = True
-        assert await (await env.engine.retry("r")).result() == "fee"
+        assert await (await env.engine.handle("r").retry()).result() == "fee"
         await env.settle()
         assert [await env.engine.handle(id).status() for id in ("child", "loose")] == ["succeeded", "failed"]
-        assert await (await env.engine.retry("loose")).result() == "tip"
+        assert await (await env.engine.handle("loose").retry()).result() == "tip"
         await env.check()
 
 
 async def test_a_retry_that_is_refused_retries_no_child(opened: Open, bank: Bank) -> None:
     async with opened() as env:
         await fails(env, starts())
-        view = await env.engine.get("r")
+        view = await env.engine.runs.get("r")
         assert view is not None
         with pytest.raises(ConcurrentModification):
-            await env.engine.retry("r", expected_version=view.version + 1)
-        child = await env.engine.get("child")
+            await env.engine.handle("r").retry(expected_version=view.version + 1)
+        child = await env.engine.runs.get("child")
         assert child is not None
         assert (child.status, child.attempt) == ("failed", 1)
 
@@ -231,8 +244,8 @@ async def test_a_run_that_others_only_look_at_can_be_retried(opened: Open, bank:
         await fails(env, pays("rent"), "child")
         await fails(env, looks_on())
         bank.is_open = True
-        assert await (await env.engine.retry("child")).result() == "rent"
-        assert await (await env.engine.retry("r")).result() == "rent"
+        assert await (await env.engine.handle("child").retry()).result() == "rent"
+        assert await (await env.engine.handle("r").retry()).result() == "rent"
         await env.check()
 
 
@@ -250,13 +263,13 @@ async def test_started_children_whose_time_was_up_with_their_parents_are_retried
         with pytest.raises(RunFailed, match="deadline"):
             await run.result()
         for id in ("child-1", "child-0"):
-            child = await env.engine.get(id)
+            child = await env.engine.runs.get(id)
             assert child is not None
             assert child.status == "failed"
             with pytest.raises(RunFailed) as failed:
                 await env.engine.handle(id).result()
             assert isinstance(failed.value.__cause__, DeadlineExceeded)
-        await env.engine.retry("r")
+        await env.engine.handle("r").retry()
         await env.quiet()
         await env.engine.send(Signed(by="ann"), to="child-0")
         assert await env.engine.handle("r").result() == "ann"
@@ -270,7 +283,7 @@ async def test_a_retried_family_has_as_much_time_as_before_and_ends_with_it(open
         with pytest.raises(RunFailed):
             await run.result()
         began = env.clock.now()
-        await env.engine.retry("r")
+        await env.engine.handle("r").retry()
         with pytest.raises(RunFailed, match="deadline"):
             await env.engine.handle("r").result()
         assert env.clock.now() - began == 3_600_000_000
@@ -286,7 +299,7 @@ async def test_a_child_that_failed_is_retried_with_a_parent_whose_failure_belong
         await fails(env, raises())
         bank.is_open = True
         with pytest.raises(RunFailed, match="closed"):  # Its own code has seen that the bank is closed.
-            await (await env.engine.retry("r")).result()
+            await (await env.engine.handle("r").retry()).result()
         assert await env.engine.handle("child").result() == "rent"
         await env.check()
 
@@ -301,7 +314,7 @@ async def test_a_retry_survives_a_crash_at_every_commit(fresh: Callable[[], Stor
         await env.settle()
         if await env.engine.handle("r").status() == "failed":
             bank.is_open = True
-            await env.engine.retry("r")
+            await env.engine.handle("r").retry()
         result: str = await env.engine.handle("r").result()
         return result
 

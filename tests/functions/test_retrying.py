@@ -93,7 +93,7 @@ async def test_what_was_read_by_entries_set_aside_is_read_again_in_order(
         weather.is_bad = False
         # Long after: what was read once does not expire.
         await env.advance(MONTH * 12)
-        assert await (await env.engine.retry("r")).result() == ["done", "a", "b", "c", "big"]
+        assert await (await env.engine.handle("r").retry()).result() == ["done", "a", "b", "c", "big"]
         await env.check()
 
 
@@ -107,13 +107,13 @@ async def test_it_is_read_again_as_often_as_the_run_is_retried_and_on_another_en
         for _ in range(3):
             with pytest.raises(RunFailed):
                 await run.result()
-            run = await env.engine.retry("r")
+            run = await env.engine.handle("r").retry()
             await env.restart()
             run = env.engine.handle("r")
         with pytest.raises(RunFailed):
             await run.result()
         weather.is_bad = False
-        assert await (await env.engine.retry("r")).result() == ["done", "a", "b", "big"]
+        assert await (await env.engine.handle("r").retry()).result() == ["done", "a", "b", "big"]
 
 
 async def test_a_crash_at_any_commit_of_a_retry_loses_nothing_that_was_read(fresh: Callable[[], StoreSource]) -> None:
@@ -124,7 +124,7 @@ async def test_a_crash_at_any_commit_of_a_retry_loses_nothing_that_was_read(fres
         run = await env.engine.start(reads_after_failing(2), id="r")
         view = None
         for text in ("a", "b"):
-            if (view := await env.engine.get("r")) is not None and view.attempt == 1 and view.status != "failed":
+            if (view := await env.engine.runs.get("r")) is not None and view.attempt == 1 and view.status != "failed":
                 await env.engine.send(NamedEvent("item", text), to="r", key=text)
         if view is not None and view.attempt == 1 and view.status != "failed":
             await env.engine.send(Item(name="big", size=3), to="r", key="big")
@@ -132,7 +132,7 @@ async def test_a_crash_at_any_commit_of_a_retry_loses_nothing_that_was_read(fres
             with pytest.raises(RunFailed):
                 await run.result()
             weather.is_bad = False
-            await env.engine.retry("r")
+            await env.engine.handle("r").retry()
         weather.is_bad = False
         return await run.result()
 
@@ -161,8 +161,8 @@ async def test_what_a_retried_run_does_not_read_again_goes_where_its_policy_says
         with pytest.raises(RunFailed):
             await run.result()
         weather.is_bad = False
-        assert await (await env.engine.retry("r")).result() == "done"
-        (letter,) = await env.engine.dead_letters()
+        assert await (await env.engine.handle("r").retry()).result() == "done"
+        (letter,) = await env.engine.dead_letters.list()
         assert letter.name == "Kept"
 
 
@@ -175,8 +175,8 @@ async def test_a_broadcast_that_a_retried_run_does_not_read_again_is_there_for_o
         with pytest.raises(RunFailed):
             await run.result()
         weather.is_bad = False
-        assert await (await env.engine.retry("r")).result() == "done"
-        assert len(await env.engine.events(name="Kept")) == 1
+        assert await (await env.engine.handle("r").retry()).result() == "done"
+        assert len(await env.engine.events.pending(name="Kept")) == 1
 
 
 # Time.
@@ -302,10 +302,10 @@ TIMED: dict[str, Any] = {
 
 async def answer(env: Environment) -> None:
     """Say what the run, its child or its task wait for."""
-    if open_tasks := await env.engine.tasks(status="open"):
-        await env.engine.answer(open_tasks[0].id, "it")
+    if open_tasks := await env.engine.tasks.list(status="open"):
+        await env.engine.tasks.answer(open_tasks[0].id, "it")
         return
-    for page in ((await env.engine.runs(status="suspended")).runs,):
+    for page in ((await env.engine.runs.list(status="suspended")).runs,):
         for view in page:
             if view.workflow == "listener" or len(page) == 1:
                 await env.engine.send(NamedEvent("word", "it"), to=view.id)
@@ -323,15 +323,15 @@ async def test_a_run_whose_time_was_up_waits_anew_when_it_is_retried(source: Sto
             with pytest.raises(RunFailed):
                 await run.result()
             await env.advance(MONTH)
-            run = await env.engine.retry("r")
+            run = await env.engine.handle("r").retry()
         await env.quiet()
         await env.restart()
         await env.advance(timedelta(minutes=50))
-        assert (view := await env.engine.get("r")) is not None
+        assert (view := await env.engine.runs.get("r")) is not None
         assert view.status == "suspended", view
         await env.restart()  # What it has left is what was left before.
         await env.advance(timedelta(minutes=5))
-        assert (view := await env.engine.get("r")) is not None
+        assert (view := await env.engine.runs.get("r")) is not None
         assert view.status == "suspended", view
         await env.check()
         await answer(env)
@@ -348,7 +348,7 @@ async def test_its_new_time_ends_too(source: StoreSource, name: str) -> None:
         with pytest.raises(RunFailed):
             await run.result()
         await env.advance(MONTH)
-        run = await env.engine.retry("r")
+        run = await env.engine.handle("r").retry()
         await env.advance(timedelta(minutes=50))
         await env.restart()
         await env.advance(timedelta(minutes=11))
@@ -376,7 +376,7 @@ async def test_a_step_that_took_too_long_in_all_has_all_its_time_again(source: S
         await failed(env, has_a_slow_step())
         await env.advance(MONTH)
         weather.is_bad = False
-        assert await (await env.engine.retry("r")).result() == "done"
+        assert await (await env.engine.handle("r").retry()).result() == "done"
 
 
 @workflow
@@ -394,7 +394,7 @@ async def test_a_sleep_that_is_over_by_the_time_of_the_retry_is_over(source: Sto
         await failed(env, sleeps_beside())
         await env.advance(2 * HOUR)
         weather.is_bad = False
-        assert await (await env.engine.retry("r")).result() == "done"
+        assert await (await env.engine.handle("r").retry()).result() == "done"
 
 
 async def test_a_deadline_that_has_passed_begins_anew_with_the_retry(source: StoreSource) -> None:
@@ -404,8 +404,8 @@ async def test_a_deadline_that_has_passed_begins_anew_with_the_retry(source: Sto
         with pytest.raises(RunFailed):
             await run.result()
         await env.advance(MONTH)
-        run = await env.engine.retry("r")
-        assert (view := await env.engine.get("r")) is not None
+        run = await env.engine.handle("r").retry()
+        assert (view := await env.engine.runs.get("r")) is not None
         assert view.deadline is not None
         assert (view.deadline - view.updated_at) == HOUR
         await env.advance(timedelta(minutes=59))
@@ -419,7 +419,7 @@ async def test_the_new_deadline_of_a_retried_run_counts(source: StoreSource) -> 
         await env.advance(2 * HOUR)
         with pytest.raises(RunFailed):
             await run.result()
-        run = await env.engine.retry("r")
+        run = await env.engine.handle("r").retry()
         await env.restart()
         await env.advance(timedelta(minutes=61))
         with pytest.raises(RunFailed):

@@ -51,7 +51,7 @@ class Fleet:
         self.points = points
 
     async def attempt(self) -> tuple[int, str]:
-        view = await self.quick.get("r-1")
+        view = await self.quick.runs.get("r-1")
         assert view is not None
         return view.attempt, view.status
 
@@ -75,10 +75,10 @@ async def failed_run(source: StoreSource) -> AsyncIterator[Fleet]:
 async def test_a_run_that_somebody_else_has_retried_meanwhile_is_not_retried_again(source: StoreSource) -> None:
     async with failed_run(source) as fleet:
         with fleet.points.hold("retry.submit") as held:
-            retrying = asyncio.ensure_future(fleet.slow.retry("r-1"))
+            retrying = asyncio.ensure_future(fleet.slow.handle("r-1").retry())
             await held.reached()
             with pytest.raises(RunFailed):
-                await (await fleet.quick.retry("r-1")).result()
+                await (await fleet.quick.handle("r-1").retry()).result()
         handle = await retrying
         with pytest.raises(RunFailed):
             await handle.result()
@@ -90,37 +90,37 @@ async def test_a_run_that_runs_again_by_then_is_left_to_run(source: StoreSource)
         fleet.weather.hangs.clear()
         fleet.weather.fails = False
         with fleet.points.hold("retry.submit") as held:
-            retrying = asyncio.ensure_future(fleet.slow.retry("r-1"))
+            retrying = asyncio.ensure_future(fleet.slow.handle("r-1").retry())
             await held.reached()
-            await fleet.quick.retry("r-1")
+            await fleet.quick.handle("r-1").retry()
         handle = await retrying
         fleet.weather.hangs.set()
         assert await handle.result() == 2
         assert await fleet.attempt() == (2, "succeeded")
         with pytest.raises(RunNotRetryable):
-            await fleet.slow.retry("r-1")
+            await fleet.slow.handle("r-1").retry()
 
 
 async def test_another_change_of_the_run_does_not_keep_it_from_being_retried(source: StoreSource) -> None:
     async with failed_run(source) as fleet:
         fleet.weather.fails = False
         with fleet.points.hold("retry.submit") as held:
-            retrying = asyncio.ensure_future(fleet.slow.retry("r-1"))
+            retrying = asyncio.ensure_future(fleet.slow.handle("r-1").retry())
             await held.reached()
-            await fleet.quick.update("r-1", tags={"looked": "at"})
+            await fleet.quick.handle("r-1").update(tags={"looked": "at"})
         assert await (await retrying).result() == 2
         assert await fleet.attempt() == (2, "succeeded")
 
 
 async def test_who_says_which_version_is_told_that_it_is_another(source: StoreSource) -> None:
     async with failed_run(source) as fleet:
-        view = await fleet.slow.get("r-1")
+        view = await fleet.slow.runs.get("r-1")
         assert view is not None
         with fleet.points.hold("retry.submit") as held:
-            retrying = asyncio.ensure_future(fleet.slow.retry("r-1", expected_version=view.version))
+            retrying = asyncio.ensure_future(fleet.slow.handle("r-1").retry(expected_version=view.version))
             await held.reached()
             with pytest.raises(RunFailed):
-                await (await fleet.quick.retry("r-1")).result()
+                await (await fleet.quick.handle("r-1").retry()).result()
         with pytest.raises(ConcurrentModification):
             await retrying
         assert await fleet.attempt() == (2, "failed")
@@ -129,14 +129,14 @@ async def test_who_says_which_version_is_told_that_it_is_another(source: StoreSo
 async def test_a_run_that_is_not_there_is_not_found(source: StoreSource) -> None:
     async with failed_run(source) as fleet:
         with pytest.raises(RunNotFound):
-            await fleet.slow.retry("nobody")
+            await fleet.slow.handle("nobody").retry()
 
 
 async def test_many_at_once_retry_it_once(source: StoreSource) -> None:
     async with failed_run(source) as fleet:
         fleet.weather.hangs.clear()
         fleet.weather.fails = False
-        asked = [engine.retry("r-1") for engine in (fleet.slow, fleet.quick) * 10]
+        asked = [engine.handle("r-1").retry() for engine in (fleet.slow, fleet.quick) * 10]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         # Who looks at the run only after it has begun again is told so.
         handles = [one for one in answers if not isinstance(one, RunNotRetryable)]

@@ -292,12 +292,12 @@ async def test_a_large_answer_is_checked_beside_the_loop(monkeypatch: pytest.Mon
     monkeypatch.setattr(tasking, "misfit", watched)
     async with Engine("memory://", workflows=[asks_for_numbers]) as engine:
         run = await engine.start(asks_for_numbers())
-        while not (found := await engine.tasks()):
+        while not (found := await engine.tasks.list()):
             await asyncio.sleep(0)
         with pytest.raises(InvalidAnswer, match=r"\$\[19999\]"):
-            await engine.answer(found[0].id, [1] * 19_999 + ["x"])
+            await engine.tasks.answer(found[0].id, [1] * 19_999 + ["x"])
         assert checked_in == [True, False]
-        await engine.answer(found[0].id, [1, 2])
+        await engine.tasks.answer(found[0].id, [1, 2])
         assert checked_in == [True, False, True]
         assert await run.result() == 3
 

@@ -60,7 +60,7 @@ async def speaking_steps() -> int:
 async def test_steps_append_between_the_words_of_their_workflow(source: StoreSource) -> None:
     async with Environment([speaking_steps], source) as env:
         assert await env.engine.run(speaking_steps(), id="r") == 6
-        items = [item async for item in env.engine.stream("r", "log")]
+        items = [item async for item in env.engine.handle("r").stream("log")]
         assert [item.value for item in items] == ["first", "a", "b", "c", "then", "d", "e", "f", "last"]
         writers = [(item.position, item.attempt) for item in items]
         assert writers == [(None, None), *[("1", 1)] * 3, (None, None), *[("2", 1)] * 3, (None, None)]
@@ -105,7 +105,7 @@ async def test_what_a_failed_attempt_said_stays_and_the_next_says_its_own(source
 
     async with Environment([flow], source) as env:
         assert await env.engine.run(flow(), id="r") == "done"
-        items = [item async for item in env.engine.stream("r", "log")]
+        items = [item async for item in env.engine.handle("r").stream("log")]
         assert [item.value for item in items] == [w for n in (1, 2, 3, 4) for w in (f"attempt {n}", "going")]
         assert [item.attempt for item in items] == [1, 1, 2, 2, 3, 3, 4, 4]
 
@@ -269,7 +269,7 @@ async def test_a_step_of_a_cancelled_run_says_nothing_more(source: StoreSource) 
     async with Environment([flow], source, autojump_s=None, resources={World: lambda: world}) as env:
         run = await env.engine.start(flow(), id="r")
         assert (await anext(aiter(run.stream("log")))).value == "before"
-        await env.engine.cancel("r")
+        await env.engine.handle("r").cancel()
         assert [item.value async for item in run.stream("log")] == ["before"]
         await env.quiet()
         assert world.log == ["ended"]

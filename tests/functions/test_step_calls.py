@@ -93,7 +93,7 @@ async def test_options_change_one_call_and_not_the_step() -> None:
         run = await env.engine.start(flow())
         await run.result()
         assert calls == ["once"] + [failing.name] * 5
-        assert [entry.name for entry in (await env.engine.history(run.id)).journal] == ["once", failing.name]
+        assert [entry.name for entry in (await env.engine.handle(run.id).history()).journal] == ["once", failing.name]
 
 
 async def test_outside_a_workflow_a_step_is_the_plain_function() -> None:
@@ -126,7 +126,7 @@ async def test_a_step_inside_a_step_is_the_plain_function() -> None:
     async with Environment([flow]) as env:
         run = await env.engine.start(flow())
         assert await run.result() == 2
-        assert len((await env.engine.history(run.id)).journal) == 1
+        assert len((await env.engine.handle(run.id).history()).journal) == 1
 
 
 async def test_a_call_is_awaited_once() -> None:

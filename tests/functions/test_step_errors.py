@@ -165,7 +165,7 @@ async def test_the_stack_begins_with_the_steps_own_code(how: str) -> None:
     async with Environment([flow]) as env:
         with pytest.raises(RunFailed):
             await env.engine.run(flow(), id="r-1")
-        (entry,) = (await env.engine.history("r-1")).journal
+        (entry,) = (await env.engine.handle("r-1").history()).journal
     assert entry.failure is not None
     places = [line for line in entry.failure.stack.splitlines() if line.lstrip().startswith("File ")]
     own = f", in {work.__name__}"

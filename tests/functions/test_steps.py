@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Retry, current_step, sleep, step, workflow
+from perdure import Limits, Retry, current_step, sleep, step, workflow
 from perdure.errors import MaxRetriesExceeded, NonRetryable, RunFailed, StepTimedOut
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -47,7 +47,7 @@ async def test_a_step_is_tried_until_it_succeeds(source: StoreSource) -> None:
     async with Environment([flow], source) as env:
         run = await env.engine.start(flow())
         assert await run.result() == 3
-        (entry,) = (await env.engine.history(run.id)).journal
+        (entry,) = (await env.engine.handle(run.id).history()).journal
         assert (entry.attempts, entry.failure, entry.value) == (3, None, 3)
         assert entry.at - entry.started_at == timedelta(milliseconds=30)
 
@@ -70,7 +70,7 @@ async def test_after_the_last_attempt_the_error_is_its_own_and_its_cause_tells_o
     async with Environment([flow], source) as env:
         run = await env.engine.start(flow())
         assert await run.result() == ["c-1", 4, 4, [1, 2, 3, 4], "1"]
-        (entry,) = (await env.engine.history(run.id)).journal
+        (entry,) = (await env.engine.handle(run.id).history()).journal
         assert entry.failure is not None
         assert entry.attempts == len(entry.failure.history) == 4
         assert entry.failure.history[0].message == "card c-1 was declined for 1"
@@ -175,7 +175,7 @@ async def test_a_long_pause_survives_a_crash_with_its_attempts_and_their_history
         with pytest.raises(RunFailed) as caught:
             await env.engine.handle("r-1").result()
         exhausted = caught.value.__cause__.__cause__ if caught.value.__cause__ else None
-        (entry,) = (await env.engine.history("r-1")).journal
+        (entry,) = (await env.engine.handle("r-1").history()).journal
         assert entry.attempts == 4
         assert entry.failure is not None
         assert [one.message for one in entry.failure.history] == [f"attempt {n}" for n in (1, 2, 3, 4)]
@@ -273,13 +273,13 @@ async def test_a_thread_that_takes_too_long_keeps_its_place_and_is_logged(caplog
         return await slow()
 
     with caplog.at_level(logging.WARNING, "perdure"):
-        async with Environment([flow], autojump_s=0.01, threads_max=2) as env:
+        async with Environment([flow], autojump_s=0.01, limits=Limits(threads_max=2)) as env:
             run = await env.engine.start(flow())
             assert await run.result() == "in time"
             let_go.set()
             assert await asyncio.to_thread(ended.wait, 10)
             await env.settle()
-            assert len((await env.engine.history(run.id)).journal) == 1
+            assert len((await env.engine.handle(run.id).history()).journal) == 1
     assert "its thread is still busy and keeps its place" in caplog.text
     assert attempts == [1]  # It is told its own number, not that of the attempt after it.
 

@@ -17,7 +17,7 @@ import msgspec
 import pydantic
 import pytest
 
-from perdure import sleep, step, workflow
+from perdure import Limits, sleep, step, workflow
 from perdure.errors import InvalidArguments, RunFailed, UnstorableValue
 from perdure.models.functions.define import Step, Workflow
 from perdure.models.functions.values import PAYLOAD_MAX_BYTES
@@ -294,7 +294,7 @@ async def test_neither_arguments_nor_a_workflows_result_can_be_what_cannot_be_st
             await env.engine.run(give())
         assert what in str(failed.value)
         assert isinstance(failed.value.__cause__, UnstorableValue)
-        assert (await env.engine.runs()).runs[0].status == "failed"
+        assert (await env.engine.runs.list()).runs[0].status == "failed"
 
 
 async def test_an_argument_that_cannot_be_stored_fails_before_the_step_runs() -> None:
@@ -334,7 +334,7 @@ async def test_arguments_of_the_wrong_type_are_refused_at_the_start(wrong: Any) 
     async with Environment([flow]) as env:
         with pytest.raises(InvalidArguments, match=r"the input of workflow .*line"):
             await env.engine.start(flow(wrong))
-        assert (await env.engine.runs()).runs == []
+        assert (await env.engine.runs.list()).runs == []
 
 
 # Nothing leaks through mutable values.
@@ -385,7 +385,7 @@ async def test_the_limit_on_payloads_is_the_engines(source: StoreSource) -> None
     async def flow(text: str) -> str:
         return text
 
-    async with Environment([flow], source, payload_bytes_max=1_000) as env:
+    async with Environment([flow], source, limits=Limits(payload_bytes_max=1_000)) as env:
         assert len(await env.engine.run(flow("x" * 900))) == 900
         with pytest.raises(UnstorableValue, match=r"1,0\d\d bytes as JSON, more than the limit of 1,000"):
             await env.engine.start(flow("x" * 1_000))

@@ -72,7 +72,7 @@ async def test_gather_runs_steps_side_by_side(source: StoreSource) -> None:
     async with Environment([flow], source) as env:
         run = await env.engine.start(flow())
         assert await run.result() == ["SLOW", "QUICK", "MIDDLE"]
-        journal = (await env.engine.history(run.id)).journal
+        journal = (await env.engine.handle(run.id).history()).journal
         assert [entry.value for entry in journal] == ["QUICK", "MIDDLE", "SLOW"]
         assert [entry.seq for entry in journal] == [1, 2, 3]
 
@@ -111,7 +111,7 @@ async def test_a_task_group_whose_step_fails_cancels_the_others() -> None:
     async with Environment([flow]) as env:
         run = await env.engine.start(flow())
         assert await run.result() == "bad"
-        assert [entry.name for entry in (await env.engine.history(run.id)).journal] == ["work"]
+        assert [entry.name for entry in (await env.engine.handle(run.id).history()).journal] == ["work"]
         assert env.clock.time.year == 2030
 
 
@@ -142,7 +142,7 @@ async def test_a_timeout_around_a_step_cancels_it_and_is_journaled(source: Store
     async with Environment([flow], source) as env:
         run = await env.engine.start(flow())
         assert await run.result() == "INSTEAD"
-        journal = (await env.engine.history(run.id)).journal
+        journal = (await env.engine.handle(run.id).history()).journal
         assert [(entry.kind, entry.name) for entry in journal] == [("timer", "timer"), ("step", "work")]
         assert env.clock.time < datetime(2030, 1, 1, 0, 1, tzinfo=UTC)
 
@@ -338,9 +338,9 @@ async def test_the_result_and_the_end_of_a_run_share_one_commit() -> None:
         return await work("only")
 
     async with Environment([flow]) as env:
-        before = env.engine.stats.commits
+        before = env.engine.engines.stats.commits
         await env.engine.run(flow())
-        assert env.engine.stats.commits - before == 2
+        assert env.engine.engines.stats.commits - before == 2
 
 
 async def test_a_run_that_ends_leaves_its_tasks_and_timers(source: StoreSource) -> None:
@@ -364,9 +364,9 @@ async def test_a_run_that_ends_leaves_its_tasks_and_timers(source: StoreSource) 
         assert await run.result() == "False False"
         await env.settle()
         assert tidied == ["background"]
-        assert env.engine.steps_running == 0
+        assert env.engine.runtime.steps_running == 0
         assert env.clock.time.year == 2030
-        assert len((await env.engine.history(run.id)).journal) == 1
+        assert len((await env.engine.handle(run.id).history()).journal) == 1
 
 
 async def test_a_workflow_without_a_step_ends_at_once(source: StoreSource) -> None:

@@ -28,7 +28,7 @@ class Odd:
 
 
 async def said(env: Environment, run_id: str = "r", name: str = "log") -> list[Any]:
-    items = [item async for item in env.engine.stream(run_id, name, follow=False)]
+    items = [item async for item in env.engine.handle(run_id).stream(name, follow=False)]
     assert [item.offset for item in items] == list(range(1, len(items) + 1))
     return [item.value for item in items]
 

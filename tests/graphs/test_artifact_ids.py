@@ -33,7 +33,7 @@ def staging() -> Graph[Any, Any]:
 
 
 async def ids(env: Environment, run_id: str) -> dict[str, str]:
-    return {one.name: one.id for one in await env.engine.artifacts(run=run_id, staged=True)}
+    return {one.name: one.id for one in await env.engine.artifacts.list(run=run_id, staged=True)}
 
 
 async def test_expressions_see_the_ids_of_what_was_staged(source: StoreSource) -> None:
@@ -43,13 +43,13 @@ async def test_expressions_see_the_ids_of_what_was_staged(source: StoreSource) -
         told, report, big = (await run.result())["ids"]
         assert (await ids(env, "r")) == {"report": report, "big": big}
         assert told == report
-        assert await env.engine.read_artifact("report") == "xab"
-        events = (await env.engine.graph_events("r")).events
+        assert await env.engine.artifacts.read("report") == "xab"
+        events = (await env.engine.handle("r").graph_events()).events
         assert [(one.node, one.details) for one in events if one.kind == "artifact_staged"] == [
             ("keep", {"name": "report", "id": report}),
             ("big", {"name": "big", "id": big}),
         ]
-        assert (await env.engine.read_artifact("big")).startswith(report)
+        assert (await env.engine.artifacts.read("big")).startswith(report)
 
 
 async def test_a_crash_at_any_commit_changes_no_id_and_no_content(fresh: Callable[[], StoreSource]) -> None:
@@ -59,7 +59,7 @@ async def test_a_crash_at_any_commit_changes_no_id_and_no_content(fresh: Callabl
     async def scenario(env: Environment) -> Any:
         _, report, big = (await (await env.engine.start(graph("ab"), id="r")).result())["ids"]
         assert (await ids(env, "r")) == {"report": report, "big": big}
-        return await env.engine.read_artifact("report"), len(await env.engine.read_artifact("big"))
+        return await env.engine.artifacts.read("report"), len(await env.engine.artifacts.read("big"))
 
     report = await run_with_crashes(scenario, workflows=[graph], store=fresh)
     assert report.result == ("xab", 36 + 1 + 40_000)
@@ -82,7 +82,7 @@ async def test_a_large_one_that_is_staged_first_survives_a_crash(source: StoreSo
         await env.engine.send(NamedEvent("go", 1), to="r")
         got = await env.engine.handle("r").result()
         assert (await ids(env, "r")) == {"large": got["id"]}
-        assert await env.engine.read_artifact("large") == "y" * 100_000
+        assert await env.engine.artifacts.read("large") == "y" * 100_000
 
 
 async def test_all_branches_see_them_and_the_last_of_a_name_counts(source: StoreSource) -> None:
@@ -98,7 +98,7 @@ async def test_all_branches_see_them_and_the_last_of_a_name_counts(source: Store
         run = await env.engine.start(graph(), id="r")
         seen = (await run.result())["ids"]
         assert sorted(seen) == ["last", "part-0", "part-1", "part-2"]
-        staged = await env.engine.artifacts(run="r", staged=True)
+        staged = await env.engine.artifacts.list(run="r", staged=True)
         assert {seen[f"part-{n}"] for n in range(3)} == {one.id for one in staged if one.name != "last"}
         lasts = [one for one in staged if one.name == "last"]
         assert len({one.id for one in lasts}) == 3
@@ -113,8 +113,8 @@ async def test_what_a_worker_brings_is_among_them(source: StoreSource) -> None:
     async with Environment([graph], source) as env:
         run = await env.engine.start(graph(), id="r")
         await env.settle()
-        (task,) = await env.engine.tasks(run="r")
-        await env.engine.answer(task.id, {"result": 1, "staged_artifacts": [{"name": "frame", "value": "z"}]})
+        (task,) = await env.engine.tasks.list(run="r")
+        await env.engine.tasks.answer(task.id, {"result": 1, "staged_artifacts": [{"name": "frame", "value": "z"}]})
         assert (await run.result())["id"] == (await ids(env, "r"))["frame"]
 
 
@@ -139,7 +139,7 @@ async def test_a_retried_run_stages_again_under_its_own_ids(source: StoreSource)
         run = await env.engine.start(graph(), id="r")
         with pytest.raises(RunFailed):
             await run.result()
-        await env.engine.retry("r")
+        await env.engine.handle("r").retry()
         assert (await run.result())["ids"] == await ids(env, "r")
 
 
@@ -148,7 +148,7 @@ async def test_an_input_may_have_a_field_of_that_name(source: StoreSource) -> No
     graph.node("keep", artifact("note", template="{{ artifacts }} pieces"))
     async with Environment([graph], source) as env:
         await env.engine.run(graph({"artifacts": 7}))
-        assert await env.engine.read_artifact("note") == "7 pieces"
+        assert await env.engine.artifacts.read("note") == "7 pieces"
 
 
 async def test_one_that_was_not_staged_can_be_asked_for(source: StoreSource) -> None:
@@ -204,18 +204,18 @@ async def test_what_a_step_stages_by_itself_is_among_them(source: StoreSource) -
     async with Environment([graph], source) as env:
         run = await env.engine.start(graph(), id="r")
         got = await run.result()
-        staged = await env.engine.artifacts(run="r", staged=True)
+        staged = await env.engine.artifacts.list(run="r", staged=True)
         named = {one.id: one.name for one in staged}
         assert {name: named[one] for name, one in got["ids"].items()} == {n: n for n in ("report", "annex", "cover")}
         last = max((one for one in staged if one.name == "report"), key=lambda one: one.version or 0)
         assert got["ids"]["report"] == last.id
         assert got["counts"] == [2, 1]
         first = next(one for one in staged if one.name == "report" and one.id != last.id)
-        assert await env.engine.read_artifact("cover") == f"for {first.id}"
-        events = (await env.engine.graph_events("r")).events
+        assert await env.engine.artifacts.read("cover") == f"for {first.id}"
+        events = (await env.engine.handle("r").graph_events()).events
         told = [(one.node, one.details["name"]) for one in events if one.kind == "artifact_staged"]
         assert told == [("first", "report"), ("first", "annex"), ("keep", "cover"), ("again", "report")]
-        history = await env.engine.history("r")
+        history = await env.engine.handle("r").history()
         assert [one.value for one in history.journal] == [{"count": 2}, {"count": 1}]  # As the steps returned it.
         await env.check()
 
@@ -225,7 +225,7 @@ async def test_they_are_the_same_in_every_replay(fresh: Callable[[], StoreSource
 
     async def scenario(env: Environment) -> Any:
         got = await (await env.engine.start(graph(), id="r")).result()
-        assert set(got["ids"].values()) <= {one.id for one in await env.engine.artifacts(run="r", staged=True)}
+        assert set(got["ids"].values()) <= {one.id for one in await env.engine.artifacts.list(run="r", staged=True)}
         return sorted(got["ids"]), got["counts"]
 
     report = await run_with_crashes(scenario, workflows=[graph], store=fresh)
@@ -280,11 +280,11 @@ async def test_a_retried_run_sees_what_its_kept_steps_have_staged(source: StoreS
         run = await env.engine.start(graph(), id="r")
         with pytest.raises(RunFailed):
             await run.result()
-        events = (await env.engine.graph_events("r")).events  # Of a failed run too.
+        events = (await env.engine.handle("r").graph_events()).events  # Of a failed run too.
         assert [one.details["name"] for one in events if one.kind == "artifact_staged"] == ["report"]
         await env.restart()
         is_bad[0] = False
-        got = (await (await env.engine.retry("r")).result())["ids"]
+        got = (await (await env.engine.handle("r").retry()).result())["ids"]
         assert sorted(got) == ["checked", "report"]
         assert got == await ids(env, "r")
         await env.check()
@@ -299,5 +299,5 @@ async def test_a_result_that_looks_like_what_is_stored_is_a_result(source: Store
     forged = {"perdure.staged": {"report": "another"}, "value": 1}
     async with Environment([graph], source) as env:
         assert await env.engine.run(graph(forged), id="r") == {"value": forged, "ids": {}}
-        history = await env.engine.history("r")
+        history = await env.engine.handle("r").history()
         assert [one.value for one in history.journal] == [forged]

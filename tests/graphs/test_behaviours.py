@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import NamedEvent
+from perdure import Limits, NamedEvent
 from perdure.errors import RunFailed, RunFinished
 from perdure.graph import Graph
 from perdure.testing import Environment, Fault, run_with_crashes
@@ -39,7 +39,7 @@ async def outcome(env: Environment, one: Behaviour, graph: Graph[Any, Any], run_
 
 
 async def published(env: Environment) -> set[str]:
-    return {artifact.name for artifact in await env.engine.artifacts()}
+    return {artifact.name for artifact in await env.engine.artifacts.list()}
 
 
 @by_name
@@ -127,8 +127,10 @@ async def test_all_hold_while_the_engine_dies_again_and_again(source: StoreSourc
     graphs = all_graphs()
     workflows = [double, *(graph for _, graph in graphs.values())]
     fault = Again(seed=7, every=COMMITS_PER_LIFE)
-    options: dict[str, Any] = {"resources": {Jitter: lambda: Jitter(1)}, "recoveries_max": 1000}
-    async with Environment(workflows, source, fault=fault, live_runs_max=LIVE_RUNS_MAX, **options) as env:
+    options: dict[str, Any] = {"resources": {Jitter: lambda: Jitter(1)}, "limits": Limits(recoveries_max=1000)}
+    async with Environment(
+        workflows, source, fault=fault, limits=Limits(live_runs_max=LIVE_RUNS_MAX), **options
+    ) as env:
         await env.survive(lambda env: check_all(env, graphs))
         await env.check()
         assert env.restarts >= 5

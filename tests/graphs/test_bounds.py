@@ -142,14 +142,14 @@ async def test_a_branch_has_its_slot_until_it_arrives(source: StoreSource) -> No
 
         async def standing() -> dict[str, list[int]]:
             await env.settle()
-            tokens = (await env.engine.tokens("r")).tokens
+            tokens = (await env.engine.handle("r").tokens()).tokens
             return {
                 state: [token.branch_index for token in tokens if token.state == state]
                 for state in ("executing", "pending", "waiting_for_siblings")
             }
 
         assert await standing() == {"executing": [0, 1], "pending": [2], "waiting_for_siblings": []}
-        assert (await env.engine.tokens("r")).nodes["one"].standing == 3
+        assert (await env.engine.handle("r").tokens()).nodes["one"].standing == 3
         await env.engine.send(NamedEvent("go", {"n": 0}), to="r")
         assert await standing() == {"executing": [0, 1], "pending": [2], "waiting_for_siblings": []}
         await env.engine.send(NamedEvent("on", {"n": 0}), to="r")
@@ -164,7 +164,7 @@ async def test_a_join_that_has_enough_ends_those_that_wait(source: StoreSource) 
         run = await env.engine.start(graph(list(range(10))))
         assert (await run.result())["got"] in ([0], [1])
         assert UNDER_WAY.pop(run.id)[1] == 2
-        states = [token.state for token in (await env.engine.tokens(run.id)).tokens]
+        states = [token.state for token in (await env.engine.handle(run.id).tokens()).tokens]
         assert states.count("cancelled") == 9
 
 
@@ -201,7 +201,7 @@ async def test_branches_that_are_cancelled_while_they_wait_leave_no_slot_behind(
         await env.settle()
         await env.engine.send(NamedEvent("stop", 1), to="r")
         await run.result()
-        assert (await env.engine.tokens("r")).nodes["work"].cancelled == 2
+        assert (await env.engine.handle("r").tokens()).nodes["work"].cancelled == 2
 
 
 async def test_a_crash_at_any_commit_keeps_the_bound(fresh: Callable[[], StoreSource]) -> None:
@@ -282,7 +282,7 @@ async def test_with_too_many_failures_the_rest_is_not_begun(source: StoreSource)
     async with Environment([graph], source) as env:
         run = await env.engine.start(graph(["bad"] * 10))
         assert "2 of 10 branches have failed" in (await run.result())["why"]
-        assert len([e for e in (await env.engine.history(run.id)).journal if e.kind == "step"]) == 2
+        assert len([e for e in (await env.engine.handle(run.id).history()).journal if e.kind == "step"]) == 2
 
 
 async def test_nobody_routes_what_is_not_tolerated(source: StoreSource) -> None:

@@ -206,7 +206,7 @@ async def test_a_run_that_fails_in_a_branch_says_which(source: StoreSource) -> N
         assert type(failed.value.__cause__) is ValueError
         assert str(failed.value).endswith(f"ValueError: xy is refused ({where})")
         assert failed.value.failure.where == where
-        history = await env.engine.history(handle.id)
+        history = await env.engine.handle(handle.id).history()
         entry = next(one for one in history.journal if one.name == "work")
         assert entry.failure is not None
         assert entry.failure.where == where

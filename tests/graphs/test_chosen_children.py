@@ -87,7 +87,7 @@ async def test_a_chosen_child_may_be_a_graph(source: StoreSource) -> None:
     async with Environment([graph, inner], source) as env:
         run = await env.engine.start(graph({"flow": "doubling", "text": "ab"}))
         assert await run.result() == {"got": "abab"}
-        tree = await env.engine.tree(run.id)
+        tree = await env.engine.handle(run.id).tree()
         assert [(below.run.workflow, below.run.model) for below in tree.children] == [("doubling", "graph")]
 
 
@@ -109,7 +109,7 @@ async def test_a_wrong_name_that_nobody_routes_fails_the_run_at_once(source: Sto
         with pytest.raises(RunFailed) as failed:
             await run.result()
         assert isinstance(failed.value.__cause__, UnknownWorkflow)
-        assert [(e.kind, e.name, e.attempts) for e in (await env.engine.history(run.id)).journal] == [
+        assert [(e.kind, e.name, e.attempts) for e in (await env.engine.handle(run.id).history()).journal] == [
             ("step", "workflow nobody", 1)
         ]
 
@@ -165,7 +165,7 @@ async def test_a_run_keeps_to_the_version_that_it_found(source: StoreSource) -> 
     async with Environment([graph, greet_two], source) as env:
         run = await env.engine.start(graph())
         assert await run.result() == {"got": ["hello a", "hello b", "hello c"]}
-        names = [entry.name for entry in (await env.engine.history(run.id)).journal if entry.kind == "step"]
+        names = [entry.name for entry in (await env.engine.handle(run.id).history()).journal if entry.kind == "step"]
         assert names == ["workflow greet"]
 
 
@@ -176,7 +176,7 @@ async def test_a_crash_at_any_commit_changes_nothing(fresh: Callable[[], StoreSo
 
     async def scenario(env: Environment) -> Any:
         got = await (await env.engine.start(graph("greet"), id="r")).result()
-        names[:] = [entry.name for entry in (await env.engine.history("r")).journal]
+        names[:] = [entry.name for entry in (await env.engine.handle("r").history()).journal]
         return got
 
     report = await run_with_crashes(scenario, workflows=[graph, greet_one], store=fresh)

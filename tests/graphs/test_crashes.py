@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure import NamedEvent
+from perdure import Limits, NamedEvent
 from perdure.graph import Graph, timer
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
@@ -35,7 +35,7 @@ async def test_a_crash_while_it_waits_for_a_child_and_an_event_changes_nothing(
 
     async def scenario(env: Environment) -> Any:
         run = await env.engine.start(graph(), id="one")
-        view = await env.engine.get("one")
+        view = await env.engine.runs.get("one")
         if view is not None and view.status in ("running", "suspended"):
             await env.engine.send(NamedEvent("told", "word"), to="one", key="once")
         return await run.result()
@@ -49,7 +49,7 @@ async def test_a_step_that_was_committed_does_not_run_again_after_an_eviction(so
     graph.edge("done", graph.node("nap", timer(60)))
     graph.edge("nap", graph.node("last", same, input={"value": "state.got"}))
     STARTED.clear()
-    async with Environment([graph.build()], source, live_runs_max=1) as env:
+    async with Environment([graph.build()], source, limits=Limits(live_runs_max=1)) as env:
         handles = [await env.engine.start(graph()) for _ in range(5)]
         assert [await handle.result() for handle in handles] == [[11, 12, 21, 22, 31, 32]] * 5
     assert set(STARTED.values()) == {1}

@@ -155,7 +155,7 @@ async def test_a_graph_from_a_file_runs(tmp_path: Path, source: StoreSource) -> 
     async with Environment([graph], source) as env:
         handle = await env.engine.start(graph(Question(topic="t")))
         assert await handle.result() == Report(text="T 0, T 1, T 2")
-        view = await env.engine.get(handle.id)
+        view = await env.engine.runs.get(handle.id)
         assert view is not None
         assert view.workflow_version == "2"
 

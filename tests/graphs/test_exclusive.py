@@ -166,4 +166,4 @@ async def test_who_waits_for_its_turn_stands_at_its_node(source: StoreSource) ->
     async with World([graph], source, autojump_s=None) as world:
         run = await world.engine.start(graph())
         await world.env.quiet()
-        assert (await world.engine.tokens(run.id)).nodes["ask"].standing == 3
+        assert (await run.tokens()).nodes["ask"].standing == 3

@@ -129,7 +129,7 @@ async def left_behind(source: StoreSource, graph: Graph[Any, Any], seconds: floa
 
 
 async def hold_of(env: Environment) -> Hold | None:
-    view = await env.engine.get("r-1")
+    view = await env.engine.runs.get("r-1")
     assert view is not None
     return view.hold
 
@@ -176,12 +176,12 @@ async def test_the_definition_is_no_entry_that_people_see(source: StoreSource) -
     async with Environment([graph, longer := research()], source) as env:
         run = await env.engine.start(graph())
         await run.result()
-        assert [entry.kind for entry in (await env.engine._store.journal(run.id))[1]] == ["definition"]
-        assert (await env.engine.history(run.id)).journal == []
+        assert [entry.kind for entry in (await env.engine.session.store.journal(run.id))[1]] == ["definition"]
+        assert (await env.engine.handle(run.id).history()).journal == []
         run = await env.engine.start(longer(Question(topic="tides")))
         await run.result()
-        assert [entry.kind for entry in (await env.engine._store.journal(run.id))[1]].count(DEFINITION) == 1
-        history = await env.engine.history(run.id)
+        assert [entry.kind for entry in (await env.engine.session.store.journal(run.id))[1]].count(DEFINITION) == 1
+        history = await env.engine.handle(run.id).history()
         assert [entry.seq for entry in history.journal] == [1, 2, 3, 4]
 
 
@@ -198,8 +198,8 @@ async def test_a_retry_by_hand_takes_the_definition_of_now(source: StoreSource) 
     clock = await left_behind(source, asking("state.missing"))
     mended = asking("nodes.plan")
     async with Environment([mended], source, clock=clock, autojump_s=None) as env:
-        assert (await env.engine.get("r-1")).status == "failed"  # type: ignore[union-attr]
-        await env.engine.retry("r-1")
+        assert (await env.engine.runs.get("r-1")).status == "failed"  # type: ignore[union-attr]
+        await env.engine.handle("r-1").retry()
         await env.advance(timedelta(seconds=30))
         await env.check()
         clock = env.clock

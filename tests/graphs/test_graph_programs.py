@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from perdure import NamedEvent
+from perdure import Limits, NamedEvent
 from perdure.graph import Graph
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
@@ -58,7 +58,7 @@ async def test_many_graphs_go_on_after_restarts(source: StoreSource) -> None:
 
 async def test_many_graphs_run_with_room_for_few(source: StoreSource) -> None:
     graphs = all_graphs()
-    async with Environment([*graphs.values(), nap], source, live_runs_max=2) as env:
+    async with Environment([*graphs.values(), nap], source, limits=Limits(live_runs_max=2)) as env:
         ids = await start_all(env, graphs)
         assert await results(env, ids) == {id: EXPECTED[id.partition("-")[0]] for id in ids}
         await env.check()

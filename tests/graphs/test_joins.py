@@ -240,7 +240,7 @@ async def test_any_goes_on_once_and_cancels_the_rest(source: StoreSource) -> Non
     async with Environment([graph], source) as env:
         run = await env.engine.start(graph([30, 10, 20]))
         assert await run.result() == {"first": [10], "all": [10]}
-        history = await env.engine.history(run.id)
+        history = await env.engine.handle(run.id).history()
         assert [entry.name for entry in history.journal].count("meet") == 1
         assert [entry.name for entry in history.journal].count("work") == 1
 
@@ -250,7 +250,7 @@ async def test_any_lets_the_rest_finish(source: StoreSource) -> None:
     async with Environment([graph], source) as env:
         run = await env.engine.start(graph([30, 10, 20]))
         assert await run.result() == {"first": [10], "all": [10]}
-        history = await env.engine.history(run.id)
+        history = await env.engine.handle(run.id).history()
         assert [entry.name for entry in history.journal].count("work") == 3
         assert [entry.name for entry in history.journal].count("meet") == 1
 

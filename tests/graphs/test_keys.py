@@ -114,7 +114,7 @@ async def test_an_execution_has_its_key_after_a_retry_also_if_others_come_first_
         assert ("charge", 2, 0) in ledger.keys
         assert ("charge", 1, 0) not in ledger.keys
         ledger.broken = set()
-        await (await env.engine.retry("s")).result()
+        await (await env.engine.handle("s").retry()).result()
         distinct(ledger)
 
 

@@ -67,7 +67,7 @@ async def test_values_are_typed_where_python_sees_them_and_plain_where_expressio
     async with Environment([graph], source) as env:
         run = await env.engine.start(graph(Question(topic="tides")))
         assert await run.result() == Answer("TIDES", datetime(2030, 1, 31, 8, tzinfo=UTC))
-        view = await env.engine.get(run.id)
+        view = await env.engine.runs.get(run.id)
         assert view is not None
         assert (view.model, view.workflow, view.input) == ("graph", "typed", {"input": {"topic": "tides", "depth": 2}})
 
@@ -261,7 +261,7 @@ async def test_a_function_is_a_child(source: StoreSource) -> None:
     async with Environment([graph, double], source) as env:
         handle = await env.engine.start(graph(21))
         assert await handle.result() == 42
-        tree = await env.engine.tree(handle.id)
+        tree = await env.engine.handle(handle.id).tree()
         assert [(one.run.workflow, one.run.model) for one in tree.children] == [("double", "function")]
 
 
@@ -280,7 +280,7 @@ async def test_a_graph_is_a_child_of_a_graph_and_of_a_function(source: StoreSour
     async with Environment([inner, outer, parent], source) as env:
         handle = await env.engine.start(parent())
         assert await handle.result() == "f2g2"
-        tree = await env.engine.tree(handle.id)
+        tree = await env.engine.handle(handle.id).tree()
         assert [one.run.model for one in tree.children] == ["graph", "graph"]
 
 
@@ -312,7 +312,7 @@ async def test_a_child_that_takes_too_long_is_cancelled(source: StoreSource) -> 
             await handle.result()
         assert isinstance(failed.value.__cause__, GraphTimedOut)
         await env.settle()
-        tree = await env.engine.tree(handle.id)
+        tree = await env.engine.handle(handle.id).tree()
         assert [one.run.status for one in tree.children] == ["cancelled"]
 
 
@@ -324,9 +324,9 @@ async def test_cancelling_a_run_cancels_its_children(source: StoreSource) -> Non
     async with Environment([graph, double], source, autojump_s=None) as env:
         handle = await env.engine.start(graph([1, 2, 3]))
         await env.quiet()
-        await env.engine.cancel(handle.id)
+        await env.engine.handle(handle.id).cancel()
         await env.quiet()
-        tree = await env.engine.tree(handle.id)
+        tree = await env.engine.handle(handle.id).tree()
         assert [one.run.status for one in tree.children] == ["cancelled"] * 3
 
 
@@ -449,7 +449,7 @@ async def test_secrets_of_a_request_are_in_no_definition_journal_log_or_error(
     async with Environment([graph], f"sqlite:///{tmp_path / 'runs.db'}") as env:
         handle = await env.engine.start(graph(url))
         result = await handle.result()
-        history = repr(await env.engine.history(handle.id))
+        history = repr(await env.engine.handle(handle.id).history())
     assert result["all"][0]["body"]["said"][0]["X-Key"] == "[secret]"
     assert result["all"][0]["body"]["said"][0]["Authorization"] == "Bearer [secret]"
     assert "[secret]" in result["why"]

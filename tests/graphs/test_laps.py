@@ -145,7 +145,7 @@ async def test_branches_that_all_fail_count_as_a_lap_of_the_join(source: StoreSo
         run = await env.engine.start(graph())
         with pytest.raises(RunFailed) as failed:
             await run.result()
-        assert len([e for e in (await env.engine.history(run.id)).journal if e.name == "work"]) == 6
+        assert len([e for e in (await env.engine.handle(run.id).history()).journal if e.name == "work"]) == 6
     assert isinstance(failed.value.__cause__, NoMatchingEdge)
 
 

@@ -100,7 +100,7 @@ async def test_branches_that_are_not_needed_any_more_are_not_made(source: StoreS
     async with Environment([graph], source) as env:
         run = await env.engine.start(graph(list(range(40))))
         assert await run.result() == {"met": True}
-        assert (await env.engine.tokens(run.id)).tokens_total == PIECE + 2
+        assert (await env.engine.handle(run.id).tokens()).tokens_total == PIECE + 2
         await env.check()
 
 
@@ -162,7 +162,7 @@ async def test_what_is_told_of_a_large_fork_is_complete(source: StoreSource) -> 
     async with Environment([graph], source) as env:
         run = await env.engine.start(graph(), id="told")
         await run.result()
-        view = await env.engine.tokens("told")
+        view = await env.engine.handle("told").tokens()
         assert view.nodes["wait"].cancelled == 10
         spawned = [token for token in view.tokens if token.branch_total == 11]
         assert sorted(token.branch_index for token in spawned) == list(range(11))

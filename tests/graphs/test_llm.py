@@ -79,7 +79,7 @@ async def failure(graph: Graph[Any, Any], source: StoreSource = None, input: Any
 
 
 async def items(env: Environment, run_id: str, stream: str = "tokens") -> list[StreamItemView]:
-    return [item async for item in env.engine.stream(run_id, stream)]
+    return [item async for item in env.engine.handle(run_id).stream(stream)]
 
 
 def bodies(llmock: LLMock) -> list[dict[str, Any]]:
@@ -474,7 +474,7 @@ async def test_tokens_can_be_read_while_they_come(source: StoreSource, llmock: L
     graph = asking(stream="tokens")
     async with Environment([graph], source, autojump_s=PATIENCE_S) as env:
         handle = await env.engine.start(graph(None))
-        told = [item async for item in env.engine.stream(handle.id, "tokens")]
+        told = [item async for item in env.engine.handle(handle.id).stream("tokens")]
         result = await handle.result()
     assert "".join(item.value["text"] for item in told) == result["output"] == "There is high tide twice a day."
     assert len(told) > 1
@@ -667,7 +667,7 @@ async def test_after_a_crash_in_the_middle_the_answer_begins_anew(source: StoreS
     graph = asking(stream="tokens")
     async with Environment([graph], source, autojump_s=PATIENCE_S) as env:
         handle = await env.engine.start(graph(None))
-        async for _ in env.engine.stream(handle.id, "tokens"):
+        async for _ in env.engine.handle(handle.id).stream("tokens"):
             break
         await env.restart()
         assert (await env.engine.handle(handle.id).result())["output"] == "one two three four"

@@ -92,7 +92,7 @@ async def test_a_secret_goes_with_the_call_and_into_nothing_else(
         graph = graph_of(mcp("add", url=f"'{url}'", secret="TOOLS_KEY"), {"a": 1, "b": 1})
         async with Environment([graph], source) as env:
             await env.engine.run(graph(), id="r")
-            assert "key-4711" not in repr(await env.engine.history("r"))
+            assert "key-4711" not in repr(await env.engine.handle("r").history())
         assert gate.seen == {"Bearer key-4711"}
     assert "key-4711" not in graph.dump()
 
@@ -135,7 +135,7 @@ async def test_an_action_starts_no_program(source: StoreSource) -> None:
     graph: Graph[Any, Any] = Graph("acting")
     graph.node("go", action("tool"))
     async with Environment([graph], source) as env:
-        await env.engine.put_record("action", "tool", {"kind": "mcp", "tool": "add", "command": ["/bin/true"]})
+        await env.engine.records.put("action", "tool", {"kind": "mcp", "tool": "add", "command": ["/bin/true"]})
         with pytest.raises(RunFailed) as failed:
             await env.engine.run(graph())
         assert isinstance(failed.value.__cause__, InvalidDefinition)
@@ -169,7 +169,7 @@ async def test_a_program_that_was_handed_in_is_not_for_actions(source: StoreSour
     text = "graph: acting-with-a-program\nnodes:\n  go: {kind: action, action: handed}\n"
     graph = Graph.parse(text, objects={"tools": PROGRAM})
     async with Environment([graph], source) as env:
-        await env.engine.put_record("action", "handed", {"kind": "mcp", "tool": "add", "command": PROGRAM})
+        await env.engine.records.put("action", "handed", {"kind": "mcp", "tool": "add", "command": PROGRAM})
         with pytest.raises(RunFailed, match="an action starts no program"):
             await env.engine.run(graph())
 

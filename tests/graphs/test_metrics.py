@@ -35,7 +35,7 @@ def counting() -> Graph[Any, Any]:
 
 
 async def items(env: Environment, run_id: str, stream: str = "metrics") -> list[Any]:
-    return [item.value async for item in env.engine.stream(run_id, stream, follow=False)]
+    return [item.value async for item in env.engine.handle(run_id).stream(stream, follow=False)]
 
 
 async def test_metrics_are_items_of_the_runs_stream(source: StoreSource) -> None:

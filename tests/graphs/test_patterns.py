@@ -336,7 +336,7 @@ async def test_43_explicit_termination(source: StoreSource) -> None:
         await run.result()
         assert world.ran == ["a", "b"]
         assert world.seconds == 1
-        assert (await world.engine.get(run.id)).status == "succeeded"
+        assert await run.status() == "succeeded"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -571,12 +571,12 @@ async def test_20_cancel_case(source: StoreSource) -> None:
     async with World([graph, bidder], source, autojump_s=None) as world:
         run = await world.engine.start(graph())
         await world.env.advance(1)
-        assert await world.engine.cancel(run.id)
+        assert await run.cancel()
         with pytest.raises(RunCancelled):
             await run.result()
         await world.env.advance(60)
         assert world.ran == ["a"]
-        assert {view.status for view in (await world.engine.runs()).runs} == {"cancelled"}
+        assert {view.status for view in (await world.engine.runs.list()).runs} == {"cancelled"}
 
 
 async def test_25_cancel_region(source: StoreSource) -> None:

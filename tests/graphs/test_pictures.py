@@ -285,10 +285,10 @@ async def test_a_run_can_be_drawn_with_its_tokens() -> None:
     async with Environment([graph], autojump_s=None) as env:
         await env.engine.start(graph(), id="r")
         await env.advance(10)
-        tokens = await env.engine.tokens("r")
+        tokens = await env.engine.handle("r").tokens()
         assert "● 1  ✓ 2" in graph.to_svg(tokens)
         await env.advance(30)
-        assert "✓ 3" in graph.to_mermaid(await env.engine.tokens("r"))
+        assert "✓ 3" in graph.to_mermaid(await env.engine.handle("r").tokens())
 
 
 # ---------------------------------------------------------------------------------------------------------------------

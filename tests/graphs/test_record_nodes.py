@@ -77,7 +77,7 @@ def shouting(name: str = "shout", **options: Any) -> Graph[Any, Any]:
 
 async def put_shout(engine: Engine, **more: Any) -> int:
     body = {"kind": "function", "function": SHOUT, "input": {"text": "input.text", "marks": "input.loud"}, **more}
-    return await engine.put_record("action", "shout", body)
+    return await engine.records.put("action", "shout", body)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ async def test_an_action_is_a_node_that_a_record_describes(source: StoreSource) 
         await put_shout(env.engine)
         run = await env.engine.start(graph({"word": "hey"}))
         assert await run.result() == "HEY!!!"
-        journal = (await env.engine.history(run.id)).journal
+        journal = (await env.engine.handle(run.id).history()).journal
         # It is read once for the run, and what was read is in the journal.
         assert [entry.name for entry in journal] == ["action shout", "work", "more"]
         assert (journal[0].value["version"], journal[0].value["body"]["kind"]) == (1, "function")
@@ -139,7 +139,7 @@ async def test_branches_share_what_was_read(source: StoreSource) -> None:
         await put_shout(env.engine)
         run = await env.engine.start(graph(["a", "b", "c"]))
         assert await run.result() == ["A", "B", "C"]
-        names = [entry.name for entry in (await env.engine.history(run.id)).journal]
+        names = [entry.name for entry in (await env.engine.handle(run.id).history()).journal]
         assert names == ["action shout", "work", "work", "work"]
 
 
@@ -154,7 +154,7 @@ async def test_actions_of_other_kinds(source: StoreSource) -> None:
         graph.edge(one, other)
     graph.output({"child": "nodes.child", "state": "state"})
     async with Environment([graph, doubled], source) as env:
-        put = env.engine.put_record
+        put = env.engine.records.put
         form = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
         await put("action", "ask", {"kind": "human", "queue": "q", "title": "A {{ input.what }}?", "schema": form})
         await put("action", "keep", {"kind": "artifact", "name": "kept", "value": "input.value"})
@@ -163,16 +163,16 @@ async def test_actions_of_other_kinds(source: StoreSource) -> None:
         await put("action", "work", {"kind": "remote", "queue": "w", "input": "input"})
         run = await env.engine.start(graph("number"), id="r")
         await env.quiet()
-        (asked,) = await env.engine.tasks(run="r", status="open")
+        (asked,) = await env.engine.tasks.list(run="r", status="open")
         assert asked.title == "A number?"
-        await env.engine.answer(asked.id, {"number": 21})
+        await env.engine.tasks.answer(asked.id, {"number": 21})
         await env.settle()
-        (asked,) = await env.engine.tasks(run="r", status="open")
+        (asked,) = await env.engine.tasks.list(run="r", status="open")
         assert asked.payload == 42
-        await env.engine.answer(asked.id, {"context_updates": {"state.told": "so"}})
+        await env.engine.tasks.answer(asked.id, {"context_updates": {"state.told": "so"}})
         assert await run.result() == {"child": 42, "state": {"told": "so"}}
-        assert await env.engine.read_artifact("kept") == 21
-        assert (await env.engine.artifact("kept")).step == "keep"
+        assert await env.engine.artifacts.read("kept") == 21
+        assert (await env.engine.artifacts.get("kept")).step == "keep"
 
 
 async def test_an_action_that_is_nowhere_is_an_error_at_the_node_that_can_be_routed(source: StoreSource) -> None:
@@ -195,12 +195,12 @@ async def test_a_run_that_is_retried_looks_again(source: StoreSource) -> None:
         await env.engine.start(graph({"word": "hey"}), id="r")
         assert isinstance(await failure_of(env), RecordNotFound)
         await put_shout(env.engine, kind="whatever")
-        await env.engine.retry("r")
+        await env.engine.handle("r").retry()
         error = await failure_of(env)
         assert isinstance(error, InvalidDefinition)
         assert "node 'work', action 'shout' version 1: Invalid value 'whatever' - at `$.kind`" in str(error)
         await put_shout(env.engine)
-        await env.engine.retry("r")
+        await env.engine.handle("r").retry()
         assert await env.engine.handle("r").result() == "HEY!!!"
 
 
@@ -225,7 +225,7 @@ async def test_a_run_that_is_retried_looks_again(source: StoreSource) -> None:
 async def test_a_record_that_cannot_work_is_an_error_that_names_it(body: Any, why: str) -> None:
     graph = shouting()
     async with Environment([graph]) as env:
-        await env.engine.put_record("action", "shout", body)
+        await env.engine.records.put("action", "shout", body)
         await env.engine.start(graph({"word": "hey"}), id="r")
         error = await failure_of(env)
         assert isinstance(error, InvalidDefinition)
@@ -237,7 +237,7 @@ async def test_a_function_that_was_handed_in_may_be_called() -> None:
     text = shouting().dump("json")
     graph = Graph.parse(text, objects={"plain": plain})
     async with Environment([graph]) as env:
-        await env.engine.put_record("action", "shout", {"kind": "function", "function": "plain"})
+        await env.engine.records.put("action", "shout", {"kind": "function", "function": "plain"})
         assert await env.engine.run(graph({"word": "hey"})) == "hey"
 
 
@@ -247,7 +247,7 @@ async def test_what_the_node_says_of_time_and_retries_goes_before_the_record(sou
     graph.output("nodes.ask")
     async with Environment([graph], source) as env:
         body = {"kind": "human", "queue": "q", "timeout": 5, "on_timeout": "'late'"}
-        await env.engine.put_record("action", "ask", body)
+        await env.engine.records.put("action", "ask", body)
         began = env.clock.now()
         assert await env.engine.run(graph()) == "late"
         assert env.clock.now() - began == 60_000_000
@@ -296,11 +296,11 @@ async def test_a_branch_that_is_cancelled_while_a_record_is_read_takes_it_from_n
         run = await env.engine.start(graph(), id="r")
         await read.wait()
         await env.engine.send(NamedEvent("stop"), to="r")
-        while (await env.engine.tokens("r")).nodes["one"].cancelled == 0:
+        while (await env.engine.handle("r").tokens()).nodes["one"].cancelled == 0:
             await asyncio.sleep(0)
         go_on.set()
         assert await run.result() == "OTHER!"
-        names = [entry.name for entry in (await env.engine.history("r")).journal]
+        names = [entry.name for entry in (await env.engine.handle("r").history()).journal]
         assert names == ["stop", "action shout", "other"]
 
 
@@ -339,11 +339,11 @@ def greeting(**options: Any) -> Graph[Any, Any]:
 async def test_a_model_is_asked_by_a_profile_and_a_prompt(source: StoreSource, llmock: LLMock) -> None:
     graph = greeting(options={"seed": 2}, max_tokens=80)
     async with Environment([graph], source, autojump_s=PATIENCE_S) as env:
-        await env.engine.put_record("prompt", "greeting", GREETING)
-        await env.engine.put_record("model", "fast", FAST)
+        await env.engine.records.put("prompt", "greeting", GREETING)
+        await env.engine.records.put("model", "fast", FAST)
         run = await env.engine.start(graph(Wish(language="French")))
         await run.result()
-        journal = (await env.engine.history(run.id)).journal
+        journal = (await env.engine.handle(run.id).history()).journal
         assert {entry.name for entry in journal[:2]} == {"model fast", "prompt greeting"}
         assert [entry.name for entry in journal[2:]] == ["ask"]
         await env.check()
@@ -365,8 +365,8 @@ async def test_a_node_may_have_one_from_a_record_and_the_other_itself(llmock: LL
     other: Graph[Any, Any] = Graph("other")
     other.node("ask", llm(profile="fast", prompt="Say {{ input }}."))
     async with Environment([one, other], autojump_s=PATIENCE_S) as env:
-        await env.engine.put_record("prompt", "greeting", GREETING)
-        await env.engine.put_record("model", "fast", FAST)
+        await env.engine.records.put("prompt", "greeting", GREETING)
+        await env.engine.records.put("model", "fast", FAST)
         await env.engine.run(one())
         await env.engine.run(other("it"))
     first, second = bodies(llmock)
@@ -379,8 +379,8 @@ async def test_an_answer_fits_the_prompts_schema(llmock: LLMock) -> None:
     graph = greeting()
     async with Environment([graph], autojump_s=PATIENCE_S) as env:
         spec = msgspec.structs.replace(GREETING, schema=schema, strict=True)
-        await env.engine.put_record("prompt", "greeting", spec)
-        await env.engine.put_record("model", "fast", FAST)
+        await env.engine.records.put("prompt", "greeting", spec)
+        await env.engine.records.put("model", "fast", FAST)
         output = await env.engine.run(graph(Wish(language="French")))
         assert isinstance(output["fits"], bool)
     asked = bodies(llmock)[0]["response_format"]["json_schema"]
@@ -410,7 +410,7 @@ async def test_a_prompt_or_a_profile_that_cannot_work_is_named(kind: str, body: 
     async with Environment([graph], autojump_s=PATIENCE_S) as env:
         records = {"prompt": ("greeting", GREETING), "model": ("fast", FAST)}
         for one, (name, usual) in records.items():
-            await env.engine.put_record(one, name, body if one == kind else usual)
+            await env.engine.records.put(one, name, body if one == kind else usual)
         await env.engine.start(graph(Wish(language="French")), id="r")
         error = await failure_of(env)
         assert isinstance(error, InvalidDefinition)
@@ -422,11 +422,11 @@ async def test_a_prompt_or_a_profile_that_cannot_work_is_named(kind: str, body: 
 async def test_a_prompt_that_is_nowhere_is_an_error_at_the_node(llmock: LLMock) -> None:
     graph = greeting()
     async with Environment([graph], autojump_s=PATIENCE_S) as env:
-        await env.engine.put_record("model", "fast", FAST)
+        await env.engine.records.put("model", "fast", FAST)
         await env.engine.start(graph(Wish(language="French")), id="r")
         error = await failure_of(env)
         assert isinstance(error, RecordNotFound)
-        assert "graph 'greeting', node 'ask': there is no prompt 'greeting'; put_record" in str(error)
+        assert "graph 'greeting', node 'ask': there is no prompt 'greeting'; engine.records.put" in str(error)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -478,7 +478,7 @@ async def test_a_crash_at_any_commit_changes_nothing(fresh: Callable[[], StoreSo
     graph.build()
 
     async def scenario(env: Environment) -> Any:
-        if not await env.engine.records("action"):
+        if not await env.engine.records.list("action"):
             await put_shout(env.engine)
         result = await (await env.engine.start(graph(), id="r")).result()
         await put_shout(env.engine, input={"text": "'never'"})  # A run that goes on must not see it.

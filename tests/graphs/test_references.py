@@ -132,7 +132,7 @@ async def test_a_record_starts_no_program_through_a_step_of_perdures_own(
     graph.node("go", action("reaching"))
     body = {"kind": "function", "function": reference, "input": started("sh", "-c", f"touch {mark}")}
     async with Environment([graph], source) as env:
-        await env.engine.put_record("action", "reaching", {**body, "retry": {"attempts": 1}})
+        await env.engine.records.put("action", "reaching", {**body, "retry": {"attempts": 1}})
         with pytest.raises(RunFailed) as failed:
             await env.engine.run(graph())
     assert not mark.exists()

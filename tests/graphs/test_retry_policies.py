@@ -114,7 +114,7 @@ async def test_an_actions_record_has_such_a_policy_too(source: StoreSource) -> N
     }
     attempts.clear()
     async with Environment([graph], source) as env:
-        await env.engine.put_record("action", "stumble", body)
+        await env.engine.records.put("action", "stumble", body)
         with pytest.raises(RunFailed) as failed:
             await env.engine.run(graph())
         assert isinstance(failed.value.__cause__, Flooded)
@@ -129,7 +129,7 @@ async def test_requests_can_give_up_on_their_own_errors(source: StoreSource) -> 
         run = await env.engine.start(graph())
         with pytest.raises(RunFailed):
             await run.result()
-        assert [entry.attempts for entry in (await env.engine.history(run.id)).journal] == [1]
+        assert [entry.attempts for entry in (await env.engine.handle(run.id).history()).journal] == [1]
 
 
 def test_a_policy_without_lists_leaves_the_fingerprint_as_it_was() -> None:

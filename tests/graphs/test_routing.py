@@ -218,7 +218,7 @@ async def test_a_failed_run_is_retried_from_the_node_that_failed(source: StoreSo
         handle = await env.engine.start(graph())
         with pytest.raises(RunFailed):
             await handle.result()
-        await env.engine.retry(handle.id)
+        await env.engine.handle(handle.id).retry()
         assert await handle.result() == "bfine"
         assert tried == ["before", "fragile", "fragile"]
 

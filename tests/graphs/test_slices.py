@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import perdure
 from perdure.errors import LimitExceeded, RunFailed
 from perdure.graph import END, Graph, Limits, all_of, any_of, assign, collect, timer, wait
 from perdure.models.functions.loop import WorkflowLoop
@@ -97,7 +98,7 @@ async def test_as_many_as_fit_into_one_slice_take_no_timer(source: StoreSource) 
     async with World([graph], source) as world:
         run = await world.engine.start(graph([1, 2]))
         await run.result()
-        assert {entry.kind for entry in (await world.engine.history(run.id)).journal} == {"step"}
+        assert {entry.kind for entry in (await run.history()).journal} == {"step"}
 
 
 @pytest.mark.parametrize("tokens", [1, SLICE - 1, 5 * SLICE])
@@ -126,7 +127,7 @@ async def test_many_nodes_one_after_the_other_take_no_timer(source: StoreSource)
     async with Environment([graph], source) as env:
         run = await env.engine.start(graph())
         assert await run.result() == {"laps": 10 * SLICE + 1}
-        assert (await env.engine.history(run.id)).journal == []
+        assert (await env.engine.handle(run.id).history()).journal == []
 
 
 # Routing: how much of it one activation does.
@@ -192,7 +193,7 @@ async def test_other_runs_have_their_turn_meanwhile(source: StoreSource) -> None
         first = await env.engine.start(long())
         second = await env.engine.start(short())
         assert await second.result() == {"done": True}
-        view = await env.engine.get(first.id)
+        view = await env.engine.runs.get(first.id)
         assert view is not None
         assert view.completed_at is None
         assert await first.result() == {"laps": 2_001}
@@ -307,7 +308,7 @@ async def test_a_run_in_the_midst_of_its_routing_is_not_given_up(
     graph.node("meet", assign({"output.got": "size(state.got)"}))
     graph.edge("begin", "mark", foreach="input")
     graph.edge("mark", "meet", join=all_of(), merge=collect("state.got", source="state.mark"))
-    async with Environment([graph], source, live_runs_max=1, watch=Reads) as env:
+    async with Environment([graph], source, limits=perdure.Limits(live_runs_max=1), watch=Reads) as env:
         runs = [await env.engine.start(graph(list(range(200)))) for _ in range(3)]
         assert [await run.result() for run in runs] == [{"got": 200}] * 3
         assert read == []

@@ -12,6 +12,8 @@ import msgspec
 import pytest
 
 from perdure import Client, Engine, NamedEvent, Retry, publish, step, workflow
+from perdure.api.graph_runs import _graph_run
+from perdure.api.records import Records
 from perdure.errors import InvalidArguments, InvalidDefinition, Misuse, RunFailed, RunNotFound, StoreBusy
 from perdure.graph import Graph, add_kind, all_of, assign, child, collect, human, reduce_with, wait
 from perdure.models.functions.commands import Post
@@ -83,20 +85,20 @@ async def test_a_run_is_told_of_by_the_definition_that_it_was_started_with(
         await env.settle()
         await env.engine.send(NamedEvent("go", "now"), to="r")
         await run.result()
-        view = await env.engine.definition("r")
+        view = await env.engine.handle("r").definition()
         assert (view.workflow, view.is_current, view.digest) == ("changing", True, old.digest)
-        drawn, tokens = await env.engine.drawing("r"), await env.engine.tokens("r")
-        events = await env.engine.graph_events("r")
+        drawn, tokens = await env.engine.handle("r").drawing(), await env.engine.handle("r").tokens()
+        events = await env.engine.handle("r").graph_events()
     async with Engine(make_store(), workflows=[new]) as engine:
-        changed = await engine.definition("r")
+        changed = await engine.handle("r").definition()
         assert changed == msgspec.structs.replace(view, is_current=False)
         assert list(changed.definition["nodes"]) == ["begin", "stay", "last"]
-        assert await engine.tokens("r") == tokens
-        assert await engine.graph_events("r") == events
-        assert await engine.drawing("r") == drawn
-        assert "node_begin" in await engine.drawing("r", "mermaid")
+        assert await engine.handle("r").tokens() == tokens
+        assert await engine.handle("r").graph_events() == events
+        assert await engine.handle("r").drawing() == drawn
+        assert "node_begin" in await engine.handle("r").drawing("mermaid")
         await engine.run(new(Wish("x")), id="n")
-        assert list((await engine.definition("n")).definition["nodes"]) == ["other", "another"]
+        assert list((await engine.handle("n").definition()).definition["nodes"]) == ["other", "another"]
 
 
 async def test_who_has_no_code_at_all_can_draw_a_run(source: StoreSource, make_store: Callable[[], Store]) -> None:
@@ -104,11 +106,11 @@ async def test_who_has_no_code_at_all_can_draw_a_run(source: StoreSource, make_s
     async with Environment([graph], source) as env, Client(make_store()) as client:
         await env.engine.start(graph(Wish("tea")), id="r")
         await env.settle()
-        assert (await client.definition("r")).is_current is None
-        assert await client.tokens("r") == await env.engine.tokens("r")
-        assert await client.drawing("r") == await env.engine.drawing("r")
+        assert (await client.handle("r").definition()).is_current is None
+        assert await client.handle("r").tokens() == await env.engine.handle("r").tokens()
+        assert await client.handle("r").drawing() == await env.engine.handle("r").drawing()
         with pytest.raises(RunNotFound):
-            await client.definition("nobody")
+            await client.handle("nobody").definition()
 
 
 async def test_a_run_of_which_nothing_is_stored_has_the_definition_of_the_code(
@@ -126,12 +128,12 @@ async def test_a_run_of_which_nothing_is_stored_has_the_definition_of_the_code(
     async with Environment([graph], source) as env, Client(make_store()) as client:
         run = await env.engine.start(graph(), id="r")
         await begun.wait()
-        assert (await env.engine.definition("r")).is_current is True
+        assert (await env.engine.handle("r").definition()).is_current is True
         with pytest.raises(Misuse, match="which is not known here"):
-            await client.definition("r")
+            await client.handle("r").definition()
         go_on.set()
         await run.result()
-        assert (await client.definition("r")).digest == graph.digest
+        assert (await client.handle("r").definition()).digest == graph.digest
 
 
 async def test_a_run_that_waits_in_its_first_node_remembers_its_definition(
@@ -146,12 +148,12 @@ async def test_a_run_that_waits_in_its_first_node_remembers_its_definition(
     async with Environment([old], source) as env, Client(make_store()) as client:
         await env.engine.start(old(), id="r")
         await env.settle()
-        assert (await client.definition("r")).digest == old.digest
-        tokens = await env.engine.tokens("r")
+        assert (await client.handle("r").definition()).digest == old.digest
+        tokens = await env.engine.handle("r").tokens()
     async with Engine(make_store(), workflows=[new]) as engine:
-        view = await engine.definition("r")
+        view = await engine.handle("r").definition()
         assert (view.is_current, view.digest) == (False, old.digest)
-        assert await engine.tokens("r") == tokens
+        assert await engine.handle("r").tokens() == tokens
 
 
 async def test_a_run_that_ends_at_once_remembers_its_definition(source: StoreSource) -> None:
@@ -159,8 +161,8 @@ async def test_a_run_that_ends_at_once_remembers_its_definition(source: StoreSou
     graph.node("only", assign({"output.done": "true"}))
     async with Environment([graph], source) as env, Environment([], source, clock=env.clock) as other:
         await env.engine.run(graph(), id="r")
-        assert (await other.engine.definition("r")).digest == graph.digest
-        assert [token.state for token in (await other.engine.tokens("r")).tokens] == ["completed"]
+        assert (await other.engine.handle("r").definition()).digest == graph.digest
+        assert [token.state for token in (await other.engine.handle("r").tokens()).tokens] == ["completed"]
         await env.check()
 
 
@@ -174,20 +176,20 @@ async def test_a_retry_with_a_changed_definition_is_told_of_by_that(
         run = await env.engine.start(old(), id="r")
         with pytest.raises(RunFailed):
             await run.result()
-        assert (await env.engine.definition("r")).digest == old.digest
+        assert (await env.engine.handle("r").definition()).digest == old.digest
     async with Environment([new], source) as env:
-        retried = await env.engine.retry("r")
+        retried = await env.engine.handle("r").retry()
         assert await retried.result() == {"got": 7}
-        view = await env.engine.definition("r")
+        view = await env.engine.handle("r").definition()
         assert (view.is_current, view.digest) == (True, new.digest)
-        nodes = [token.node for token in (await env.engine.tokens("r")).tokens]
+        nodes = [token.node for token in (await env.engine.handle("r").tokens()).tokens]
         assert nodes == ["report"]
-        events = (await env.engine.graph_events("r")).events
+        events = (await env.engine.handle("r").graph_events()).events
         assert events[-1].kind == "run_completed"
-        await env.engine.drawing("r")
+        await env.engine.handle("r").drawing()
         await env.check()
     async with Client(make_store()) as client:
-        assert (await client.definition("r")).digest == new.digest
+        assert (await client.handle("r").definition()).digest == new.digest
 
 
 async def test_a_crash_after_a_retry_does_not_change_which_definition_counts(fresh: Callable[[], StoreSource]) -> None:
@@ -202,13 +204,13 @@ async def test_a_crash_after_a_retry_does_not_change_which_definition_counts(fre
         return source
 
     async def scenario(env: Environment) -> Any:
-        view = await env.engine.get("r")
+        view = await env.engine.runs.get("r")
         assert view is not None
         if view.status == "failed":
-            await env.engine.retry("r")
+            await env.engine.handle("r").retry()
         await env.engine.handle("r").result()
-        tokens = await env.engine.tokens("r")
-        return (await env.engine.definition("r")).digest, [token.node for token in tokens.tokens]
+        tokens = await env.engine.handle("r").tokens()
+        return (await env.engine.handle("r").definition()).digest, [token.node for token in tokens.tokens]
 
     for point in CRASH_POINTS:
         for commit in count(1):
@@ -245,7 +247,7 @@ async def test_other_runs_have_no_definition(source: StoreSource) -> None:
     async with Environment([small_one], source) as env:
         await env.engine.run(small_one(1), id="f")
         with pytest.raises(Misuse, match="run 'f' is of a function"):
-            await env.engine.definition("f")
+            await env.engine.handle("f").definition()
 
 
 async def test_the_definition_is_no_published_value_of_the_user(source: StoreSource) -> None:
@@ -257,7 +259,7 @@ async def test_the_definition_is_no_published_value_of_the_user(source: StoreSou
     async with Environment([graph, bold], source) as env:
         await env.engine.start(graph(Wish("tea")), id="r")
         await env.settle()
-        assert await env.engine.published("r") == {}
+        assert await env.engine.handle("r").published() == {}
         with pytest.raises(RunFailed) as failed:
             await env.engine.run(bold())
         assert isinstance(failed.value.__cause__, InvalidArguments)
@@ -269,18 +271,20 @@ async def test_each_definition_is_kept_once(source: StoreSource, make_store: Cal
         async with Engine(make_store(), workflows=[graph]):
             pass
     async with Client(make_store()) as client:
-        kept = await client.records("graph")
+        kept = await client.records.list("graph")
         assert {(one.name, one.version) for one in kept} == {(old.digest, 1), (new.digest, 1)}
 
 
 async def test_a_graph_that_comes_later_is_kept_too(make_store: Callable[[], Store]) -> None:
     async with Engine(make_store(), workflows=[]) as engine:
-        engine._workflows._given = None  # It takes what is defined from now on, and not what other tests have defined.
+        engine.session.workflows._given = (
+            None  # It takes what is defined from now on, and not what other tests have defined.
+        )
         graph: Graph[Any, Any] = Graph(f"late_comer_{next(NUMBERS)}")
         graph.node("go", same, input={"value": 1})
         await engine.run(graph(), id="r")
         async with Client(make_store()) as client:
-            assert (await client.definition("r")).workflow == graph.name
+            assert (await client.handle("r").definition()).workflow == graph.name
 
 
 async def test_it_costs_a_run_no_commit(source: StoreSource) -> None:
@@ -292,7 +296,7 @@ async def test_it_costs_a_run_no_commit(source: StoreSource) -> None:
         await env.engine.run(graph(), id="r")
         await env.settle()
         assert len(ledger.batches) - before == 2
-        assert (await env.engine.definition("r")).digest == graph.digest
+        assert (await env.engine.handle("r").definition()).digest == graph.digest
 
 
 async def test_a_crash_at_any_commit_leaves_the_run_its_definition(fresh: Callable[[], StoreSource]) -> None:
@@ -303,8 +307,8 @@ async def test_a_crash_at_any_commit_leaves_the_run_its_definition(fresh: Callab
 
     async def scenario(env: Environment) -> Any:
         await (await env.engine.start(graph(), id="r")).result()
-        _, stored, _ = await env.engine._graph_run("r")
-        return stored, (await env.engine.definition("r")).is_current
+        _, stored, _ = await _graph_run(env.engine.session, "r")
+        return stored, (await env.engine.handle("r").definition()).is_current
 
     report = await run_with_crashes(scenario, workflows=[graph], store=fresh)
     assert report.result == (graph.digest, True)
@@ -327,12 +331,12 @@ async def test_a_run_whose_outline_has_no_digest_published_it_or_remembers_none(
     async with Environment([graph], source) as env, Client(make_store()) as client:
         await env.engine.start(graph(Wish("tea")), id="r")
         await env.settle()
-        assert (await env.engine.definition("r")).digest == graph.digest
+        assert (await env.engine.handle("r").definition()).digest == graph.digest
         if published:
-            assert (await client.definition("r")).digest == graph.digest
+            assert (await client.handle("r").definition()).digest == graph.digest
         else:
             with pytest.raises(Misuse, match="which is not known here"):
-                await client.definition("r")
+                await client.handle("r").definition()
 
 
 def test_kinds_of_ones_own_children_and_reducers_need_no_code() -> None:
@@ -361,7 +365,7 @@ async def test_every_program_is_told_the_same_without_its_code(
     source = partial(MemoryStore, MemoryDatabase())
     async with Environment([graph], source) as env, Client(source(), poll_s=None) as client:
         assert await (await env.engine.start(graph(), id="r")).result() == expected
-        assert await client.graph_events("r") == await env.engine.graph_events("r")
+        assert await client.handle("r").graph_events() == await env.engine.handle("r").graph_events()
 
 
 @pytest.mark.parametrize("one", BEHAVIOURS, ids=lambda one: f"{one.number}-{one.name}")
@@ -372,8 +376,8 @@ async def test_every_behaviour_is_told_the_same_without_its_code(one: Behaviour)
         one.check(await outcome(env, one, graph, "one"))
         await env.settle()
         async with Client(source(), poll_s=None) as client:
-            assert await client.tokens("one") == await env.engine.tokens("one")
-            assert await client.graph_events("one") == await env.engine.graph_events("one")
+            assert await client.handle("one").tokens() == await env.engine.handle("one").tokens()
+            assert await client.handle("one").graph_events() == await env.engine.handle("one").graph_events()
 
 
 async def test_a_definition_that_is_lost_is_said_to_be(
@@ -384,12 +388,12 @@ async def test_a_definition_that_is_lost_is_said_to_be(
 
     graph = first()
     with monkeypatch.context() as patched:
-        patched.setattr(Engine, "put_record", unable)
+        patched.setattr(Records, "put", unable)
         async with Environment([graph], source) as env:  # It opens all the same.
             await env.engine.start(graph(Wish("tea")), id="r")
             await env.settle()
-            assert (await env.engine.definition("r")).is_current is True
+            assert (await env.engine.handle("r").definition()).is_current is True
     async with Client(make_store()) as client:
         with pytest.raises(Misuse, match=r"the definition of run 'r' .* is not in the store; hand the graph in"):
-            await client.definition("r")
-        assert (await client.tokens("r", graph=graph)).nodes["begin"].completed == 1
+            await client.handle("r").definition()
+        assert (await client.handle("r").tokens(graph=graph)).nodes["begin"].completed == 1

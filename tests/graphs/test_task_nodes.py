@@ -75,7 +75,7 @@ ORDER = {"order": "o-17", "customer": "Ann", "total": 21}
 
 async def open_tasks(env: Environment, run_id: str = "r") -> list[TaskView]:
     await env.quiet()
-    return await env.engine.tasks(run=run_id, status="open")
+    return await env.engine.tasks.list(run=run_id, status="open")
 
 
 async def failure_of(env: Environment, run_id: str = "r") -> BaseException:
@@ -98,13 +98,13 @@ async def test_a_person_answers_a_form(source: StoreSource) -> None:
         assert form.payload == {"order": "o-17", "total": 42}
         assert form.due_at == form.created_at + HOUR
         with pytest.raises(InvalidAnswer, match=r"at \$\.ok 'yes' is not of type boolean"):
-            await env.engine.answer(form.id, {"ok": "yes"})
-        await env.engine.answer(form.id, {"ok": True, "remark": "fine"}, actor="eve")
+            await env.engine.tasks.answer(form.id, {"ok": "yes"})
+        await env.engine.tasks.answer(form.id, {"ok": True, "remark": "fine"}, actor="eve")
         assert await run.result() == {"said": "fine"}
-        (entry,) = (await env.engine.history("r")).journal
+        (entry,) = (await env.engine.handle("r").history()).journal
         assert (entry.kind, entry.name) == ("task", "ask")
         with pytest.raises(TaskClosed, match="answered before by 'eve'"):
-            await env.engine.answer(form.id, {"ok": False})
+            await env.engine.tasks.answer(form.id, {"ok": False})
         await env.check()
 
 
@@ -115,8 +115,8 @@ async def test_a_client_answers_as_the_engine_does(source: StoreSource, make_sto
         await env.quiet()
         await env.engine.shutdown(grace=0)
         async with Client(make_store(), poll_s=None) as client:
-            (form,) = await client.tasks(queue="refunds", status="open")
-            await client.answer(form.id, Approval(ok=False))
+            (form,) = await client.tasks.list(queue="refunds", status="open")
+            await client.tasks.answer(form.id, Approval(ok=False))
         await env.restart()
         assert await env.engine.handle("r").result() == {"said": "no"}
 
@@ -129,7 +129,7 @@ async def test_nobody_answers_in_time_and_the_error_edge_is_taken(source: StoreS
         await env.advance(HOUR)
         assert await run.result() == {"said": "GraphTimedOut"}
         with pytest.raises(TaskClosed, match="withdrawn"):
-            await env.engine.answer(form.id, {"ok": True})
+            await env.engine.tasks.answer(form.id, {"ok": True})
         await env.check()
 
 
@@ -157,13 +157,13 @@ async def test_what_a_schema_cannot_say_is_found_by_the_type(source: StoreSource
         await env.engine.start(graph(), id="r")
         (form,) = await open_tasks(env)
         assert form.title == "{{ Even }}, please"
-        await env.engine.answer(form.id, {"number": 3})
+        await env.engine.tasks.answer(form.id, {"number": 3})
         error = await failure_of(env)
         assert isinstance(error, UnstorableValue)
         assert "odd" in str(error)
-        await env.engine.retry("r")
+        await env.engine.handle("r").retry()
         (form,) = await open_tasks(env)
-        await env.engine.answer(form.id, {"number": 4})
+        await env.engine.tasks.answer(form.id, {"number": 4})
         await env.engine.handle("r").result()
 
 
@@ -186,15 +186,15 @@ async def test_a_branch_that_is_no_longer_needed_has_its_task_withdrawn(source: 
         run = await env.engine.start(graph(["a", "b", "c"]), id="r")
         forms = {form.queue: form for form in await open_tasks(env)}
         assert set(forms) == {"a", "b", "c"}
-        await env.engine.answer(forms["b"].id, 7)
+        await env.engine.tasks.answer(forms["b"].id, 7)
         (last,) = await open_tasks(env)
-        assert {form.queue: form.status for form in await env.engine.tasks(run="r")} == {
+        assert {form.queue: form.status for form in await env.engine.tasks.list(run="r")} == {
             "a": "withdrawn", "b": "answered", "c": "withdrawn", "last": "open",
         }  # fmt: skip
         with pytest.raises(TaskClosed, match="withdrawn: its run 'r' no longer waits"):
-            await env.engine.answer(forms["a"].id, 8)
+            await env.engine.tasks.answer(forms["a"].id, 8)
         await env.check()
-        await env.engine.answer(last.id, None)
+        await env.engine.tasks.answer(last.id, None)
         assert await run.result() == [7]
 
 
@@ -203,8 +203,8 @@ async def test_a_run_that_is_cancelled_withdraws_all(source: StoreSource) -> Non
     async with Environment([graph], source) as env:
         await env.engine.start(graph(["a", "b"]), id="r")
         assert len(await open_tasks(env)) == 2
-        await env.engine.cancel("r")
-        assert [form.status for form in await env.engine.tasks(run="r")] == ["withdrawn"] * 2
+        await env.engine.handle("r").cancel()
+        assert [form.status for form in await env.engine.tasks.list(run="r")] == ["withdrawn"] * 2
         await env.check()
 
 
@@ -230,7 +230,7 @@ def rendering() -> Graph[Any, Any]:
 async def work(env: Environment, worker: str, limit: int = 10) -> None:
     """Do what there is to do in the queue."""
     await env.quiet()
-    for one in await env.engine.claim_tasks("gpu", worker, limit=limit):
+    for one in await env.engine.tasks.claim("gpu", worker, limit=limit):
         frame = one.payload["frame"]
         answer = {
             "result": frame * 10,
@@ -240,8 +240,8 @@ async def work(env: Environment, worker: str, limit: int = 10) -> None:
                 {"name": "log", "value": f"frame {frame}"},
             ],
         }
-        await env.engine.beat_task(one.id, worker, {"at": 0.5})
-        await env.engine.answer(one.id, answer, worker=worker)
+        await env.engine.tasks.heartbeat(one.id, worker, {"at": 0.5})
+        await env.engine.tasks.answer(one.id, answer, worker=worker)
 
 
 async def test_workers_bring_results_updates_and_artifacts(source: StoreSource) -> None:
@@ -250,13 +250,17 @@ async def test_workers_bring_results_updates_and_artifacts(source: StoreSource) 
         run = await env.engine.start(graph([3, 1, 2]), id="r")
         await work(env, "w-1", 2)
         with pytest.raises(ArtifactNotFound):
-            await env.engine.read_artifact("frame-3")
+            await env.engine.artifacts.read("frame-3")
         await work(env, "w-2")
         # Each branch kept what its worker wrote to itself; only what the join merges is there for what follows.
         assert await run.result() == {"numbers": [30, 10, 20], "bests": [3, 1, 2], "best": 0}
-        assert await env.engine.read_artifact("frame-3") == {"pixels": 3}
-        found = await env.engine.artifacts(run="r", name="log")
-        assert sorted([await env.engine.read_artifact(id=one.id) for one in found]) == ["frame 1", "frame 2", "frame 3"]
+        assert await env.engine.artifacts.read("frame-3") == {"pixels": 3}
+        found = await env.engine.artifacts.list(run="r", name="log")
+        assert sorted([await env.engine.artifacts.read(id=one.id) for one in found]) == [
+            "frame 1",
+            "frame 2",
+            "frame 3",
+        ]
         assert {(one.step, one.workflow) for one in found} == {("render", "rendering")}
         await env.check()
 
@@ -270,7 +274,7 @@ async def test_updates_of_a_single_token_are_the_runs(source: StoreSource) -> No
         run = await env.engine.start(graph(5), id="r")
         (one,) = await open_tasks(env)
         assert one.payload == 5
-        await env.engine.answer(one.id, {"context_updates": {"state.deep.count": 4, "output.direct": True}})
+        await env.engine.tasks.answer(one.id, {"context_updates": {"state.deep.count": 4, "output.direct": True}})
         assert await run.result() == {"twice": 8, "direct": True}
 
 
@@ -291,7 +295,7 @@ async def test_an_answer_that_does_not_fit_is_refused(source: StoreSource, answe
         await env.engine.start(graph([1]), id="r")
         (one,) = await open_tasks(env)
         with pytest.raises(InvalidAnswer) as refused:
-            await env.engine.answer(one.id, answer)
+            await env.engine.tasks.answer(one.id, answer)
         assert refused.value.path == path
         assert len(await open_tasks(env)) == 1
 
@@ -308,11 +312,11 @@ async def test_an_artifact_that_cannot_be_one_leaves_nothing_of_its_answer(sourc
             {"name": "good", "value": 1},
             {"name": "bad", "value": "{no json", "media_type": "application/json"},
         ]
-        await env.engine.answer(one.id, {"context_updates": {"state.x": 1}, "staged_artifacts": staged})
+        await env.engine.tasks.answer(one.id, {"context_updates": {"state.x": 1}, "staged_artifacts": staged})
         output = await run.result()
         assert output["wrote"] is False
         assert "node 'work', staged_artifacts: the artifact 'bad' is said to be JSON" in output["why"]
-        assert await env.engine.artifacts(run="r") == []
+        assert await env.engine.artifacts.list(run="r") == []
 
 
 async def test_a_worker_that_dies_gives_the_task_back_and_one_that_gives_up_fails_the_node(source: StoreSource) -> None:
@@ -320,17 +324,17 @@ async def test_a_worker_that_dies_gives_the_task_back_and_one_that_gives_up_fail
     async with Environment([graph], source, autojump_s=None) as env:
         await env.engine.start(graph([1]), id="r")
         await env.quiet()
-        (one,) = await env.engine.claim_tasks("gpu", "dies", lease=30)
-        assert await env.engine.claim_tasks("gpu", "other") == []
+        (one,) = await env.engine.tasks.claim("gpu", "dies", lease=30)
+        assert await env.engine.tasks.claim("gpu", "other") == []
         await env.advance(31)
-        (again,) = await env.engine.claim_tasks("gpu", "other")
+        (again,) = await env.engine.tasks.claim("gpu", "other")
         assert again.id == one.id
-        await env.engine.fail_task(one.id, "other", "no memory", retry=False)
+        await env.engine.tasks.fail(one.id, "other", "no memory", retry=False)
         error = await failure_of(env)
         assert isinstance(error, TaskFailed)
         assert "no memory" in str(error)
         # Who retries the run has the task done anew.
-        await env.engine.retry("r")
+        await env.engine.handle("r").retry()
         await work(env, "w-3")
         assert (await env.engine.handle("r").result())["numbers"] == [10]
 
@@ -368,12 +372,12 @@ async def test_nodes_stage_values_texts_and_templates(source: StoreSource) -> No
     async with Environment([graph], source) as env:
         run = await env.engine.start(graph({"topic": "tides"}))
         assert await run.result() == {"size": 23, "type": "text/html"}
-        report = await env.engine.artifact("report-tides")
+        report = await env.engine.artifacts.get("report-tides")
         assert (report.type, report.form, report.version, report.step) == ("report", "text", 1, "text")
         assert report.run_id == run.id
-        assert await env.engine.read_artifact("report-tides") == "All about tides & more."
-        assert await env.engine.read_artifact("data") == {"words": 4, "by": "us"}
-        assert await env.engine.read_artifact("page") == "<h1>tides</h1>All about tides & more.\n"
+        assert await env.engine.artifacts.read("report-tides") == "All about tides & more."
+        assert await env.engine.artifacts.read("data") == {"words": 4, "by": "us"}
+        assert await env.engine.artifacts.read("page") == "<h1>tides</h1>All about tides & more.\n"
         await env.check()
 
 
@@ -382,7 +386,7 @@ async def test_a_run_that_fails_publishes_nothing(source: StoreSource) -> None:
     async with Environment([graph], source) as env:
         await env.engine.start(graph({"topic": "tides"}), id="r")
         await failure_of(env)
-        assert await env.engine.artifacts(run="r", staged=True) == []
+        assert await env.engine.artifacts.list(run="r", staged=True) == []
         await env.check()
 
 
@@ -397,12 +401,12 @@ async def test_branches_stage_their_own_and_a_run_that_waits_shows_them_as_stage
     async with Environment([graph], source, autojump_s=None) as env:
         await env.engine.start(graph(["a", [1], None]), id="r")
         await env.quiet()
-        assert await env.engine.artifacts(run="r") == []
-        assert len(await env.engine.artifacts(run="r", staged=True)) == 3
+        assert await env.engine.artifacts.list(run="r") == []
+        assert len(await env.engine.artifacts.list(run="r", staged=True)) == 3
         await env.restart()
         await env.advance(60)
         assert await env.engine.handle("r").result() == ["part-0", "part-1", "part-2"]
-        assert [await env.engine.read_artifact(f"part-{n}") for n in range(3)] == ["a", [1], None]
+        assert [await env.engine.artifacts.read(f"part-{n}") for n in range(3)] == ["a", [1], None]
         await env.check()
 
 
@@ -426,12 +430,12 @@ async def test_a_run_that_is_retried_publishes_what_it_staged_once(source: Store
     async with Environment([graph], source) as env:
         await env.engine.start(graph(), id="r")
         (asked,) = await open_tasks(env)
-        await env.engine.answer(asked.id, {"staged_artifacts": [{"name": "brought", "value": 4}]})
+        await env.engine.tasks.answer(asked.id, {"staged_artifacts": [{"name": "brought", "value": 4}]})
         assert isinstance(await failure_of(env), ValueError)
-        assert await env.engine.artifacts(run="r", staged=True) == []
-        await env.engine.retry("r")
+        assert await env.engine.artifacts.list(run="r", staged=True) == []
+        await env.engine.handle("r").retry()
         await env.engine.handle("r").result()
-        found = await env.engine.artifacts(run="r")
+        found = await env.engine.artifacts.list(run="r")
         assert {kept.name: kept.version for kept in found} == {"early": 1, "brought": 1, "late": 1, "last": 1}
         assert len(found) == 4
         await env.check()
@@ -487,13 +491,13 @@ async def test_a_crash_at_any_commit_changes_nothing(fresh: Callable[[], StoreSo
             {"name": "extra", "value": "more"}]}}  # fmt: skip
         for queue, answer in answers.items():
             await env.quiet()
-            for one in await env.engine.tasks(run="r", queue=queue, status="open"):
-                await env.engine.answer(one.id, answer)
+            for one in await env.engine.tasks.list(run="r", queue=queue, status="open"):
+                await env.engine.tasks.answer(one.id, answer)
         result = await run.result()
-        found = await env.engine.artifacts(run="r")
-        contents = {one.name: await env.engine.read_artifact(id=one.id) for one in found}
+        found = await env.engine.artifacts.list(run="r")
+        contents = {one.name: await env.engine.artifacts.read(id=one.id) for one in found}
         assert len(found) == len(contents)
-        tasks = await env.engine.tasks(run="r")
+        tasks = await env.engine.tasks.list(run="r")
         return result, contents, {one.queue: one.status for one in tasks}, len(tasks)
 
     report = await run_with_crashes(scenario, workflows=[graph], store=fresh)

@@ -79,7 +79,7 @@ async def test_a_token_has_its_path_and_its_place_among_its_branches(source: Sto
         await env.engine.start(graph(), id="r")
         await env.quiet()
         await env.advance(12.5)
-        view = await env.engine.tokens("r")
+        view = await env.engine.handle("r").tokens()
         paths = by_path(view)
         rows = [f"root.A.{a}" for a in (0, 1)]
         assert set(paths) == {"root", *rows, *(f"{row}.B.{b}" for row in rows for b in (0, 1, 2))}
@@ -97,17 +97,17 @@ async def test_a_token_has_its_path_and_its_place_among_its_branches(source: Sto
         assert view.tokens_total == len(view.tokens) == 9
 
         await env.restart()
-        assert await env.engine.tokens("r") == view
+        assert await env.engine.handle("r").tokens() == view
 
         await env.advance(1)  # The first row has met: what goes on is a branch of the outer fork again.
-        view = await env.engine.tokens("r")
+        view = await env.engine.handle("r").tokens()
         last = by_path(view)["root.A.0"][-1]
         assert (last.node, last.state, last.awaiting) == ("row", "waiting_for_siblings", 1)
         assert (last.parent, last.branch_index, last.branch_total) == (row.id, 0, 2)
 
         await env.advance(60)
         assert await env.engine.handle("r").status() == "succeeded"
-        view = await env.engine.tokens("r")
+        view = await env.engine.handle("r").tokens()
         assert {token.state for token in view.tokens} == {"completed"}
         assert (view.tokens[-1].path, view.tokens[-1].parent, view.tokens[-1].branch_total) == ("root", 1, 1)
 
@@ -120,7 +120,7 @@ async def test_a_fork_of_one_branch_is_no_part_of_the_path(source: StoreSource) 
     async with Environment([graph], source) as env:
         await env.engine.start(graph(), id="r")
         await env.settle()
-        last = (await env.engine.tokens("r")).tokens[-1]
+        last = (await env.engine.handle("r").tokens()).tokens[-1]
         assert (last.path, last.branch_index, last.branch_total, last.state) == ("root", 0, 1, "executing")
 
 
@@ -139,7 +139,7 @@ async def test_states_say_what_a_token_waits_for_and_how_it_ended(source: StoreS
     async with Environment([graph, slow], source, autojump_s=None) as env:
         await env.engine.start(graph(), id="r")
         await env.quiet()
-        states = {token.node: token for token in (await env.engine.tokens("r")).tokens}
+        states = {token.node: token for token in (await env.engine.handle("r").tokens()).tokens}
         assert {name: token.state for name, token in states.items()} == {
             "begin": "completed",
             "kid": "waiting_for_child",
@@ -153,7 +153,7 @@ async def test_states_say_what_a_token_waits_for_and_how_it_ended(source: StoreS
         await env.engine.send(NamedEvent("go", 1), to="r")
         await env.engine.send(NamedEvent("go", 2), to="r")
         await env.quiet()
-        states = {token.node: token for token in (await env.engine.tokens("r")).tokens}
+        states = {token.node: token for token in (await env.engine.handle("r").tokens()).tokens}
         assert [states[name].state for name in ("one", "two", "kid", "meet")] == [
             "completed",
             "completed",
@@ -172,7 +172,7 @@ async def test_laps_are_counted_by_edge(source: StoreSource) -> None:
     async with Environment([graph], source) as env:
         await env.engine.start(graph(), id="r")
         await env.settle()
-        (token,) = (await env.engine.tokens("r")).tokens
+        (token,) = (await env.engine.handle("r").tokens()).tokens
         assert token.iterations == {"lap -> lap": 3}
         assert (token.node, token.state) == ("stay", "executing")
 
@@ -191,11 +191,11 @@ async def test_a_join_that_times_out_says_so_of_its_tokens(source: StoreSource, 
             await run.result()
         except RunFailed:
             assert on_timeout == "fail"
-        view = await env.engine.tokens("r")
+        view = await env.engine.handle("r").tokens()
         early, late = (token for token in view.tokens if token.branch_total == 2)
         assert late.state == "timed_out"
         assert early.state == ("timed_out" if on_timeout == "fail" else "completed")
-        kinds = [event.kind for event in (await env.engine.graph_events("r")).events]
+        kinds = [event.kind for event in (await env.engine.handle("r").graph_events()).events]
         assert ("join_failed" in kinds) is (on_timeout == "fail")
 
 
@@ -205,11 +205,11 @@ async def test_a_run_that_is_cancelled_has_no_tokens_left(source: StoreSource) -
         run = await env.engine.start(graph(), id="r")
         await env.quiet()
         await env.advance(12.5)
-        before = (await env.engine.graph_events("r")).events
+        before = (await env.engine.handle("r").graph_events()).events
         await run.cancel()
-        view = await env.engine.tokens("r")
+        view = await env.engine.handle("r").tokens()
         assert {token.state for token in view.tokens} == {"completed", "cancelled"}
-        events = (await env.engine.graph_events("r")).events
+        events = (await env.engine.handle("r").graph_events()).events
         assert list(events[: len(before)]) == list(before)
         assert events[-1].kind == "run_cancelled"
 
@@ -225,7 +225,7 @@ async def test_events_tell_the_story_of_a_run(source: StoreSource) -> None:
     async with Environment([graph], source) as env:
         run = await env.engine.start(graph(), id="r")
         await run.result()
-        page = await env.engine.graph_events("r")
+        page = await env.engine.handle("r").graph_events()
         assert page.cursor is None
         events = list(page.events)
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
@@ -269,21 +269,21 @@ async def test_events_come_in_pages(source: StoreSource) -> None:
     async with Environment([graph], source) as env:
         run = await env.engine.start(graph(), id="r")
         await run.result()
-        whole = list((await env.engine.graph_events("r")).events)
+        whole = list((await env.engine.handle("r").graph_events()).events)
         paged: list[GraphEvent] = []
         after: int | None = 0
         while after is not None:
-            page = await env.engine.graph_events("r", after=after, limit=7)
+            page = await env.engine.handle("r").graph_events(after=after, limit=7)
             assert len(page.events) <= 7
             paged += page.events
             after = page.cursor
         assert paged == whole
-        assert (await env.engine.graph_events("r", after=len(whole))).events == []
+        assert (await env.engine.handle("r").graph_events(after=len(whole))).events == []
         for after, limit in ((0, 0), (0, 10_001), (-1, 1)):
             with pytest.raises(Misuse, match="limit is between 1 and 10,000"):
-                await env.engine.graph_events("r", after=after, limit=limit)
+                await env.engine.handle("r").graph_events(after=after, limit=limit)
         with pytest.raises(RunNotFound):
-            await env.engine.graph_events("nobody")
+            await env.engine.handle("nobody").graph_events()
 
 
 async def test_events_of_a_part_of_the_journal_are_the_first_of_all(source: StoreSource) -> None:
@@ -293,7 +293,7 @@ async def test_events_of_a_part_of_the_journal_are_the_first_of_all(source: Stor
         seen: list[GraphEvent] = []
         for _ in range(30):
             await env.quiet()
-            now = list((await env.engine.graph_events("r")).events)
+            now = list((await env.engine.handle("r").graph_events()).events)
             assert now[: len(seen)] == seen
             seen = now
             await env.advance(1)
@@ -305,9 +305,9 @@ async def test_a_client_is_given_the_graph(source: StoreSource, make_store: Call
     async with Environment([graph], source) as env, Client(make_store()) as client:
         run = await env.engine.start(graph(), id="r")
         await run.result()
-        told = await client.graph_events("r", graph=graph)
-        assert told == await env.engine.graph_events("r")
-        assert await client.tokens("r", graph=graph) == await env.engine.tokens("r")
+        told = await client.handle("r").graph_events(graph=graph)
+        assert told == await env.engine.handle("r").graph_events()
+        assert await client.handle("r").tokens(graph=graph) == await env.engine.handle("r").tokens()
 
 
 def check_story(view: TokensView, events: list[GraphEvent]) -> None:
@@ -339,7 +339,10 @@ async def test_every_program_has_a_whole_story(make: Callable[[], Graph[Any, Any
     graph = make().build()
     async with Environment([graph]) as env:
         assert await (await env.engine.start(graph(), id="r")).result() == expected
-        check_story(await env.engine.tokens("r"), list((await env.engine.graph_events("r", limit=10_000)).events))
+        check_story(
+            await env.engine.handle("r").tokens(),
+            list((await env.engine.handle("r").graph_events(limit=10_000)).events),
+        )
 
 
 @pytest.mark.parametrize("one", BEHAVIOURS, ids=lambda one: f"{one.number}-{one.name}")
@@ -349,8 +352,8 @@ async def test_every_behaviour_has_a_whole_story(one: Behaviour) -> None:
         async with Environment([graph, double], resources={Jitter: lambda seed=seed: Jitter(seed)}) as env:
             one.check(await outcome(env, one, graph, "one"))
             await env.settle()
-            events = list((await env.engine.graph_events("one", limit=10_000)).events)
-            check_story(await env.engine.tokens("one"), events)
+            events = list((await env.engine.handle("one").graph_events(limit=10_000)).events)
+            check_story(await env.engine.handle("one").tokens(), events)
 
 
 async def test_thousands_of_tokens_are_told_of_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,11 +367,11 @@ async def test_thousands_of_tokens_are_told_of_up_to_a_bound(monkeypatch: pytest
     async with Environment([graph]) as env:
         await env.engine.start(graph(), id="r")
         await env.settle()
-        view = await env.engine.tokens("r")
+        view = await env.engine.handle("r").tokens()
         assert (len(view.tokens), view.tokens_total) == (50, 101)
         assert {token.state for token in view.tokens} == {"executing"}
         await env.engine.send(NamedEvent("go", {"n": 7}), to="r")
         await env.settle()
-        view = await env.engine.tokens("r")
+        view = await env.engine.handle("r").tokens()
         assert (len(view.tokens), view.tokens_total) == (50, 102)
         assert view.tokens[-1].id == 102

@@ -48,7 +48,7 @@ async def test_tokens_are_told_while_a_run_lives_and_after(source: StoreSource) 
         await env.engine.start(graph([1, 2, 3]), id="r")
         await env.quiet()
         await env.advance(15)
-        seen = await env.engine.tokens("r")
+        seen = await env.engine.handle("r").tokens()
         assert (seen.run_id, seen.workflow, seen.status) == ("r", "waiting", "suspended")
         assert seen.nodes == {
             "begin": NodeTokens(completed=1),
@@ -58,14 +58,14 @@ async def test_tokens_are_told_while_a_run_lives_and_after(source: StoreSource) 
         }
         assert seen.joins == (JoinTokens(target="meet", fork="begin", arrived=1, branches=3),)
         await env.restart()
-        assert await env.engine.tokens("r") == seen
+        assert await env.engine.handle("r").tokens() == seen
         await env.advance(15)
-        seen = await env.engine.tokens("r")
+        seen = await env.engine.handle("r").tokens()
         assert (seen.nodes["nap"], seen.nodes["more"]) == (NodeTokens(completed=3), NodeTokens(standing=1))
         assert seen.joins == ()
         await env.engine.send(NamedEvent("told", 1), to="r")
         await env.engine.handle("r").result()
-        seen = await env.engine.tokens("r")
+        seen = await env.engine.handle("r").tokens()
         assert seen.status == "succeeded"
         assert seen.nodes["more"] == NodeTokens(completed=1)
 
@@ -75,10 +75,10 @@ async def test_looking_changes_nothing(source: StoreSource) -> None:
     async with Environment([graph], source, autojump_s=None) as env:
         await env.engine.start(graph([1]), id="r")
         await env.quiet()
-        before = await env.engine.history("r")
+        before = await env.engine.handle("r").history()
         for _ in range(3):
-            await env.engine.tokens("r")
-        assert await env.engine.history("r") == before
+            await env.engine.handle("r").tokens()
+        assert await env.engine.handle("r").history() == before
         await env.advance(10)
         await env.engine.send(NamedEvent("told", 1), to="r")
         await env.engine.handle("r").result()
@@ -101,10 +101,10 @@ async def test_what_failed_and_what_was_cancelled_is_told(source: StoreSource) -
     async with Environment([graph], source, autojump_s=None) as env:
         await env.engine.start(graph(), id="r")
         await env.quiet()
-        tasks = await env.engine.tasks(run="r")
-        await env.engine.answer(tasks[1].id, 1)
+        tasks = await env.engine.tasks.list(run="r")
+        await env.engine.tasks.answer(tasks[1].id, 1)
         await env.engine.handle("r").result()
-        seen = await env.engine.tokens("r")
+        seen = await env.engine.handle("r").tokens()
         assert seen.nodes["ask"] == NodeTokens(completed=1, cancelled=2)
         assert seen.nodes["meet"] == NodeTokens(failed=1)
         assert seen.nodes["slow"] == NodeTokens(cancelled=1)
@@ -117,11 +117,11 @@ async def test_a_run_that_failed_or_was_cancelled_has_no_token_anywhere(source: 
         await env.engine.start(graph("bad"), id="failed")
         with pytest.raises(RunFailed):
             await env.engine.handle("failed").result()
-        assert (await env.engine.tokens("failed")).nodes["begin"] == NodeTokens(failed=1)
+        assert (await env.engine.handle("failed").tokens()).nodes["begin"] == NodeTokens(failed=1)
         await env.engine.start(graph([1, 2]), id="cancelled")
         await env.quiet()
-        await env.engine.cancel("cancelled")
-        assert (await env.engine.tokens("cancelled")).nodes["nap"] == NodeTokens(cancelled=2)
+        await env.engine.handle("cancelled").cancel()
+        assert (await env.engine.handle("cancelled").tokens()).nodes["nap"] == NodeTokens(cancelled=2)
 
 
 async def test_a_client_may_be_given_the_graph(source: StoreSource, make_store: Callable[[], Store]) -> None:
@@ -132,20 +132,22 @@ async def test_a_client_may_be_given_the_graph(source: StoreSource, make_store: 
         await env.engine.start(graph([1]), id="r")
         await env.engine.run(plain(), id="f")
         await env.quiet()
-        async with Client(make_store() if source is not None else env.engine._store, poll_s=None) as client:
-            assert await client.tokens("r") == await env.engine.tokens("r")  # by the definition that the run has
+        async with Client(make_store() if source is not None else env.engine.session.store, poll_s=None) as client:
+            assert (
+                await client.handle("r").tokens() == await env.engine.handle("r").tokens()
+            )  # by the definition that the run has
             with pytest.raises(Misuse, match="not of <graph 'other'"):
-                await client.tokens("r", graph=other)
-            assert (await client.tokens("r", graph=graph)).nodes["nap"] == NodeTokens(standing=1)
+                await client.handle("r").tokens(graph=other)
+            assert (await client.handle("r").tokens(graph=graph)).nodes["nap"] == NodeTokens(standing=1)
             with pytest.raises(Misuse, match="run 'f' is of a function: only those of graphs have tokens"):
-                await client.tokens("f")
+                await client.handle("f").tokens()
             with pytest.raises(RunNotFound):
-                await client.tokens("nobody")
+                await client.handle("nobody").tokens()
             await client.start("waiting", {"input": [1, 2]}, version="", id="by-name")
             await env.engine.recover()
             await env.quiet()
-            assert (await client.tokens("by-name", graph=graph)).nodes["nap"] == NodeTokens(standing=2)
-            assert (await env.engine.tokens("by-name")).nodes["nap"] == NodeTokens(standing=2)
+            assert (await client.handle("by-name").tokens(graph=graph)).nodes["nap"] == NodeTokens(standing=2)
+            assert (await env.engine.handle("by-name").tokens()).nodes["nap"] == NodeTokens(standing=2)
 
 
 async def test_another_graph_of_the_same_name_does_not_fit(source: StoreSource) -> None:
@@ -156,7 +158,7 @@ async def test_another_graph_of_the_same_name_does_not_fit(source: StoreSource) 
         changed: Graph[Any, Any] = Graph("waiting")
         changed.node("first", timer(5))
         with pytest.raises(Misuse, match="run 'r' does not fit this graph: at position"):
-            await env.engine.tokens("r", graph=changed)
+            await env.engine.handle("r").tokens(graph=changed)
 
 
 async def test_others_have_their_turn_while_a_long_journal_is_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +187,7 @@ async def test_others_have_their_turn_while_a_long_journal_is_gone_through(monke
         await run.result()
         monkeypatch.setattr(live_runs.LiveRun, "_hand_over", counted)
         beside = asyncio.create_task(others())
-        view = await env.engine.tokens(run.id)
+        view = await env.engine.handle(run.id).tokens()
         beside.cancel()
     assert view.nodes["nap"].completed == 200
     assert sum(handed.values()) >= 200

@@ -14,6 +14,7 @@ from perdure import (
     Client,
     Engine,
     Event,
+    Limits,
     Retry,
     Workflow,
     current_step,
@@ -27,6 +28,7 @@ from perdure import (
     workflow,
 )
 from perdure.cooperation import Failure, Operation, Scope, Topic
+from perdure.engine import AnyClient
 from perdure.graph import Graph, wait
 from perdure.http import Scope as TokenScope
 from perdure.http import make_token, serving
@@ -144,7 +146,7 @@ WORKFLOWS: list[Workflow[Any, Any] | Operation[Any]] = [
 class Site:
     """`http` asks as an admin. `client` is the server's own."""
 
-    def __init__(self, engine: Engine, client: Client, http: httpx.AsyncClient, url: str) -> None:
+    def __init__(self, engine: Engine, client: AnyClient, http: httpx.AsyncClient, url: str) -> None:
         self.engine = engine
         self.client = client
         self.http = http
@@ -182,7 +184,7 @@ async def site(
     make_store: Callable[[], Store], *, workflows: Sequence[Any] = WORKFLOWS, **options: Any
 ) -> AsyncGenerator[Site]:
     Luck.has_come = False
-    engine = Engine(make_store(), workflows=workflows, poll_s=0.05, grace_s=0)
+    engine = Engine(make_store(), workflows=workflows, poll_s=0.05, limits=Limits(grace_s=0))
     client = Client(make_store(), poll_s=0.05)
     options = {"poll_s": 0.02, "requests_burst": 100_000, **options}
     async with engine, client:

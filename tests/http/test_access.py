@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from perdure import Client
+from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments, Misuse, RecordNotFound
 from perdure.http import create_app, make_token, revoke_token, serve, serving, tokens
 from perdure.http.pace import CALLERS_MAX, Pace
@@ -23,7 +24,7 @@ MakeStore = Callable[[], Store]
 
 
 @asynccontextmanager
-async def open_house(**options: Any) -> AsyncGenerator[tuple[Client, httpx.AsyncClient]]:
+async def open_house(**options: Any) -> AsyncGenerator[tuple[AnyClient, httpx.AsyncClient]]:
     """A server for which there are no tokens, and somebody on the same machine."""
     async with (
         Client(MemoryStore()) as client,
@@ -145,10 +146,10 @@ async def test_tokens_are_hashed_at_rest_and_a_new_one_replaces_the_old(tmp_path
 
 async def test_without_tokens_the_machine_itself_may_do_everything() -> None:
     async with open_house() as (client, http):
-        await client.engines()
+        await client.engines.list()
         body = {"workflow": "later", "version": "", "id": "r-1"}
         assert told(await http.post("/runs", json=body), 201)["status"] == "created"
-        assert (await client.history("r-1")).audit[0].actor == "http"
+        assert (await client.handle("r-1").history()).audit[0].actor == "http"
 
 
 FOR_OTHERS = [
@@ -249,7 +250,7 @@ async def test_a_page_elsewhere_changes_nothing_on_a_machine_without_tokens() ->
             headers = {"content-type": kind} if kind else {}
             answer = await http.post("/runs", content=b'{"workflow": "later", "version": ""}', headers=headers)
             refused(answer, 415, "unsupported_media_type")
-        assert (await client.runs()).runs == []
+        assert (await client.runs.list()).runs == []
         own = f"http://{http.base_url.host}:{http.base_url.port}"
         told(await http.post("/runs", json=body, headers={"origin": own}), 201)
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from perdure import Client, trail
+from perdure import Client
+from perdure.api import audit
 from perdure.errors import InvalidArguments
 from perdure.http import make_token, revoke_token, rotate_token
 from perdure.kernel.batch import RunWrite
@@ -33,7 +34,7 @@ async def test_everything_that_was_changed_is_there_with_who_asked(make_any_stor
         await here.http.post("/runs/s-1/cancel", json={"reason": "enough"}, headers={"if-match": "*"})
         await here.start("greet", "g-1", name="x")
         await here.until("g-1", "succeeded")
-        await here.client.put_record("prompt", "p", {"secret": "body"}, actor="ann")
+        await here.client.records.put("prompt", "p", {"secret": "body"}, actor="ann")
         await make_token(here.client, "ci", ["read", "operate:workflow=w"], actor="bob")
         await rotate_token(here.client, "ci", actor="bob")
         await revoke_token(here.client, "ci", actor="eve")
@@ -43,7 +44,9 @@ async def test_everything_that_was_changed_is_there_with_who_asked(make_any_stor
         assert lines[-1] == {"type": "end", "lines": len(lines) - 1}
         runs = [(one["run_id"], one["seq"], one["actor"]) for one in lines if one["type"] == "run"]
         assert [one[0] for one in runs] == sorted(one[0] for one in runs)
-        assert [one[1] for one in runs if one[0] == "s-1"] == list(range(1, len(await here.client.audit("s-1")) + 1))
+        assert [one[1] for one in runs if one[0] == "s-1"] == list(
+            range(1, len(await here.client.handle("s-1").audit()) + 1)
+        )
         assert ("s-1", 1, "root") in runs
         cancelled = [one for one in lines if one.get("became") in ("cancelling", "cancelled")]
         assert cancelled[0]["actor"] == "root"
@@ -84,7 +87,7 @@ def a_run_with_audit(number: int, rows: int) -> tuple[RunWrite, list[Audit]]:
 async def test_many_runs_come_in_pages_each_row_once_and_in_order(
     make_any_store: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trail, "_RUNS", 7)
+    monkeypatch.setattr(audit, "_RUNS", 7)
     store = make_any_store()
     await store.open()
     author = await Author.enroll(store, "e-1")
@@ -94,9 +97,9 @@ async def test_many_runs_come_in_pages_each_row_once_and_in_order(
     async with Client(make_any_store(), poll_s=None) as client:
 
         async def exported(**times: datetime) -> list[tuple[str, int]]:
-            found = [line async for line in client.export_audit(**times)]
-            assert found[-1] == trail.End(lines=len(found) - 1)
-            return [(line.run_id, line.seq) for line in found if isinstance(line, trail.RunChange)]
+            found = [line async for line in client.audit.export(**times)]
+            assert found[-1] == audit.End(lines=len(found) - 1)
+            return [(line.run_id, line.seq) for line in found if isinstance(line, audit.RunChange)]
 
         whole = [(row.run_id, row.seq) for _, rows in made for row in rows]
         assert await exported() == whole
@@ -105,7 +108,7 @@ async def test_many_runs_come_in_pages_each_row_once_and_in_order(
         assert await exported(until=since) == [one for one in whole if one[0] < "r-00090"]
         assert await exported(since=since, until=until) == [one for one in whole if "r-00090" <= one[0] < "r-00095"]
         with pytest.raises(InvalidArguments):
-            client.export_audit(since=datetime(2026, 1, 1))  # noqa: DTZ001 - it has no zone
+            client.audit.export(since=datetime(2026, 1, 1))  # noqa: DTZ001 - it has no zone
 
 
 async def test_a_hold_that_left_the_time_of_the_run_as_it_was_is_not_passed_over(
@@ -124,5 +127,5 @@ async def test_a_hold_that_left_the_time_of_the_run_as_it_was_is_not_passed_over
     )
     await store.close()
     async with Client(make_any_store(), poll_s=None) as client:
-        found = [line async for line in client.export_audit(since=EPOCH + 4_000 * US)]
-        assert [line.became for line in found if isinstance(line, trail.RunChange)] == ["blocked"]
+        found = [line async for line in client.audit.export(since=EPOCH + 4_000 * US)]
+        assert [line.became for line in found if isinstance(line, audit.RunChange)] == ["blocked"]

@@ -100,7 +100,7 @@ async def test_a_list_is_followed_and_gone_on_with(make_store: MakeStore) -> Non
             assert await first.next() == ("page", {"ids": ["r-2", "r-1"]})
         await here.start("sleeps", "r-3")
         new = await here.until("r-3", "suspended")
-        await here.engine.cancel("r-1")
+        await here.engine.handle("r-1").cancel()
         async with listening(here, "/changes", first.last_id, status="suspended") as second:
             kind, run = await second.next()
             assert (kind, run["id"], run["version"]) == ("run", "r-3", new["version"])

@@ -24,7 +24,8 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
-from perdure import Client, Engine
+from perdure import Engine, Limits
+from perdure.engine import AnyClient
 from perdure.http import make_token, serving
 from perdure.testing import VirtualClock
 from perdure.views import RunView
@@ -54,11 +55,11 @@ class Target:
 
     async def look_round(self) -> None:
         """Learn the ids of what is there."""
-        self.ids["task_id"] = [one.id for one in await self._client.tasks()]
-        self.ids["letter_id"] = [one.id for one in await self._client.dead_letters()]
+        self.ids["task_id"] = [one.id for one in await self._client.tasks.list()]
+        self.ids["letter_id"] = [one.id for one in await self._client.dead_letters.list()]
         root = await self._client.emit(ORDERS, {"asks": True}, id="m-1")
         self.ids["root_id"] = [root.id, *root.run_ids]
-        self.ids["artifact_id"] = [one.id for one in await self._client.artifacts()]
+        self.ids["artifact_id"] = [one.id for one in await self._client.artifacts.list()]
 
     def contents(self) -> Any:
         """All that a request could change."""
@@ -68,22 +69,22 @@ class Target:
         client = self._client
         # What was begun goes on until it waits or has ended: then nothing changes but by request.
         # One that waits, and has just been given what it waits for, only the engine knows of.
-        while not client.quiet or any(
-            is_busy(run) for run in (await client.runs(status=("created", "running"), limit=1000)).runs
+        while not client.runtime.is_quiet or any(
+            is_busy(run) for run in (await client.runs.list(status=("created", "running"), limit=1000)).runs
         ):
             await asyncio.sleep(0.005)
             await client.recover()  # Time stands still, so the engine does not look by itself for runs that nobody has.
-        runs = (await client.runs(limit=1000)).runs
+        runs = (await client.runs.list(limit=1000)).runs
         kinds = ("perdure.dead-letter-removal", "perdure.handler")
         found = [
-            [await client.audit(run.id) for run in runs],
-            await client.events(limit=1000),
-            await client.dead_letters(limit=1000),
-            await client.tasks(limit=1000),
-            await client.artifacts(limit=1000),
-            [await client.records(kind, limit=1000) for kind in kinds],
+            [await client.handle(run.id).audit() for run in runs],
+            await client.events.pending(limit=1000),
+            await client.dead_letters.list(limit=1000),
+            await client.tasks.list(limit=1000),
+            await client.artifacts.list(limit=1000),
+            [await client.records.list(kind, limit=1000) for kind in kinds],
             [(one.name, one.version) for one in await client.credentials.token_versions()],
-            await client.handlers(),
+            await client.topics.handlers(),
         ]
         return msgspec.json.encode(found)
 
@@ -92,20 +93,20 @@ def is_busy(run: RunView) -> bool:
     return run.stranded is None and run.hold is None
 
 
-async def settled(client: Client) -> None:
+async def settled(client: AnyClient) -> None:
     """Have something of everything that a request can be about, none of which changes by itself."""
     for id in ("r-1", "r-2"):
         await client.start("asks", {"order": "o", "kind": "remote" if id == "r-2" else "human"}, id=id)
-    await client.register_handler(APPROVALS, "boss")
+    await client.topics.register(APPROVALS, "boss")
     await client.emit(ORDERS, {"asks": True}, id="m-1")
     await client.start("sleeps", {}, id="r-3")
     await client.start("makes", {"name": "n", "text": "t"}, id="r-4")
     await client.handle("r-4").result()
     await client.start("greeting", {"input": {"name": "ada"}}, id="g-1")
-    while len(await client.tasks()) < 2 or await client.handle("r-3").status() != "suspended":
+    while len(await client.tasks.list()) < 2 or await client.handle("r-3").status() != "suspended":
         await asyncio.sleep(0.01)
     await client.send(Paid(amount=1), to="r-3")
-    await client.cancel("r-3")
+    await client.handle("r-3").cancel()
     for id in ("r-1", "r-2", "g-1"):
         while await client.handle(id).status() != "suspended":
             await asyncio.sleep(0.01)
@@ -119,7 +120,7 @@ def target(store: str) -> Iterator[Target]:
     async def house() -> None:
         loop = asyncio.get_running_loop()
         # Time stands still: no delay or deadline that a request asked for passes while another one is judged.
-        async with Engine(store, workflows=WORKFLOWS, grace_s=0, clock=VirtualClock()) as engine:
+        async with Engine(store, workflows=WORKFLOWS, limits=Limits(grace_s=0), clock=VirtualClock()) as engine:
             await settled(engine)
             token = await make_token(engine, "root", "admin")
             options: dict[str, Any] = {"requests_burst": 1_000_000, "stream_s_max": 0.02, "poll_s": 0.01}

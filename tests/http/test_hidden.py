@@ -128,7 +128,7 @@ async def test_keys_of_starts_are_those_of_a_scope(make_any_store: MakeStore) ->
         assert [await start(acme, "acme"), await start(too, "acme")] == [first, first]
         rest = [await start(other, "other"), await start(pays, "acme"), await start(None, "acme")]
         assert len({first, *rest}) == 4
-        assert await here.client.get(first) is not None
+        assert await here.client.runs.get(first) is not None
 
 
 async def test_ids_that_a_scope_may_choose_are_no_other_scopes(make_store: MakeStore) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from perdure import Client, workflow
 from perdure.dashboard import dashboard
-from perdure.engine import Engine
+from perdure.engine import AnyClient, Engine
 from perdure.http import make_token, serving
 from perdure.storage.memory import MemoryStore
 
@@ -28,7 +28,7 @@ def request(line: bytes, headers: bytes = b"", body: bytes = b"") -> bytes:
 
 
 @asynccontextmanager
-async def site(client: Client | None = None) -> AsyncGenerator[str]:
+async def site(client: AnyClient | None = None) -> AsyncGenerator[str]:
     async with (
         client or Client(MemoryStore()) as opened,
         serving(opened, port=0, pages=dashboard(), requests_burst=10_000) as url,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from perdure.api.dead_letters import REMOVAL_RECORD
 from perdure.ports import Store
-from perdure.removals import REMOVAL
 from tests.http.site import Paid, refused, site, told
 
 MakeStore = Callable[[], Store]
@@ -60,7 +60,7 @@ async def test_dead_letters_are_listed_replayed_and_removed(make_any_store: Make
         await here.until("r-1", "suspended")
         for amount in (1, 2, 3):
             await here.engine.send(Paid(amount=amount), to="r-1")
-        await here.engine.cancel("r-1")
+        await here.engine.handle("r-1").cancel()
         page = told(await here.http.get("/dead-letters", params={"limit": "2"}))
         first, second = page["dead_letters"]
         rest = told(await here.http.get("/dead-letters", params={"after": page["cursor"]}))
@@ -77,6 +77,6 @@ async def test_dead_letters_are_listed_replayed_and_removed(make_any_store: Make
         ann = await here.token("ann", "operate")
         assert (await here.http.delete(f"/dead-letters/{second['id']}", headers=ann)).status_code == 204
         refused(await here.http.delete(f"/dead-letters/{second['id']}", headers=ann), 404, "dead_letter_not_found")
-        note = await here.client.record(REMOVAL, second["id"])
+        note = await here.client.records.get(REMOVAL_RECORD, second["id"])
         assert (note.actor, note.body["event"], note.body["to"]) == ("ann", "Paid", "r-1")
-        assert len(await here.client.records(REMOVAL)) == 1
+        assert len(await here.client.records.list(REMOVAL_RECORD)) == 1

@@ -9,13 +9,13 @@ from datetime import timedelta
 import pytest
 
 from perdure import Client
+from perdure.api.audit import AuditLine, End
 from perdure.errors import StoreBroken
 from perdure.http import make_token, revoke_token, rotate_token, tokens
 from perdure.http.tokens import find_token
 from perdure.ports import Store
 from perdure.storage import open_store
 from perdure.testing import CRASH_POINTS, Point
-from perdure.trail import AuditLine, End
 from tests.dashboard.test_session_crashes import LANDED, life
 
 MakeStore = Callable[[], Store]
@@ -89,13 +89,13 @@ async def crash_while_exporting(make_store: MakeStore, point: Point, request: st
         await make_token(server.client, "ci", "read")
         for number in range(3):
             await server.client.start("unknown", {}, version="", id=f"r-{number}")
-        await server.client.put_record("prompt", "hello", {})
-        whole = [line async for line in server.client.export_audit()]
+        await server.client.records.put("prompt", "hello", {})
+        whole = [line async for line in server.client.audit.export()]
         assert isinstance(whole[-1], End)
     sent: list[AuditLine] = []
 
     async def export(client: Client) -> str:
-        async for line in client.export_audit():
+        async for line in client.audit.export():
             sent.append(line)  # noqa: PERF401 - what was sent before the death counts
         return "whole"
 
@@ -104,7 +104,7 @@ async def crash_while_exporting(make_store: MakeStore, point: Point, request: st
         assert (told == "whole") == any(isinstance(line, End) for line in sent)
         assert sent == whole[: len(sent)]
     async with life(make_store) as server:
-        assert [line async for line in server.client.export_audit()] == whole
+        assert [line async for line in server.client.audit.export()] == whole
 
 
 CRASHES = [crash_while_making, crash_while_rotating, crash_while_revoking]

@@ -16,6 +16,7 @@ import pytest
 from perdure import Client, Engine
 from perdure.dashboard import dashboard
 from perdure.dashboard.sessions import NoSession, find_session, open_session
+from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments, RecordNotFound
 from perdure.http import access, create_app, make_token, revoke_token, rotate_token, tokens
 from perdure.http.tokens import find_token, has_valid_tokens
@@ -42,14 +43,14 @@ class MovedClock(SystemClock):
 
 
 @asynccontextmanager
-async def opened(make_store: MakeStore) -> AsyncGenerator[tuple[Client, MovedClock]]:
+async def opened(make_store: MakeStore) -> AsyncGenerator[tuple[AnyClient, MovedClock]]:
     clock = MovedClock()
     async with Client(make_store(), clock=clock, poll_s=None) as client:
         yield client, clock
 
 
 @asynccontextmanager
-async def asking(client: Client) -> AsyncGenerator[httpx.AsyncClient]:
+async def asking(client: AnyClient) -> AsyncGenerator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(create_app(client, pages=dashboard()))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield http
@@ -262,12 +263,12 @@ async def test_a_session_ends_when_its_token_expires_or_its_secret_is_replaced(m
 
 async def test_ten_thousand_sessions_that_are_over_go_a_bounded_number_at_a_time(make_store: MakeStore) -> None:
     async with Engine(make_store(), workflows=[], poll_s=None) as engine:
-        store, now = engine._store, engine.credentials.now()
+        store, now = engine.session.store, engine.credentials.now()
         for number in range(10_000):
             await store.put_session(StoredSession(id=str(number), until=now - 1, actor="a", at=1, body="{}"))
         lasting = await open_session(engine, await make_token(engine, "ann", "read"))
         assert await store.purge_sessions(at=now, limit=50) == 50
-        while await engine.purge():
+        while await engine.events.purge():
             pass
         assert await store.purge_sessions(at=now, limit=10_000) == 0
         assert await find_session(engine, lasting) is not None
@@ -278,12 +279,14 @@ async def test_where_people_sign_in_sessions_that_are_over_do_not_gather(make_st
     async with opened(make_store) as (client, _):
         now = client.credentials.now()
         for number in range(150):
-            await client._store.put_session(StoredSession(id=str(number), until=now - 1, actor="a", at=1, body="{}"))
+            await client.session.store.put_session(
+                StoredSession(id=str(number), until=now - 1, actor="a", at=1, body="{}")
+            )
         token = await make_token(client, "ann", "read")
         await open_session(client, token)
-        assert await client._store.session("0") is None
+        assert await client.session.store.session("0") is None
         await open_session(client, token)
-        assert await client._store.purge_sessions(at=now, limit=1000) == 0
+        assert await client.session.store.purge_sessions(at=now, limit=1000) == 0
 
 
 def earlier(module: object, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,10 +332,10 @@ async def check_carried_over(url: str) -> None:
         assert here is not None
         assert here.body["version"] == 2
         assert await client.credentials.session("out") is None
-        assert [one.name for one in await client.records("prompt")] == ["mine"]
-        assert await client.records("perdure.dashboard-session") == []
+        assert [one.name for one in await client.records.list("prompt")] == ["mine"]
+        assert await client.records.list("perdure.dashboard-session") == []
         # What an earlier Perdure that still runs asks, to find out whether tokens are needed.
-        store = client._store
+        store = client.session.store
         assert [one.name for one in await store.records("perdure.api-token")] == ["moved"]
         await rotate_token(client, "ci")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from perdure.api.dead_letters import REMOVAL_RECORD
+from perdure.api.topics import HANDLER_RECORD
 from perdure.http import create_app
 from perdure.ports import Store
-from perdure.removals import REMOVAL
-from perdure.topics import HANDLER
 from tests.http.site import Luck, Paid, Site, site, told
 
 MakeStore = Callable[[], Store]
@@ -74,13 +74,13 @@ async def letters(ann: Ann) -> None:
     await ann.here.until("deaf", "suspended")
     for amount in (1, 2):
         await ann.here.engine.send(Paid(amount=amount), to="deaf")
-    await ann.here.engine.cancel("deaf")
-    first, second = await ann.here.client.dead_letters()
+    await ann.here.engine.handle("deaf").cancel()
+    first, second = await ann.here.client.dead_letters.list()
     await waiting(ann, "replayed")
     await ann.does("POST", f"/dead-letters/{first.id}/replay", {"to": "replayed"})
     assert await ann.rows("replayed") == ["sent"]
     await ann.does("DELETE", f"/dead-letters/{second.id}")
-    assert (await ann.here.client.record(REMOVAL, second.id)).actor == "ann"
+    assert (await ann.here.client.records.get(REMOVAL_RECORD, second.id)).actor == "ann"
 
 
 async def tasks(ann: Ann) -> None:
@@ -126,17 +126,17 @@ async def tokens(ann: Ann) -> None:
 
 async def topics(ann: Ann) -> None:
     await ann.does("POST", "/topics/approvals/handlers", {"name": "boss"})
-    assert (await ann.here.client.record(HANDLER, "approvals/boss")).actor == "ann"
+    assert (await ann.here.client.records.get(HANDLER_RECORD, "approvals/boss")).actor == "ann"
     for verb in ("complete", "fail", "retire"):
         root, run_id = await emitted(ann)
-        boss = (await ann.here.client.runs(workflow="boss", status="created")).runs[0].id
+        boss = (await ann.here.client.runs.list(workflow="boss", status="created")).runs[0].id
         if verb == "complete":
             await ann.does("POST", f"/runs/{boss}/complete", {"values": {"ok": True}})
         elif verb == "fail":
             await ann.does("POST", f"/runs/{boss}/fail", {"reason": "no"})
         else:
             await ann.does("POST", "/topics/approvals/handlers/boss/retire", {"release": True})
-            assert (await ann.here.client.record(HANDLER, "approvals/boss")).version == 2
+            assert (await ann.here.client.records.get(HANDLER_RECORD, "approvals/boss")).version == 2
         assert await ann.rows(boss)
         await ann.here.until(run_id, "succeeded", "rolled_back")
         if verb == "complete":

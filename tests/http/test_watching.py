@@ -18,6 +18,7 @@ from perdure.kernel.records import Engine
 from perdure.ports import Store
 from perdure.storage.memory import MemoryStore
 from perdure.testing import StoreProxy
+from perdure.testing.control import kill
 from tests.http.site import greet, refused, site, told
 
 MakeStore = Callable[[], Store]
@@ -29,7 +30,7 @@ async def test_health_tells_a_server_whose_store_is_gone() -> None:
     await client.open()
     async with serving(client, port=0) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
         assert told(await http.get("/health/ready")) == {"status": "ok"}
-        client.kill()
+        kill(client)
         assert told(await http.get("/health/live")) == {"status": "ok"}
         assert told(await http.get("/health/ready"), 503) == {"status": "unavailable"}
         answer = await http.get("/api/v1/runs")
@@ -71,8 +72,8 @@ async def test_metrics_count_holds_by_kind_and_what_nobody_has_the_code_of(make_
         for id in ("r-1", "r-2"):
             await here.start("sleeps", id)
             await here.until(id, "suspended")
-        assert await here.engine.pause("r-1")
-        assert here.engine.stats.holds == {"paused": 1}
+        assert await here.engine.handle("r-1").pause()
+        assert here.engine.engines.stats.holds == {"paused": 1}
         lines = (await here.http.get(f"{here.url}/metrics")).text.splitlines()
         assert 'perdure_runs_held{hold="paused"} 1' in lines
         assert "perdure_runs_stranded 0" in lines

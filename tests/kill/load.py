@@ -17,7 +17,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from perdure import Engine, Retry, RunCall, current_step, sleep, step, workflow
+from perdure import Engine, Limits, Retry, RunCall, current_step, sleep, step, workflow
 
 LANES = 24
 BRISK = Retry(attempts=4, initial=timedelta(milliseconds=5))
@@ -177,7 +177,10 @@ async def main(store: str, begin_at: dict[int, int]) -> None:
             k += 1
 
     # These kills are no run's fault: however often one is hit in a row, it must not be set aside as poison.
-    async with Engine(f"sqlite:///{store}", recoveries_max=1_000_000) as engine, asyncio.TaskGroup() as lanes:
+    async with (
+        Engine(f"sqlite:///{store}", limits=Limits(recoveries_max=1_000_000)) as engine,
+        asyncio.TaskGroup() as lanes,
+    ):
         for number in range(LANES):
             lanes.create_task(lane(number, begin_at.get(number, 0)))
 

@@ -25,19 +25,19 @@ async def asks_for_an_hour() -> Any:
 
 async def _asked(stage: Stage, run_id: str = "r") -> str:
     await calm(stage.env)
-    (one,) = await stage.env.engine.tasks(run=run_id)
+    (one,) = await stage.env.engine.tasks.list(run=run_id)
     return one.id
 
 
 def _answers(stage: Stage, task_id: str, value: int = 1, run_id: str = "r") -> Racer:
-    begin = stage.calls(f"answer {value}", lambda: stage.env.engine.answer(task_id, value))
+    begin = stage.calls(f"answer {value}", lambda: stage.env.engine.tasks.answer(task_id, value))
     return Racer("answer", run_id, begin)
 
 
 async def _outcome(stage: Stage, task_id: str, run_id: str = "r") -> tuple[Any, str]:
     """How run and task ended. One that was withdrawn must not have taken an answer, and one is answered once."""
     ended = await stage.ended(run_id)
-    status = (await stage.env.engine.task(task_id)).status
+    status = (await stage.env.engine.tasks.get(task_id)).status
     replies = [stage.reply(name) for name in stage.replies if name.startswith("answer")]
     assert all(reply in (None, TaskClosed) for reply in replies), replies
     assert replies.count(None) <= (status == "answered")

@@ -46,7 +46,7 @@ async def _come(env: Environment, points: YieldPoints, held: Held, racer: Racer,
             return
         turns += 1
         # What else goes on may wait for a commit, which does not come while a batch is stopped.
-        if await _turn(env) or (not held.is_reached and env.engine._functions.busy):
+        if await _turn(env) or (not held.is_reached and env.engine.runtime.functions.busy):
             turns = 0
 
 
@@ -55,7 +55,7 @@ async def calm(env: Environment) -> None:
     turns = 0
     while turns < _CALM_TURNS:
         turns += 1
-        if await _turn(env) or not env.engine.is_between_steps:
+        if await _turn(env) or not env.engine.runtime.is_between_steps:
             turns = 0
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 from perdure import (
     ChildHandle,
     Event,
+    Limits,
     Retry,
     TimeReached,
     Workflow,
@@ -173,7 +174,7 @@ class Stage:
         return Racer("send", to or "", self.calls(key, lambda: self.env.engine.send(what, to=to, key=key)))
 
     def cancels(self, run_id: str) -> Racer:
-        return Racer("cancel", run_id, self.calls("cancel", lambda: self.env.engine.cancel(run_id)))
+        return Racer("cancel", run_id, self.calls("cancel", lambda: self.env.engine.handle(run_id).cancel()))
 
     def opens_gate(self, run_id: str) -> Racer:
         return Racer("advance", run_id, self.gate.of(run_id).set)
@@ -198,7 +199,7 @@ class Stage:
         """A run's result, or its status if it did not succeed."""
         for _ in range(4):
             await self.env.advance(HOUR)
-        view = await self.env.engine.get(run_id)
+        view = await self.env.engine.runs.get(run_id)
         assert view is not None, run_id
         if view.status != "succeeded":
             return view.status
@@ -241,7 +242,7 @@ async def complete_and_send(stage: Stage) -> Any:
     await stage.env.engine.start(ends_at_gate(), id="r")
     await stage.meet(stage.sends(Letter(number=1), "r"), stage.opens_gate("r"))
     assert await stage.ended("r") == "ended"
-    letters = await stage.env.engine.dead_letters()
+    letters = await stage.env.engine.dead_letters.list()
     told = stage.reply("k") is RunFinished
     return [letter.name for letter in letters], told and not letters
 
@@ -251,7 +252,7 @@ async def complete_and_send_what_others_may_have(stage: Stage) -> Any:
     await stage.env.engine.start(hears("passed"), id="other")
     await stage.meet(stage.sends(Passed(number=1), "r"), stage.opens_gate("r"))
     assert await stage.ended("r") == "ended"
-    view = await stage.env.engine.get("other")
+    view = await stage.env.engine.runs.get("other")
     assert view is not None
     return view.status, stage.reply("k") is RunFinished and view.status == "suspended"
 
@@ -310,7 +311,7 @@ async def _children_and_cancel(stage: Stage, given_id: bool) -> Any:
     await stage.env.engine.start(begets(given_id), id="r")
     await stage.meet(stage.opens_gate("r"), stage.cancels("r"))
     status = await stage.ended("r")
-    ends = {run.id: run.status for run in (await stage.env.engine.runs(workflow="naps")).runs}
+    ends = {run.id: run.status for run in (await stage.env.engine.runs.list(workflow="naps")).runs}
     if not given_id:
         found = sorted(ends.values())
     else:
@@ -330,7 +331,7 @@ async def awaited_child_start_and_parent_cancel(stage: Stage) -> Any:
     await stage.env.engine.start(awaits_child(), id="r")
     await stage.meet(stage.opens_gate("r"), stage.cancels("r"))
     status = await stage.ended("r")
-    return status, [run.status for run in (await stage.env.engine.runs(workflow="naps")).runs]
+    return status, [run.status for run in (await stage.env.engine.runs.list(workflow="naps")).runs]
 
 
 async def two_broadcasts_and_two_waiters(stage: Stage) -> Any:
@@ -374,7 +375,7 @@ async def release_and_timer(stage: Stage) -> Any:
     await calm(stage.env)
     await stage.meet(gives_up(stage), stage.passes_an_hour("advance", "r"))
     await calm(stage.env)
-    view = await stage.env.engine.get("r")
+    view = await stage.env.engine.runs.get("r")
     assert view is not None
     return view.status
 
@@ -411,7 +412,7 @@ class Rule(Struct, frozen=True):
     options: dict[str, Any] = {}
 
 
-ROOM_FOR_ONE = {"live_runs_max": 1}
+ROOM_FOR_ONE = {"limits": Limits(live_runs_max=1)}
 
 RULES: dict[str, Rule] = {
     rule.race.__name__: rule

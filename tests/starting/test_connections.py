@@ -20,6 +20,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scop
 from sqlalchemy.pool import NullPool
 
 from perdure import Client, Engine, workflow
+from perdure.engine import AnyClient
 from perdure.errors import Misuse, RunNotFound
 from perdure.kernel.status import Status
 from perdure.storage.postgres import caller_grants
@@ -56,7 +57,7 @@ async def of_asyncpg(url: str) -> AsyncGenerator[Any]:
         await connection.close()
 
 
-async def refused(client: Client, connection: object, match: str) -> None:
+async def refused(client: AnyClient, connection: object, match: str) -> None:
     with pytest.raises(Misuse, match=match):
         await client.start(ship("o"), id="refused", connection=connection)
     with pytest.raises(RunNotFound):
@@ -102,7 +103,7 @@ async def test_code_that_blocks_is_told_to_await_what_must_be(postgres: str) -> 
     async with Client(postgres) as client, of_asyncpg(postgres) as connection:
         prepared = await client.prepare_start(ship("o"), id="refused")
         with pytest.raises(Misuse, match="is to be awaited"):
-            client.insert_start(prepared, connection)
+            prepared.insert(connection)
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
@@ -118,11 +119,11 @@ async def test_code_that_blocks_starts_in_its_own_thread(urls: dict[str, str], b
 
         def work() -> None:
             with closing(connect()) as connection:
-                assert client.insert_start(prepared, connection).id == new_id
+                assert prepared.insert(connection).id == new_id
                 connection.commit()
 
         await asyncio.to_thread(work)
-        view = await client.get(new_id)
+        view = await client.runs.get(new_id)
         assert view is not None
         assert (view.status, view.input) == (Status.CREATED, {"order": new_id})
 

@@ -51,21 +51,21 @@ async def test_a_process_that_is_killed_before_or_after_it_commits_a_message(
 ) -> None:
     url = urls[backend]
     async with Client(url) as client:
-        await client.register_handler(ORDERS, "clerk")
+        await client.topics.register(ORDERS, "clerk")
         with subprocess.Popen(
             [sys.executable, "-m", "tests.starting.dying", url, new_id, mode], stdout=subprocess.PIPE, cwd=ROOT
         ) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"started\n"
             process.kill()
-        waiting = (await client.runs(workflow="clerk", status="created")).runs
+        waiting = (await client.runs.list(workflow="clerk", status="created")).runs
         assert len(waiting) == (1 if mode == "commit" else 0)
         root = await client.emit(ORDERS, {"id": new_id}, id=new_id)
         assert [run.id for run in waiting] in ([], list(root.run_ids))
         for run_id in root.run_ids:
-            await client.complete_handler(run_id)
+            await client.topics.complete(run_id)
         await root.finished()
-        await client.retire_handler(ORDERS, "clerk")
+        await client.topics.retire(ORDERS, "clerk")
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import Client, Engine
+from perdure.api.hierarchies import hierarchy_rows
 from perdure.cooperation import Operation, Scope, Topic
 from perdure.errors import Misuse, RunExists, RunNotFound
 from perdure.kernel.status import Status
@@ -36,14 +37,14 @@ async def test_it_is_there_with_the_commit_and_is_handled(url: str, begin: Begin
         await mine.execute(f"insert into orders (id) values ('{new_id}')")
         root = await client.emit(ORDERS, {"id": new_id}, id=new_id, tags={"a": new_id}, connection=mine.connection)
         assert len(root.run_ids) == 2
-        assert (await client.runs(tags={"a": new_id})).runs == []
+        assert (await client.runs.list(tags={"a": new_id})).runs == []
         with pytest.raises(RunNotFound):
             await root.finished()
         await mine.commit()
         await root.finished()
         assert sorted(await root.returned("by", str)) == [f"bill {new_id}", f"stock {new_id}"]
         for run_id in root.run_ids:
-            audit = await client.audit(run_id)
+            audit = await client.handle(run_id).audit()
             assert audit[0].became == Status.CREATED
         again = await client.emit(ORDERS, {"id": new_id}, id=new_id, connection=mine.connection)
         assert (again.id, sorted(again.run_ids)) == (root.id, sorted(root.run_ids))
@@ -53,8 +54,8 @@ async def test_a_rollback_leaves_nothing(url: str, begin: Begin, new_id: str) ->
     async with Engine(url, workflows=operations()), Client(url) as client, begin() as mine:
         root = await client.emit(ORDERS, {"id": new_id}, id=new_id, tags={"a": new_id}, connection=mine.connection)
         await mine.rollback()
-        assert (await client.runs(tags={"a": new_id})).runs == []
-        assert (await client.scopes(root.id)).events == []
+        assert (await client.runs.list(tags={"a": new_id})).runs == []
+        assert (await hierarchy_rows(client.session, root.id)).events == []
         # The id is as good as new.
         again = await client.emit(ORDERS, {"id": new_id}, id=new_id, connection=mine.connection)
         await mine.commit()
@@ -73,7 +74,7 @@ async def test_a_message_nobody_handles_is_written_all_the_same(url: str, begin:
         root = await client.emit(OTHER, {"id": new_id}, id=new_id, connection=mine.connection)
         assert root.run_ids == ()
         await mine.commit()
-        assert len((await client.scopes(root.id)).events) == 1
+        assert len((await hierarchy_rows(client.session, root.id)).events) == 1
 
 
 async def test_an_id_that_is_taken_spoils_no_transaction(url: str, begin: Begin, new_id: str) -> None:
@@ -93,8 +94,8 @@ async def test_handlers_that_registered_meanwhile_take_part(
     url: str, begin: Begin, new_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Client(url) as client, Client(url) as other:
-        await client.handlers()
-        load, asked = client._book.load, 0
+        await client.topics.handlers()
+        load, asked = client.session.handlers.load, 0
 
         async def load_late(*, again: bool = False) -> None:
             nonlocal asked
@@ -102,13 +103,13 @@ async def test_handlers_that_registered_meanwhile_take_part(
             if asked > 1:  # The first look was just before the other client registered somebody.
                 await load(again=again)
 
-        monkeypatch.setattr(client._book, "load", load_late)
-        await other.register_handler(OTHER, f"person {new_id}")
+        monkeypatch.setattr(client.session.handlers, "load", load_late)
+        await other.topics.register(OTHER, f"person {new_id}")
         async with begin() as mine:
             root = await client.emit(OTHER, {"id": new_id}, connection=mine.connection)
             await mine.commit()
         assert asked == 2
         assert len(root.run_ids) == 1
-        await client.complete_handler(root.run_ids[0])
+        await client.topics.complete(root.run_ids[0])
         await root.finished()
-        await client.retire_handler(OTHER, f"person {new_id}")
+        await client.topics.retire(OTHER, f"person {new_id}")

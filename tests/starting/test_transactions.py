@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from perdure import Client, Engine, Workflow, workflow
+from perdure.api.run_handle import RunHandle
+from perdure.engine import AnyClient
 from perdure.errors import RunExists, RunNotFound
-from perdure.handles import RunHandle
 from perdure.kernel.status import Status
 from perdure.storage.postgres import PostgresStore, lookout
 from tests.starting.conftest import Begin, path_of
@@ -41,20 +42,20 @@ async def is_ordered(url: str, order: str) -> bool:
         return found
 
 
-async def start_and_wait(client: Client, transaction: Transaction, order: str, id: str) -> RunHandle[Any]:
+async def start_and_wait(client: AnyClient, transaction: Transaction, order: str, id: str) -> RunHandle[Any]:
     """Start with a connection that may have to wait for another transaction: one that blocks must not do so in the
     event loop, from where that other one is ended."""
     if not transaction.blocks:
         return await client.start(ship(order), id=id, connection=transaction.connection)
     prepared = await client.prepare_start(ship(order), id=id)
-    return await asyncio.to_thread(client.insert_start, prepared, transaction.connection)
+    return await asyncio.to_thread(prepared.insert, transaction.connection)
 
 
 async def test_it_is_there_with_the_commit_and_starts(url: str, begin: Begin, new_id: str) -> None:
     async with Engine(url, workflows=WORKFLOWS), Client(url) as client, begin() as mine:
         await mine.execute(f"insert into orders (id) values ('{new_id}')")
         run = await client.start(ship(new_id), id=new_id, connection=mine.connection)
-        assert await client.get(new_id) is None
+        assert await client.runs.get(new_id) is None
         with pytest.raises(RunNotFound, match="the transaction that it was started in is not committed"):
             await run.result()
         with pytest.raises(RunNotFound, match="commit first"):
@@ -62,7 +63,7 @@ async def test_it_is_there_with_the_commit_and_starts(url: str, begin: Begin, ne
         await mine.commit()
         assert await run.result() == f"{new_id} shipped"
         assert await is_ordered(url, new_id)
-        history = await client.history(new_id)
+        history = await client.handle(new_id).history()
         assert [row.became for row in history.audit] == [Status.CREATED, Status.RUNNING, Status.SUCCEEDED]
 
 
@@ -83,12 +84,12 @@ async def test_a_rollback_leaves_nothing(url: str, begin: Begin, new_id: str) ->
         with pytest.raises(RunNotFound):
             await run.result()
         assert not await is_ordered(url, new_id)
-        assert (await client.runs(tags={"a": new_id})).runs == []
+        assert (await client.runs.list(tags={"a": new_id})).runs == []
         # The id is as good as new.
         again = await client.start(ship("another"), id=new_id, connection=mine.connection)
         await mine.commit()
         assert await again.status() == Status.CREATED
-        assert await client.cancel(new_id)
+        assert await client.handle(new_id).cancel()
 
 
 async def test_a_savepoint_that_is_rolled_back_takes_only_its_own_starts_with_it(
@@ -104,7 +105,7 @@ async def test_a_savepoint_that_is_rolled_back_takes_only_its_own_starts_with_it
         assert await kept.status() == Status.CREATED
         with pytest.raises(RunNotFound):
             await gone.status()
-        assert await client.cancel(kept.id)
+        assert await client.handle(kept.id).cancel()
 
 
 async def test_a_late_commit_starts_it_then(
@@ -113,10 +114,10 @@ async def test_a_late_commit_starts_it_then(
     monkeypatch.setattr(lookout, "_PATIENCE_S", -1.0)  # Whoever started it has given up looking.
     async with Engine(url, workflows=WORKFLOWS, poll_s=0.05), Client(url) as client, begin() as mine:
         run = await client.start(ship(new_id), id=new_id, connection=mine.connection)
-        if isinstance(client._store, PostgresStore):
-            while client._store._lookout._task is None or not client._store._lookout._task.done():
+        if isinstance(client.session.store, PostgresStore):
+            while client.session.store._lookout._task is None or not client.session.store._lookout._task.done():
                 await asyncio.sleep(0.001)
-        assert await client.get(new_id) is None
+        assert await client.runs.get(new_id) is None
         await mine.commit()
         assert await run.result() == f"{new_id} shipped"
 
@@ -136,8 +137,8 @@ async def test_an_id_that_is_taken_is_the_same_run_or_refused(url: str, begin: B
         await mine.commit()
         assert await is_ordered(url, new_id)
         for handle in (run, again):
-            assert len((await client.history(handle.id)).audit) == 1
-            assert await client.cancel(handle.id)
+            assert len((await client.handle(handle.id).history()).audit) == 1
+            assert await client.handle(handle.id).cancel()
 
 
 @pytest.mark.parametrize(("ends", "order"), [("commit", "same"), ("commit", "another"), ("rollback", "another")])
@@ -159,10 +160,10 @@ async def test_of_two_transactions_with_one_id_the_second_waits_for_the_first(
         await second.execute(f"insert into orders (id) values ('{new_id}')")
         await second.commit()
         assert await is_ordered(url, new_id)
-        view = await client.get(new_id)
+        view = await client.runs.get(new_id)
         assert view is not None
         assert view.input == {"order": "same" if ends == "commit" else order}
-        assert await client.cancel(new_id)
+        assert await client.handle(new_id).cancel()
 
 
 async def test_a_start_without_a_connection_waits_for_one_with_the_same_id(url: str, begin: Begin, new_id: str) -> None:
@@ -175,4 +176,4 @@ async def test_a_start_without_a_connection_waits_for_one_with_the_same_id(url: 
         await mine.commit()
         with pytest.raises(RunExists):
             await waiting
-        assert await client.cancel(new_id)
+        assert await client.handle(new_id).cancel()

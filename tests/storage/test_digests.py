@@ -48,7 +48,7 @@ async def prepare(url: str) -> None:
         await env.engine.start(checkout("o-17"), id="r")
         await env.engine.start(checkout(""), id="failed")
         await env.quiet()
-        await env.engine.retry("failed")
+        await env.engine.handle("failed").retry()
         await env.quiet()
 
 
@@ -57,9 +57,9 @@ async def check(url: str) -> None:
     async with Engine(url, workflows=[changed]) as engine:
         await engine.send(NamedEvent("go", None), to="r")
         assert await engine.handle("r").result() == "o-17o-17"
-        _, entries = await engine._store.journal("r")
+        _, entries = await engine.session.store.journal("r")
         assert [bool(entry.digest) for entry in entries] == [False, False, True]
-        (aside,) = await engine._store.archived("failed")
+        (aside,) = await engine.session.store.archived("failed")
         assert aside[1].digest == ""
 
 

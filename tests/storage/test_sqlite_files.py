@@ -76,8 +76,8 @@ async def test_runs_that_were_lost_with_a_deleted_log_are_missed(path: Path, cap
     path.with_name("runs.db-wal").unlink()
     path.with_name("runs.db-shm").unlink()
     async with opened(path) as engine:
-        assert await engine.get("before") is not None
-        assert await engine.get("r-2") is None  # SQLite itself finds nothing wrong.
+        assert await engine.runs.get("before") is not None
+        assert await engine.runs.get("r-2") is None  # SQLite itself finds nothing wrong.
     assert "commits were lost" in caplog.text
     ((note, lost),) = known_losses(path)
     assert "and the database knows 0 of them" in lost
@@ -108,7 +108,7 @@ async def test_nothing_is_missed_after_a_kill_or_a_graceful_end(path: Path, capl
     for _ in range(2):
         killed(path)
         async with opened(path) as engine:
-            assert await engine.get("r-2") is not None
+            assert await engine.runs.get("r-2") is not None
         for end in ("-wal", "-shm"):
             assert not path.with_name(f"runs.db{end}").exists()
         path.unlink()
@@ -185,8 +185,8 @@ async def test_a_log_without_its_file_is_left_alone_until_the_file_is_back(path:
         await opened(path).open()
     aside.replace(path)
     async with opened(path) as engine:
-        assert await engine.get("before") is not None
-        assert await engine.get("r-2") is not None
+        assert await engine.runs.get("before") is not None
+        assert await engine.runs.get("r-2") is not None
     assert known_losses(path) == []
 
 
@@ -197,7 +197,7 @@ async def test_an_idle_engine_notices_that_its_file_is_gone(path: Path) -> None:
 
     async def read_on() -> None:
         while True:
-            await engine.runs()
+            await engine.runs.list()
             await asyncio.sleep(0.01)
 
     with pytest.raises(EngineStopped, match=r"runs\.db was deleted while the engine had it open"):

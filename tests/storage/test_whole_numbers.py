@@ -41,7 +41,7 @@ async def prepare(engine: Engine) -> None:
 async def check(engine: Engine) -> None:
     assert await engine.send(Weighed(kilos=5, label=TEXT)) == Delivered(("waits",))
     assert await engine.handle("waits").result() == 5
-    (event,) = await engine.events(to="other")
+    (event,) = await engine.events.pending(to="other")
     assert event.value["kilos"] == 5.0
 
 

@@ -116,7 +116,7 @@ async def test_steps_can_take_virtual_time() -> None:
         before = env.clock.time
         assert await env.engine.run(longest_of([3, 1, 2])) == 3
         assert env.clock.time - before == 3 * DAY
-        journal = (await env.engine.history((await env.engine.runs()).runs[0].id)).journal
+        journal = (await env.engine.handle((await env.engine.runs.list()).runs[0].id).history()).journal
         assert [entry.value for entry in journal] == [1, 2, 3]
 
 
@@ -130,7 +130,7 @@ async def test_time_stands_still_while_the_test_itself_acts() -> None:
         run = await env.engine.start(month())
         for _ in range(3):
             assert await run.status() in ("running", "suspended")
-        assert await env.engine.cancel(run.id)
+        assert await env.engine.handle(run.id).cancel()
         await env.settle()
         assert await run.status() == "cancelled"
         assert env.clock.time == VirtualClock().time  # Nobody waits for the end of the month any more.
@@ -152,7 +152,7 @@ async def test_advance_stops_at_every_timer_on_the_way() -> None:
     async with Environment(WORKFLOWS, autojump_s=None) as env:
         run = await env.engine.start(for_ever(), id="r")
         await env.advance(10.5)
-        at = [entry.at - VirtualClock().time for entry in (await env.engine.history("r")).journal]
+        at = [entry.at - VirtualClock().time for entry in (await env.engine.handle("r").history()).journal]
         assert at == [timedelta(seconds=second) for second in range(1, 11)]
         await run.cancel()
 
@@ -222,7 +222,7 @@ async def test_a_scenario_is_killed_at_every_commit() -> None:
 async def test_a_scenario_that_a_crash_changes_is_reported_with_the_commit() -> None:
     async def careless(env: Environment) -> int:
         await (await env.engine.start(month())).result()  # Without an id it starts another one.
-        return len((await env.engine.runs()).runs)
+        return len((await env.engine.runs.list()).runs)
 
     with pytest.raises(AssertionError, match="the result is 2 instead of 1") as wrong:
         await run_with_crashes(careless, workflows=WORKFLOWS)
@@ -233,7 +233,7 @@ async def test_a_busy_store_and_a_refusal() -> None:
     busy = Fault("busy", 2, times=3)
     async with Environment(WORKFLOWS, fault=busy) as env:
         assert await env.engine.run(month()) == "worked"
-        assert env.engine.stats.resends == busy.struck == 3
+        assert env.engine.engines.stats.resends == busy.struck == 3
     async with Environment(WORKFLOWS, fault=Fault("refuse", when=lambda batch: "bad" in batch.runs)) as env:
         with pytest.raises(CommitRefused):
             await env.engine.start(month(), id="bad")

@@ -75,8 +75,8 @@ async def test_what_does_not_fit_is_found(breaks: Callable[[EventTables], None],
             await env.engine.start(listens(), id=name)
         await env.engine.start(follows(), id="follows")
         await env.quiet()
-        await env.engine.cancel("over")
-        await env.engine.pause("paused")
+        await env.engine.handle("over").cancel()
+        await env.engine.handle("paused").pause()
         await env.engine.send(Ping(number=1), to="paused")
         assert await env.check() == 4
         tables = database.tables

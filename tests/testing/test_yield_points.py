@@ -47,7 +47,7 @@ async def test_two_ops_meet_in_the_order_that_the_test_wants(first: str) -> None
         await env.quiet()
         calls = {
             "send": lambda: env.engine.send(Paid(amount=100), to="o-17"),
-            "cancel": lambda: env.engine.cancel("o-17"),
+            "cancel": lambda: env.engine.handle("o-17").cancel(),
         }
         second = "cancel" if first == "send" else "send"
         tasks = {}
@@ -102,4 +102,4 @@ async def test_an_engine_that_is_killed_at_a_point_lets_its_callers_go() -> None
             await asyncio.wait({starting})
         assert starting.exception() is not None
         await env.restart()
-        assert await env.engine.get("r") is None
+        assert await env.engine.runs.get("r") is None

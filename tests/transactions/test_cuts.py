@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from perdure import Engine, Retry, current_step, step, workflow
+from perdure import Engine, Limits, Retry, current_step, step, workflow
 from perdure.cooperation import Failure, Operation, Scope, Topic
 from perdure.errors import StoreBusy
 from perdure.graph import Graph
@@ -60,12 +60,12 @@ class Models:
         async def run_function(engine: Engine, number: int) -> None:
             run = await engine.start(function(number), id=f"function-{number}")
             assert await run.result() == number
-            assert [entry.attempts for entry in (await engine.history(run.id)).journal] == [1]
+            assert [entry.attempts for entry in (await engine.handle(run.id).history()).journal] == [1]
 
         async def run_graph(engine: Engine, number: int) -> None:
             run = await engine.start(graph({"number": number}), id=f"graph-{number}")
             await run.result()
-            assert {entry.attempts for entry in (await engine.history(run.id)).journal} == {1}
+            assert {entry.attempts for entry in (await engine.handle(run.id).history()).journal} == {1}
 
         async def run_operation(engine: Engine, number: int) -> None:
             await (await engine.emit(NUMBERS, number, id=f"operation-{number}")).finished()
@@ -98,7 +98,7 @@ async def test_a_cut_at_any_message_of_a_step_is_nobodys_failure(
     caplog.set_level(logging.ERROR)
     async with (
         proxy_to(url, urlsplit(url).port or 0) as (proxy, detour),
-        Engine(detour, workflows=models.all, poll_s=0.5, grace_s=0) as engine,
+        Engine(detour, workflows=models.all, poll_s=0.5, limits=Limits(grace_s=0)) as engine,
     ):
         for number in range(1, MESSAGES_MAX):
             cuts = proxy.cuts
@@ -121,7 +121,7 @@ async def test_a_cut_of_any_other_connection_is_nobodys_failure(postgres_world: 
     count = 0
     async with (
         proxy_to(url, urlsplit(url).port or 0) as (proxy, detour),
-        Engine(detour, workflows=models.all, poll_s=0.5, grace_s=0) as engine,
+        Engine(detour, workflows=models.all, poll_s=0.5, limits=Limits(grace_s=0)) as engine,
     ):
         for moment in ("before", "after"):
             for purpose in ("writer", "reader", "notifier"):

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from perdure import Engine, Retry, current_step, resource
+from perdure import Engine, Limits, Retry, current_step, resource
 from perdure.cooperation import Failure, Operation, Scope, Topic
 from perdure.errors import RunFailed, ScopeFailed
 from perdure.models.functions.context import CurrentStep
@@ -98,7 +98,7 @@ async def test_a_connection_that_breaks_in_a_step_is_no_attempt(
     caplog.set_level(logging.INFO, "perdure")
     async with Environment(world.program.workflows, url, **world.options) as env:
         assert await env.engine.run(world.program.one(7), id="r") == 7
-        (entry,) = (await env.engine.history("r")).journal
+        (entry,) = (await env.engine.handle("r").history()).journal
         assert entry.attempts == 1
         await env.check()
     assert world.script.begun == TIMES + 1
@@ -120,7 +120,7 @@ async def test_a_way_to_the_server_that_is_cut_is_no_attempt(
     """In the body, when its result is staged, and at the commit; before the server hears, and before it is heard."""
     world, url = postgres_world, await fresh(postgres_world)
     async with proxy_to(url, urlsplit(url).port or 0) as (proxy, detour):
-        options: dict[str, Any] = {"poll_s": 0.5, "grace_s": 0, **world.options}
+        options: dict[str, Any] = {"poll_s": 0.5, "limits": Limits(grace_s=0), **world.options}
 
         async def act(_: CurrentStep) -> None:
             if proxy.cuts < TIMES and word != "insert into":
@@ -130,7 +130,7 @@ async def test_a_way_to_the_server_that_is_cut_is_no_attempt(
         async with Engine(detour, workflows=world.program.workflows, **options) as engine:
             proxy.cut("step", word, moment)
             assert await engine.run(world.program.several(2), id="r") == 3
-            assert [entry.attempts for entry in (await engine.history("r")).journal] == [1, 1]
+            assert [entry.attempts for entry in (await engine.handle("r").history()).journal] == [1, 1]
         assert proxy.cuts >= 1
     assert await world.numbers(url) == [1, 2]
     assert await world.staged(url) == 0
@@ -211,7 +211,7 @@ async def test_what_is_done_in_any_case_is_done_once_the_store_works(postgres_wo
 async def test_an_operation_whose_commit_is_cut_is_looked_up(postgres_world: PostgresWorld, moment: Moment) -> None:
     world, url = postgres_world, await fresh(postgres_world)
     async with proxy_to(url, urlsplit(url).port or 0) as (proxy, detour):
-        options: dict[str, Any] = {"poll_s": 0.5, "grace_s": 0, **world.options}
+        options: dict[str, Any] = {"poll_s": 0.5, "limits": Limits(grace_s=0), **world.options}
 
         async def act(_: CurrentStep) -> None:
             if proxy.cuts < TIMES:
@@ -327,7 +327,7 @@ async def test_what_the_server_says_about_itself_is_no_attempt(postgres_world: P
     world.script.act = act
     async with Environment(world.program.workflows, url, **world.options) as env:
         assert await env.engine.run(world.program.one(7), id="r") == 7
-        (entry,) = (await env.engine.history("r")).journal
+        (entry,) = (await env.engine.handle("r").history()).journal
         assert entry.attempts == 1
     assert await world.numbers(url) == [7]
 
@@ -349,7 +349,7 @@ async def test_too_many_connections_are_no_attempt(
         assert world.script.begun == 0
         await world.ask(url, f"alter role {role} connection limit -1")
         assert await running == 7
-        (entry,) = (await env.engine.history("r")).journal
+        (entry,) = (await env.engine.handle("r").history()).journal
         assert entry.attempts == 1
     assert await world.numbers(url) == [7]
 
@@ -376,7 +376,7 @@ async def test_a_full_disk_is_no_attempt_on_sqlite(sqlite_world: SqliteWorld, sw
     world.script.act = act
     async with Environment(world.program.workflows, url, **world.options) as env:
         assert await env.engine.run(world.program.one(7), id="r") == 7
-        (entry,) = (await env.engine.history("r")).journal
+        (entry,) = (await env.engine.handle("r").history()).journal
         assert entry.attempts == 1
         await env.check()
     assert world.script.begun == TIMES + 1

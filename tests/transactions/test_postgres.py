@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from perdure import Engine
+from perdure import Engine, Limits
 from perdure.errors import Misuse, RunCancelled, RunFailed
 from perdure.models.functions.context import CurrentStep
 from perdure.storage import open_store
@@ -160,7 +160,7 @@ async def test_a_run_that_is_cancelled_while_its_step_runs_keeps_nothing(world: 
     async with Environment(world.program.workflows, url, **world.options) as env:
         run = await env.engine.start(world.program.one(7), id="r")
         await stage.reached.wait()
-        assert await env.engine.cancel("r")
+        assert await env.engine.handle("r").cancel()
         with pytest.raises(RunCancelled):
             await run.result()
         await env.check()
@@ -173,7 +173,7 @@ async def test_a_step_that_takes_too_long_is_cancelled_and_rolled_back(world: Po
     world.script.act = stage.act
     async with Environment(world.program.workflows, url, **world.options) as env:
         assert await env.engine.run(world.program.in_time(7), id="r") == 7
-        (entry,) = (await env.engine.history("r")).journal
+        (entry,) = (await env.engine.handle("r").history()).journal
         assert entry.attempts == 2
     assert await world.numbers(url) == [7]
 
@@ -190,7 +190,7 @@ async def test_a_step_that_will_not_be_cancelled_is_rolled_back_all_the_same(wor
     world.script.act = act
     async with Environment(world.program.workflows, url, **world.options) as env:
         assert await env.engine.run(world.program.in_time(7), id="r") == 7
-        (entry,) = (await env.engine.history("r")).journal
+        (entry,) = (await env.engine.handle("r").history()).journal
         assert entry.attempts == 2
     assert await world.numbers(url) == [7]
 
@@ -199,7 +199,7 @@ async def test_an_engine_that_was_taken_for_dead_commits_nothing_and_the_other_d
     """The first stands still in its step while it is declared dead and the run is taken over; then it goes on."""
     url, stage = await world.fresh(), Stage()
     world.script.act = stage.act
-    options: dict[str, Any] = {"poll_s": 0.05, "grace_s": 0, **world.options}
+    options: dict[str, Any] = {"poll_s": 0.05, "limits": Limits(grace_s=0), **world.options}
     # It does not look around, so that it hears of its death when it comes to commit.
     deaf: dict[str, Any] = {**options, "poll_s": None}
     async with Engine(url, workflows=world.program.workflows, **deaf) as first:
@@ -207,7 +207,7 @@ async def test_an_engine_that_was_taken_for_dead_commits_nothing_and_the_other_d
         await stage.reached.wait()
         observer = open_store(url)
         await observer.open()
-        me = first._coordinator.engine.id
+        me = first.session.coordinator.engine.id
         await observer.retire(me)
         async with Engine(url, workflows=world.program.workflows, **options) as second:
 
@@ -228,11 +228,11 @@ async def test_an_engine_that_was_taken_for_dead_commits_nothing_and_the_other_d
 async def test_a_connection_that_breaks_at_the_commit_leaves_no_doubt(world: PostgresWorld, moment: Moment) -> None:
     url = await world.fresh()
     async with proxy_to(url, urlsplit(url).port or 0) as (proxy, detour):
-        options: dict[str, Any] = {"poll_s": 0.5, "grace_s": 0, **world.options}
+        options: dict[str, Any] = {"poll_s": 0.5, "limits": Limits(grace_s=0), **world.options}
         async with Engine(detour, workflows=world.program.workflows, **options) as engine:
             proxy.cut("step", "COMMIT", moment)
             assert await engine.run(world.program.several(2), id="r") == 3
-            assert [entry.attempts for entry in (await engine.history("r")).journal] == [1, 1]
+            assert [entry.attempts for entry in (await engine.handle("r").history()).journal] == [1, 1]
         assert proxy.cuts == 1
     assert await world.numbers(url) == [1, 2]
     assert world.script.begun == (3 if moment == "before" else 2)

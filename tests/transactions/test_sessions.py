@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from perdure import Engine
+from perdure import Engine, Limits
 from perdure.models.functions.context import CurrentStep
 from perdure.storage import open_store
 from perdure.storage.postgres import connection as connections
@@ -17,8 +17,11 @@ from tests.storage.postgres.meddling import meddler, until_somebody_waits
 from tests.storage.postgres.proxy import Moment, proxy_to
 from tests.transactions.notes import PostgresWorld
 
-DEAF: dict[str, Any] = {"poll_s": None, "grace_s": 0}  # It hears of its death when it asks the store for something.
-KEEN: dict[str, Any] = {"poll_s": 0.05, "grace_s": 0}
+DEAF: dict[str, Any] = {
+    "poll_s": None,
+    "limits": Limits(grace_s=0),
+}  # It hears of its death when it asks the store for something.
+KEEN: dict[str, Any] = {"poll_s": 0.05, "limits": Limits(grace_s=0)}
 TIMES = 5  # more often than any policy here tries
 SOON_S = 20.0  # far below the minute for which a server lets a step's transaction rest
 
@@ -87,7 +90,7 @@ async def test_a_takeover_does_not_wait_for_the_transactions_of_a_dead_engine(wo
         await all_stand.wait()
         observer = open_store(url)
         await observer.open()
-        await observer.retire(first._coordinator.engine.id)
+        await observer.retire(first.session.coordinator.engine.id)
         async with asyncio.timeout(SOON_S):
             async with Engine(url, workflows=world.program.workflows, **world.options, **KEEN) as second:
                 results = [await second.handle(str(number)).result() for number in range(1, count + 1)]
@@ -131,7 +134,7 @@ async def test_a_way_that_falls_silent_without_a_word_is_given_up(
         proxy.stall("step", word, moment)
         async with asyncio.timeout(SOON_S):
             assert await engine.run(world.program.several(2), id="r") == 3
-        assert [entry.attempts for entry in (await engine.history("r")).journal] == [1, 1]
+        assert [entry.attempts for entry in (await engine.handle("r").history()).journal] == [1, 1]
         assert proxy.cuts == 1
     assert await world.numbers(url) == [1, 2]
     assert await world.staged(url) == 0
@@ -151,7 +154,7 @@ async def test_a_body_whose_answer_never_comes_runs_again_once_its_transaction_i
         proxy.stall("step", "insert into", moment)
         async with asyncio.timeout(SOON_S):
             assert await engine.run(world.program.several(2), id="r") == 3
-        assert [entry.attempts for entry in (await engine.history("r")).journal] == [1, 1]
+        assert [entry.attempts for entry in (await engine.handle("r").history()).journal] == [1, 1]
     assert world.script.begun == 3
     assert await world.numbers(url) == [1, 2]
 
@@ -180,7 +183,7 @@ async def test_giving_way_in_a_deadlock_is_no_attempt(world: PostgresWorld) -> N
     world.script.act = act
     async with Engine(url, workflows=world.program.workflows, **world.options, **KEEN) as engine:
         assert await engine.run(world.program.one(7), id="r") == 7
-        (entry,) = (await engine.history("r")).journal
+        (entry,) = (await engine.handle("r").history()).journal
         assert entry.attempts == 1
     assert world.script.begun == TIMES + 1
     assert await world.numbers(url) == [-2, -1, 7]

@@ -166,8 +166,8 @@ async def test_asking_the_engine_is_refused_instead_of_waiting_for_ever(world: S
         asked: list[Any] = [
             lambda: env.engine.start(world.program.one(8)),
             lambda: env.engine.send(NamedEvent("hello", 1), to="r"),
-            lambda: env.engine.cancel("r"),
-            lambda: env.engine.get("r"),
+            lambda: env.engine.handle("r").cancel(),
+            lambda: env.engine.runs.get("r"),
         ]
 
         def act(_: CurrentStep) -> None:
@@ -187,7 +187,7 @@ async def test_what_a_step_has_set_off_may_ask_once_the_step_has_ended(world: Sq
 
         async def ask_later() -> Any:
             await has_ended.wait()
-            return await env.engine.get("r")
+            return await env.engine.runs.get("r")
 
         def act(_: CurrentStep) -> None:
             left.append(asyncio.run_coroutine_threadsafe(ask_later(), loop))
@@ -246,7 +246,7 @@ async def test_a_step_that_takes_too_long_is_rolled_back_when_it_ends(world: Sql
             await asyncio.sleep(0.01)
         is_late.set()
         assert await run.result() == 7
-        (entry,) = (await env.engine.history("r")).journal
+        (entry,) = (await env.engine.handle("r").history()).journal
         assert entry.attempts == 2
         await env.check()
     assert await world.numbers(url) == [7]

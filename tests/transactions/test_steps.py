@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Retry, current_step, step, workflow
+from perdure import Limits, Retry, current_step, step, workflow
 from perdure.errors import (
     CommitRefused,
     InvalidDefinition,
@@ -60,7 +60,7 @@ async def test_writes_and_result_are_committed_once(world: World) -> None:
     url = await world.fresh()
     async with Environment(world.program.workflows, url, **world.options) as env:
         assert await env.engine.run(world.program.several(3), id="r") == 6
-        journal = (await env.engine.history("r")).journal
+        journal = (await env.engine.handle("r").history()).journal
         assert [(entry.name, entry.attempts) for entry in journal] == [("note", 1)] * 3
         await env.check()
     assert await world.numbers(url) == [1, 2, 3]
@@ -80,7 +80,7 @@ async def test_a_failed_attempt_leaves_nothing_and_the_next_is_made_by_policy(wo
     world.script.act = at_first(OSError("not at first"))
     async with Environment(world.program.workflows, url, **world.options) as env:
         assert await env.engine.run(world.program.one(7), id="r") == 7
-        (entry,) = (await env.engine.history("r")).journal
+        (entry,) = (await env.engine.handle("r").history()).journal
         assert entry.attempts == world.script.begun == 2
     assert await world.numbers(url) == [7]
 
@@ -123,7 +123,7 @@ async def test_whatever_a_step_raises_is_its_failure_alone(world: World, error: 
 async def test_a_result_that_cannot_be_stored_rolls_back_and_is_not_tried_again(world: World, value: object) -> None:
     url = await world.fresh()
     world.script.act = lambda _: value
-    async with Environment(world.program.workflows, url, payload_bytes_max=1000, **world.options) as env:
+    async with Environment(world.program.workflows, url, limits=Limits(payload_bytes_max=1000), **world.options) as env:
         with pytest.raises(RunFailed) as failed:
             await env.engine.run(world.program.one(7))
         assert isinstance(failed.value.__cause__, UnstorableValue)
@@ -155,7 +155,7 @@ async def test_results_go_through_the_codec(world: World) -> None:
     url = await world.fresh()
     async with Environment(world.program.workflows, url, codec=Reversing(), **world.options) as env:
         assert await env.engine.run(world.program.one(17), id="r") == 17
-        assert (await env.engine._store.journal("r"))[1][0].value == "71"
+        assert (await env.engine.session.store.journal("r"))[1][0].value == "71"
 
 
 async def test_a_codec_that_fails_sets_the_run_aside_until_it_works_again(world: World) -> None:
@@ -164,13 +164,13 @@ async def test_a_codec_that_fails_sets_the_run_aside_until_it_works_again(world:
     async with Environment(world.program.workflows, url, codec=codec, **world.options) as env:
         run = await env.engine.start(world.program.several(7), id="r")
         await env.quiet()
-        held = await env.engine.get("r")
+        held = await env.engine.runs.get("r")
         assert held is not None
         assert held.hold is not None
         assert "no key" in held.hold.reason
         assert await world.numbers(url) == [1, 2, 3, 4, 5, 6]
         codec.is_broken = False
-        await env.engine.resume("r")
+        await env.engine.handle("r").resume()
         assert await run.result() == 28
         await env.check()
     assert await world.numbers(url) == [*range(1, 8)]
@@ -202,7 +202,7 @@ async def test_what_it_appends_to_a_stream_comes_with_it(world: World) -> None:
     world.script.act = lambda me: me.append("log", f"attempt {me.attempt}")
     async with Environment(world.program.workflows, url, **world.options) as env:
         await env.engine.run(world.program.one(7), id="r")
-        assert [item.value async for item in env.engine.stream("r", "log")] == ["attempt 1"]
+        assert [item.value async for item in env.engine.handle("r").stream("log")] == ["attempt 1"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ async def test_a_run_that_is_cancelled_after_the_commit_keeps_what_was_written(w
         run = await env.engine.start(world.program.one(7), id="r")
         await stores[0].committed.wait()
         assert await world.staged(url) == 1
-        assert await env.engine.cancel("r")
+        assert await env.engine.handle("r").cancel()
         stores[0].go_on.set()
         with pytest.raises(RunCancelled):
             await run.result()
@@ -300,7 +300,7 @@ async def test_a_retry_repeats_only_what_is_archived(world: World) -> None:
         with pytest.raises(RunFailed):
             await env.engine.run(world.program.then_fails(7), id="r")
         with pytest.raises(RunFailed):
-            await (await env.engine.retry("r")).result()
+            await (await env.engine.handle("r").retry()).result()
         assert await world.numbers(url) == [7]
         await env.check()
 
@@ -337,7 +337,7 @@ async def test_a_step_that_does_not_fit_the_store_fails_at_once(
         with pytest.raises(RunFailed, match=message) as failed:
             await env.engine.run(called(), id="r")
         assert isinstance(failed.value.__cause__, Misuse)
-        (entry,) = (await env.engine.history("r")).journal
+        (entry,) = (await env.engine.handle("r").history()).journal
         assert entry.attempts == 1
     assert script.begun == 0
 
@@ -388,12 +388,12 @@ async def test_other_code_at_the_position_of_a_staged_result_sets_the_run_aside(
 
     async with Environment([changed], url, **world.options) as env:
         await env.quiet()
-        held = await env.engine.get("r")
+        held = await env.engine.runs.get("r")
         assert held is not None
         assert held.hold is not None
         assert "step 'note' was done, the code asks for step 'another'" in held.hold.reason
     async with Environment(Program(make).workflows, url, **world.options) as env:
-        await env.engine.resume("r")
+        await env.engine.handle("r").resume()
         assert await env.engine.handle("r").result() == 7
         await env.check()
     assert world.script.begun == 1
@@ -408,5 +408,5 @@ async def test_a_busy_store_is_asked_again_and_that_is_no_attempt(
     fault = Fault("busy", 2, times=5)
     async with Environment(world.program.workflows, url, fault=fault, **world.options) as env:
         assert await env.engine.run(world.program.one(7), id="r") == 7
-        (entry,) = (await env.engine.history("r")).journal
+        (entry,) = (await env.engine.handle("r").history()).journal
         assert (entry.attempts, world.script.begun, fault.struck) == (1, 1, 5)

@@ -13,7 +13,7 @@ import random
 import sys
 from datetime import timedelta
 
-from perdure import Engine, Retry, Workflow, current_step, step, workflow
+from perdure import Engine, Limits, Retry, Workflow, current_step, step, workflow
 from perdure.errors import StoreError
 
 ACCOUNTS = 8
@@ -94,7 +94,7 @@ async def main(url: str, transfers: int) -> None:
                 raise AssertionError(f"run t-{number} gave {paid}")
 
     # These kills are no run's fault: however often one is hit in a row, it must not be set aside as poison.
-    engine = Engine(url, workflows=[call], recoveries_max=1_000_000, poll_s=0.05)
+    engine = Engine(url, workflows=[call], limits=Limits(recoveries_max=1_000_000), poll_s=0.05)
     async with engine, asyncio.TaskGroup() as lanes:
         for _ in range(LANES):
             lanes.create_task(lane())

@@ -68,4 +68,4 @@ async def parent() -> str:
 async def outside(engine: Engine) -> None:
     assert_type(await engine.send(Paid(amount=1), to="r"), Delivered | Queued)
     await engine.send(Paid(amount="much"))  # E: Argument "amount"
-    await engine.send("paid")  # E: Argument 1 to "send"
+    await engine.send("paid")  # E: Argument 1 has incompatible type "str"; expected "Event | NamedEvent"

@@ -94,12 +94,11 @@ async def say(order: str) -> None:
 
 async def read(engine: Engine) -> None:
     run = engine.handle("o-17")
-    assert_type(await engine.published("o-17"), dict[str, Any])
     assert_type(await run.published(), dict[str, Any])
     async for item in run.stream("log", after=3):
         assert_type(item, StreamItemView)
         assert_type(item.offset, int)
-    engine.stream("o-17")  # E: Missing positional argument "name"
+    run.stream()  # E: Missing positional argument "name"
     run.stream("log", after="3")  # E: incompatible type "str"; expected "int"
 
 

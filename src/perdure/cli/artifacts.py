@@ -14,8 +14,8 @@ from perdure.cli.texts import ago, size
 from perdure.cli.verbs import group, verb
 
 if TYPE_CHECKING:
-    from perdure.client import Client
-    from perdure.keeping import ArtifactView
+    from perdure.api.artifacts import ArtifactView
+    from perdure.engine import AnyClient
 
 Name = Annotated[str | None, typer.Argument(metavar="NAME", help="The artifact's name.")]
 Version = Annotated[int | None, typer.Option("--version", min=1, help="One of its versions; else the newest.")]
@@ -37,7 +37,7 @@ def add_to(app: typer.Typer) -> None:
     ) -> None:
         """List artifacts, the newest first, without their content."""
         async with desk.client() as client:
-            found = await client.artifacts(name=name, run=run, type=type, staged=staged, after=after, limit=limit)
+            found = await client.artifacts.list(name=name, run=run, type=type, staged=staged, after=after, limit=limit)
         if desk.as_json:
             desk.document({"artifacts": found})
             return
@@ -80,7 +80,7 @@ def add_to(app: typer.Typer) -> None:
         async with desk.client() as client:
             found = await _found(client, name, version, id)
             if output == "-":
-                async for part in client.open_artifact(found.id):
+                async for part in client.artifacts.open(found.id):
                     sys.stdout.buffer.write(part)
                 sys.stdout.buffer.flush()
                 return
@@ -92,13 +92,13 @@ def add_to(app: typer.Typer) -> None:
             desk.line(str(path), found.size)
 
 
-async def _found(client: Client, name: str | None, version: int | None, id: str | None) -> ArtifactView:
+async def _found(client: AnyClient, name: str | None, version: int | None, id: str | None) -> ArtifactView:
     if (name is None) == (id is None):
         raise Refusal("nothing says which artifact", "give its name, or --id ID")
-    return await (client.artifact(name, version) if id is None else client.artifact(id=id))
+    return await (client.artifacts.get(name, version) if id is None else client.artifacts.get(id=id))
 
 
-async def _save(client: Client, id: str, path: Path, *, force: bool) -> None:
+async def _save(client: AnyClient, id: str, path: Path, *, force: bool) -> None:
     if path.exists() and not force:  # noqa: ASYNC240 - nobody else waits for this loop
         raise Refusal(
             f"{path} is there already",
@@ -109,7 +109,7 @@ async def _save(client: Client, id: str, path: Path, *, force: bool) -> None:
     part_path = path.with_name(f".{path.name}.part")
     try:
         with part_path.open("wb") as file:
-            async for part in client.open_artifact(id):
+            async for part in client.artifacts.open(id):
                 file.write(part)
         part_path.replace(path)
     except OSError as error:

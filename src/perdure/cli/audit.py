@@ -28,7 +28,7 @@ def add_to(app: typer.Typer) -> None:
         one has the type "end"; without it the export is not whole."""
         first, last = moment(since, "--since"), moment(until, "--until")
         async with desk.client() as client:
-            async for line in client.export_audit(since=first, until=last):
+            async for line in client.audit.export(since=first, until=last):
                 desk.json_line(line)
 
 

@@ -15,7 +15,7 @@ from perdure.cli.settings import actor
 from perdure.cli.verbs import verb
 
 if TYPE_CHECKING:
-    from perdure.client import Client
+    from perdure.engine import AnyClient
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The runs' ids.")]
 Everything = Annotated[bool, typer.Option("--all", help="All that can be, if nothing else chooses.")]
@@ -55,7 +55,7 @@ def _add_cancel(runs: typer.Typer) -> None:
         async with desk.client() as client:
 
             async def act(id: str) -> str:
-                if await client.cancel(id, reason=reason, actor=actor()):
+                if await client.handle(id).cancel(reason=reason, actor=actor()):
                     return "cancelled"
                 raise await _not_cancelled(client, id)
 
@@ -63,10 +63,10 @@ def _add_cancel(runs: typer.Typer) -> None:
             return await bulk.each(desk, "cancelling", chosen, act)
 
 
-async def _not_cancelled(client: Client, id: str) -> Exception:
+async def _not_cancelled(client: AnyClient, id: str) -> Exception:
     from perdure.errors import RunNotFound
 
-    found = await client.get(id)
+    found = await client.runs.get(id)
     if found is None:
         return RunNotFound(id)
     return Refusal(f"run {id!r} is {found.status}: it has ended already", code=Code.CONFLICT, kind="run_finished")
@@ -92,7 +92,7 @@ def _add_retry(runs: typer.Typer) -> None:
         async with desk.client() as client:
 
             async def act(id: str) -> str:
-                await client.retry(id, actor=actor())
+                await client.handle(id).retry(actor=actor())
                 return "retried"
 
             chosen = await _chosen(desk, client, ids or (), choice, everything, "retry", yes, at_most)
@@ -101,7 +101,7 @@ def _add_retry(runs: typer.Typer) -> None:
 
 async def _chosen(
     desk: Desk,
-    client: Client,
+    client: AnyClient,
     ids: Sequence[str],
     choice: Choice,
     everything: bool,

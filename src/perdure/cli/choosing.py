@@ -12,7 +12,7 @@ from perdure.cli import given
 from perdure.cli.failures import Refusal
 
 if TYPE_CHECKING:
-    from perdure.client import Client
+    from perdure.engine import AnyClient
     from perdure.views import RunView
 
 
@@ -78,11 +78,11 @@ class Choice:
         if not self.statuses:
             self._filter["status"] = tuple(statuses)
 
-    async def page(self, client: Client, limit: int, cursor: str | None = None) -> tuple[list[RunView], str | None]:
-        page = await client.runs(**self._filter, limit=limit, cursor=cursor)
+    async def page(self, client: AnyClient, limit: int, cursor: str | None = None) -> tuple[list[RunView], str | None]:
+        page = await client.runs.list(**self._filter, limit=limit, cursor=cursor)
         return page.runs, page.cursor
 
-    async def all(self, client: Client, runs_max: int) -> AsyncIterator[RunView]:
+    async def all(self, client: AnyClient, runs_max: int) -> AsyncIterator[RunView]:
         """The newest first, up to a number of them."""
         cursor = None
         while runs_max > 0:

@@ -16,7 +16,7 @@ from perdure.cli.texts import brief
 from perdure.cli.verbs import group, verb
 
 if TYPE_CHECKING:
-    from perdure.client import Client
+    from perdure.engine import AnyClient
     from perdure.views import DeadLetterView
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The dead letters' ids.")]
@@ -42,7 +42,7 @@ def _add_list(letters: typer.Typer) -> None:
     ) -> None:
         """List dead letters, the oldest first."""
         async with desk.client() as client:
-            found = await client.dead_letters(name=name, after=after, limit=limit)
+            found = await client.dead_letters.list(name=name, after=after, limit=limit)
         if desk.as_json:
             desk.document({"dead_letters": found})
             return
@@ -73,7 +73,7 @@ def _add_replay(letters: typer.Typer) -> None:
         async with desk.client() as client:
 
             async def act(id: str) -> str:
-                sent = await client.replay_dead_letter(id, to=to, actor=actor())
+                sent = await client.dead_letters.replay(id, to=to, actor=actor())
                 return "delivered" if isinstance(sent, Delivered) else "queued"
 
             chosen = await _chosen(desk, client, ids or (), name, everything, "replay", yes, at_most)
@@ -91,12 +91,11 @@ def _add_remove(letters: typer.Typer) -> None:
         at_most: AtMost = 10_000,
     ) -> int:
         """Forget dead letters for good: by id, or all of a name, after asking."""
-        from perdure.removals import remove_dead_letter
-
         async with desk.client() as client:
 
             async def act(id: str) -> str:
-                await remove_dead_letter(client, id, actor=actor())
+                await client.dead_letters.get(id)
+                await client.dead_letters.remove(id, actor=actor())
                 return "removed"
 
             chosen = await _chosen(desk, client, ids or (), name, everything, "remove", yes, at_most)
@@ -105,7 +104,7 @@ def _add_remove(letters: typer.Typer) -> None:
 
 async def _chosen(
     desk: Desk,
-    client: Client,
+    client: AnyClient,
     ids: Sequence[str],
     name: str | None,
     everything: bool,
@@ -122,7 +121,7 @@ async def _chosen(
             f"nothing says which dead letters to {what}", f"perdure dead-letters {what} ID, or --name NAME, or --all"
         )
     found: list[DeadLetterView] = []
-    while page := await client.dead_letters(name=name, after=found[-1].id if found else None, limit=_PAGE):
+    while page := await client.dead_letters.list(name=name, after=found[-1].id if found else None, limit=_PAGE):
         found += page
         if len(found) > at_most:
             raise Refusal(f"there are more than {at_most} of them", "choose fewer, or allow more with --at-most")

@@ -22,7 +22,7 @@ from perdure.cli.verbs import verb
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from perdure.client import Client
+    from perdure.engine import AnyClient
 
 _PATIENCE_S = 60.0
 _LOOK_EVERY_S = 0.05
@@ -95,7 +95,7 @@ async def _play(desk: Desk, folder: Path) -> Report:
                 desk.say(f"process {second.pid} goes on with the same file")
                 await _until_end(client, second, live)
             await _show(live, client)
-        runs = (await client.runs(workflow="perdure.demo.order", limit=1000)).runs
+        runs = (await client.runs.list(workflow="perdure.demo.order", limit=1000)).runs
     began = [line.split() for line in notes.read_text().splitlines()]
     by_first = {(run, name) for pid, run, name in began if int(pid) == first.pid}
     by_second = {(run, name) for pid, run, name in began if int(pid) == second.pid}
@@ -127,14 +127,14 @@ async def _worker(url: str, notes: Path) -> AsyncGenerator[Process]:
         await process.communicate()
 
 
-async def _done(client: Client) -> set[tuple[str, str]]:
+async def _done(client: AnyClient) -> set[tuple[str, str]]:
     """The steps whose results are stored."""
-    runs = (await client.runs(workflow="perdure.demo.order", limit=1000)).runs
-    histories = [(run.id, await client.history(run.id)) for run in runs]
+    runs = (await client.runs.list(workflow="perdure.demo.order", limit=1000)).runs
+    histories = [(run.id, await client.handle(run.id).history()) for run in runs]
     return {(id, entry.name) for id, history in histories for entry in history.journal if entry.kind == "step"}
 
 
-async def _until_half(client: Client, worker: Process, live: Live | None) -> None:
+async def _until_half(client: AnyClient, worker: Process, live: Live | None) -> None:
     from perdure.cli.demo_orders import ORDERS, STEPS
 
     try:
@@ -148,7 +148,7 @@ async def _until_half(client: Client, worker: Process, live: Live | None) -> Non
         raise Refusal("this machine is too slow for the demo", code=Code.FAILED, kind="too_slow") from None
 
 
-async def _until_end(client: Client, worker: Process, live: Live | None) -> None:
+async def _until_end(client: AnyClient, worker: Process, live: Live | None) -> None:
     try:
         async with asyncio.timeout(_PATIENCE_S):
             while worker.returncode is None:
@@ -165,13 +165,13 @@ async def _stopped(worker: Process) -> Refusal:
     return Refusal(f"a process of the demo failed:\n{errors.decode(errors='replace')}", code=Code.FAILED, kind="failed")
 
 
-async def _show(live: Live | None, client: Client) -> None:
+async def _show(live: Live | None, client: AnyClient) -> None:
     """The orders, and how far each is."""
     if live is None:
         return
     from perdure.cli.demo_orders import STEPS
 
-    runs = (await client.runs(workflow="perdure.demo.order", limit=1000)).runs
+    runs = (await client.runs.list(workflow="perdure.demo.order", limit=1000)).runs
     done = await _done(client)
     rows: list[tuple[Any, ...]] = [
         (run.id, run.status, *["✓" if (run.id, name) in done else "·" for name in STEPS]) for run in reversed(runs)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
-    from perdure.client import Client
+    from perdure.engine import AnyClient
 
 COLOURS = {
     "succeeded": "green",
@@ -51,12 +51,12 @@ class Desk:
         self._console: Console | None = None
 
     @asynccontextmanager
-    async def client(self, patience_s: float | None = None) -> AsyncGenerator[Client]:
+    async def client(self, patience_s: float | None = None) -> AsyncGenerator[AnyClient]:
         """A client of the store, with the usual patience unless given. It makes no store and brings none up to date:
         raises Refusal if that were needed."""
         await self.check_store()
         from perdure.client import Client
-        from perdure.coordinator.patience import Limits
+        from perdure.values.limits import Limits
 
         limits = Limits() if patience_s is None else Limits(patience_s=patience_s)
         async with Client(self.settings.store, codec=self.settings.codec, limits=limits) as client:

@@ -20,7 +20,7 @@ from perdure.cli.texts import ago, size, span
 from perdure.cli.verbs import verb
 
 if TYPE_CHECKING:
-    from perdure.client import Client
+    from perdure.engine import AnyClient
 
 _ACTIVE_MAX = 10_000
 _NAMED = 3
@@ -64,13 +64,13 @@ async def examine(desk: Desk) -> tuple[list[Finding], int]:
         findings.append(await _schema(url))
         if findings[-1].state == "ok":
             async with desk.client(patience_s=_PATIENCE_S) as client:
-                looks: list[Callable[[Client], Awaitable[Finding]]] = [
+                looks: list[Callable[[AnyClient], Awaitable[Finding]]] = [
                     _engines, _stranded, _held, _overdue, _dead_letters, _clock,
                 ]  # fmt: skip
                 findings += [await look(client) for look in looks]
-            if client.sign_off_failure is not None:
+            if client.session.sign_off_failure is not None:
                 # A server whose disk is full reads, and takes some writes: those that need no more room.
-                raise client.sign_off_failure
+                raise client.session.sign_off_failure
     except Exception as error:
         refusal = refused(error)
         if refusal is None or refusal.code != Code.STORE:
@@ -155,16 +155,16 @@ def _files(url: str) -> list[Finding]:
     return findings
 
 
-async def _engines(client: Client) -> Finding:
+async def _engines(client: AnyClient) -> Finding:
     from perdure.kernel.status import ACTIVE
 
-    await client.mark_dead_engines()  # Those that have ended without a word are not counted as alive.
+    await client.engines.mark_dead()  # Those that have ended without a word are not counted as alive.
     me = (socket.gethostname(), os.getpid())
-    alive = [one for one in await client.engines() if (one.host, one.pid) != me]
+    alive = [one for one in await client.engines.list() if (one.host, one.pid) != me]
     working = [one for one in alive if one.workflows]
     if working:
         return Finding(check="engines", state="ok", found=f"{len(working)} alive, {len(alive) - len(working)} clients")
-    has_work = bool((await client.runs(status=sorted(ACTIVE), limit=1)).runs)
+    has_work = bool((await client.runs.list(status=sorted(ACTIVE), limit=1)).runs)
     return Finding(
         check="engines",
         state="problem" if has_work else "warning",
@@ -173,13 +173,13 @@ async def _engines(client: Client) -> Finding:
     )
 
 
-async def _stranded(client: Client) -> Finding:
+async def _stranded(client: AnyClient) -> Finding:
     from perdure.kernel.status import ACTIVE
 
     seen, found, cursor = 0, list[str](), None
     reasons: set[str] = set()
     while seen < _ACTIVE_MAX:
-        page = await client.runs(status=sorted(ACTIVE), limit=1000, cursor=cursor)
+        page = await client.runs.list(status=sorted(ACTIVE), limit=1000, cursor=cursor)
         seen += len(page.runs)
         for run in page.runs:
             if run.stranded is not None:
@@ -198,10 +198,10 @@ async def _stranded(client: Client) -> Finding:
     )
 
 
-async def _held(client: Client) -> Finding:
+async def _held(client: AnyClient) -> Finding:
     found: dict[str, list[str]] = {}
     for kind in ("blocked", "poison", "paused"):
-        page = await client.runs(hold=kind, limit=1000)
+        page = await client.runs.list(hold=kind, limit=1000)
         if page.runs:
             found[kind] = [run.id for run in page.runs]
     if not found:
@@ -221,8 +221,8 @@ async def _held(client: Client) -> Finding:
     )
 
 
-async def _overdue(client: Client) -> Finding:
-    late = await client.overdue(limit=1000)
+async def _overdue(client: AnyClient) -> Finding:
+    late = await client.engines.overdue(limit=1000)
     if not late:
         return Finding(check="overdue timers", state="ok", found="none")
     return Finding(
@@ -234,8 +234,8 @@ async def _overdue(client: Client) -> Finding:
     )
 
 
-async def _dead_letters(client: Client) -> Finding:
-    letters = await client.dead_letters(limit=1000)
+async def _dead_letters(client: AnyClient) -> Finding:
+    letters = await client.dead_letters.list(limit=1000)
     if not letters:
         return Finding(check="dead letters", state="ok", found="none")
     names = sorted({letter.name for letter in letters})
@@ -248,11 +248,11 @@ async def _dead_letters(client: Client) -> Finding:
     )
 
 
-async def _clock(client: Client) -> Finding:
+async def _clock(client: AnyClient) -> Finding:
     """The store's times are those of whoever wrote them. None of them can be later than now."""
     now = datetime.now(UTC)
-    written = [run.updated_at for run in (await client.runs(limit=20)).runs]
-    written += [engine.started_at for engine in await client.engines()]
+    written = [run.updated_at for run in (await client.runs.list(limit=20)).runs]
+    written += [engine.started_at for engine in await client.engines.list()]
     ahead = max(written) - now
     if ahead < _CLOCK_OFF:
         return Finding(check="clock", state="ok", found=f"{now:%Y-%m-%d %H:%M:%SZ}, not behind what was written")

@@ -19,7 +19,7 @@ def add_to(app: typer.Typer) -> None:
         """List the engines that are alive, and what they can run. Clients have nothing that they can run."""
         me = (socket.gethostname(), os.getpid())
         async with desk.client() as client:
-            found = [one for one in await client.engines() if (one.host, one.pid) != me]
+            found = [one for one in await client.engines.list() if (one.host, one.pid) != me]
         if desk.as_json:
             desk.document({"engines": found})
             return

@@ -50,7 +50,7 @@ def add_to(app: typer.Typer) -> None:
     ) -> None:
         """List events that nobody has read yet, in the order of sending."""
         async with desk.client() as client:
-            found = await client.events(name=name, to=to, limit=limit)
+            found = await client.events.pending(name=name, to=to, limit=limit)
         if desk.as_json:
             desk.document({"events": found})
             return

@@ -96,7 +96,7 @@ def _add_draw(graph: typer.Typer) -> None:
         tokens = None
         if run is not None:
             async with desk.client() as client:
-                tokens = await client.tokens(run, graph=found)
+                tokens = await client.handle(run).tokens(graph=found)
         if form is Form.MERMAID:
             text = found.to_mermaid(tokens)
         elif form is Form.SVG:
@@ -151,7 +151,7 @@ def _add_tokens(graph: typer.Typer) -> None:
         """Show the tokens of a run: where each of them is, and how it stands."""
         found = None if target is None else _loaded(desk, target, module)
         async with desk.client() as client:
-            view = await client.tokens(id, graph=found)
+            view = await client.handle(id).tokens(graph=found)
         if desk.as_json:
             desk.document(view)
             return
@@ -183,7 +183,7 @@ def _add_events(graph: typer.Typer) -> None:
         """Show what happened in a run of a graph: tokens, edges, nodes and joins, in order."""
         found = None if target is None else _loaded(desk, target, module)
         async with desk.client() as client:
-            page = await client.graph_events(id, after=after, limit=limit, graph=found)
+            page = await client.handle(id).graph_events(after=after, limit=limit, graph=found)
         if desk.as_json:
             desk.document(page)
             return
@@ -199,7 +199,7 @@ def _add_definition(graph: typer.Typer) -> None:
     async def definition(desk: Desk, id: Id) -> None:
         """Show the definition that a run was started with, as JSON."""
         async with desk.client() as client:
-            view = await client.definition(id)
+            view = await client.handle(id).definition()
         if desk.as_json:
             desk.document(view)
         else:

@@ -20,8 +20,8 @@ from perdure.cli.verbs import group, verb
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from perdure.client import Client
-    from perdure.diagnosing import WaitView
+    from perdure.api.waits import WaitView
+    from perdure.engine import AnyClient
     from perdure.views import EntryView, RunTree, RunView
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The run's id.")]
@@ -86,11 +86,11 @@ def remarks(run: RunView) -> str:
     return brief("; ".join(found), 100)
 
 
-async def existing(client: Client, id: str) -> RunView:
+async def existing(client: AnyClient, id: str) -> RunView:
     """A run that must be there. Raises RunNotFound."""
     from perdure.errors import RunNotFound
 
-    found = await client.get(id)
+    found = await client.runs.get(id)
     if found is None:
         raise RunNotFound(id)
     return found
@@ -102,9 +102,9 @@ def _add_show(runs: typer.Typer) -> None:
         """Show a run: what it was given, what it came to, and what it waits for."""
         async with desk.client() as client:
             run = await existing(client, id)
-            waits = await client.waits(id) if run.completed_at is None else []
+            waits = await client.handle(id).waits() if run.completed_at is None else []
             waits = [wait for wait in waits if wait.kind != "code"]  # It is stranded, which is said already.
-            published = await client.published(id)
+            published = await client.handle(id).published()
             entry = await _failed_entry(client, run)
         if desk.as_json:
             desk.document({"run": run, "waits": waits, "published": published, "failed_entry": entry})
@@ -119,11 +119,11 @@ def _add_show(runs: typer.Typer) -> None:
             desk.say_lines(["", *failure.stack.splitlines()])
 
 
-async def _failed_entry(client: Client, run: RunView) -> EntryView | None:
+async def _failed_entry(client: AnyClient, run: RunView) -> EntryView | None:
     """The entry of the journal whose failure ended a run, if it was one's: it has the stack of the step itself."""
     if run.failure is None or run.failure.entry is None:
         return None
-    history = await client.history(run.id)
+    history = await client.handle(run.id).history()
     return next((entry for entry in history.journal if entry.seq == run.failure.entry and entry.failure), None)
 
 
@@ -176,7 +176,7 @@ def _add_history(runs: typer.Typer) -> None:
     ) -> None:
         """Show what a run did: its journal, or (--audit) the changes of its status."""
         async with desk.client() as client:
-            found = await client.history(id)
+            found = await client.handle(id).history()
         if desk.as_json:
             desk.document(found)
         elif audit:
@@ -207,7 +207,7 @@ def _add_tree(runs: typer.Typer) -> None:
     async def tree(desk: Desk, id: Id) -> None:
         """Show a run and all runs below it."""
         async with desk.client() as client:
-            found = await client.tree(id)
+            found = await client.handle(id).tree()
         if desk.as_json:
             desk.document(found)
         elif desk.is_terminal:
@@ -251,14 +251,14 @@ def _add_holds(runs: typer.Typer) -> None:
         """Set a run aside until it is resumed. Steps that run are cancelled, and run again then."""
         async with desk.client() as client:
             await existing(client, id)
-            done = await client.pause(id, reason=reason, actor=actor())
+            done = await client.handle(id).pause(reason=reason, actor=actor())
         _tell(desk, id, "paused", done, f"run {id!r} is held already, or has ended")
 
     @verb(runs, "resume")
     async def resume(desk: Desk, id: Id) -> None:
         """Lift a run's hold, whatever its kind, and let it go on."""
         async with desk.client() as client:
-            done = await client.resume(id, actor=actor())
+            done = await client.handle(id).resume(actor=actor())
         _tell(desk, id, "resumed", done, f"run {id!r} is not held")
 
 

@@ -16,7 +16,7 @@ from perdure.cli.texts import to_json
 from perdure.cli.verbs import verb
 
 if TYPE_CHECKING:
-    from perdure.client import Client
+    from perdure.engine import AnyClient
 
 
 def add_to(app: typer.Typer) -> None:
@@ -66,7 +66,7 @@ def add_to(app: typer.Typer) -> None:
         return Code.DONE
 
 
-async def ended(desk: Desk, client: Client, id: str, limit_s: float | None) -> int:
+async def ended(desk: Desk, client: AnyClient, id: str, limit_s: float | None) -> int:
     """Wait for a run's end and show what it came to; the exit code. Raises Refusal if it takes too long."""
     from perdure.errors import Outcome
 
@@ -85,7 +85,7 @@ async def ended(desk: Desk, client: Client, id: str, limit_s: float | None) -> i
     except Outcome as error:
         failed = error
     if desk.as_json:
-        desk.document({"run": await client.get(id)})
+        desk.document({"run": await client.runs.get(id)})
         return Code.FAILED if failed else Code.DONE
     if failed is not None:
         refusal = refused(failed)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from perdure.cli.failures import Code, Refusal
 
 if TYPE_CHECKING:
-    from perdure.client import Client
+    from perdure.engine import AnyClient
 
 
 class StopSignals:
@@ -26,7 +26,7 @@ class StopSignals:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._hear, number)
 
-    async def wait(self, client: Client | None = None) -> None:
+    async def wait(self, client: AnyClient | None = None) -> None:
         """Wait for the first signal. If a client, or an engine, stops by itself before, raises Refusal."""
         heard = asyncio.ensure_future(self._heard.wait())
         stopped = asyncio.ensure_future(client.until_stopped() if client is not None else asyncio.Event().wait())

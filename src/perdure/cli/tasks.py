@@ -40,7 +40,7 @@ def _add_list(tasks: typer.Typer) -> None:
         """List tasks, the oldest first: the open ones, unless told otherwise."""
         wanted = cast(Any, None if status == "all" else status)
         async with desk.client() as client:
-            found = await client.tasks(queue=queue, kind=kind, status=wanted, run=run, after=after, limit=limit)
+            found = await client.tasks.list(queue=queue, kind=kind, status=wanted, run=run, after=after, limit=limit)
         if desk.as_json:
             desk.document({"tasks": found})
             return
@@ -65,7 +65,7 @@ def _add_show(tasks: typer.Typer) -> None:
     async def show(desk: Desk, id: Id) -> None:
         """Show a task: what it asks for, and the schema of its answer."""
         async with desk.client() as client:
-            task = await client.task(id)
+            task = await client.tasks.get(id)
         if desk.as_json:
             desk.document({"task": task})
             return
@@ -102,10 +102,10 @@ def _add_answer(tasks: typer.Typer) -> None:
             if fields or value is not None:
                 answered = given.values(fields or (), value, "--value")
             else:
-                task = await client.task(id)
+                task = await client.tasks.get(id)
                 desk.fields([("title", task.title), ("payload", to_json(task.payload))])
                 answered = _asked(desk, task.schema)
-            await client.answer(id, answered, actor=actor())
+            await client.tasks.answer(id, answered, actor=actor())
         if desk.as_json:
             desk.document({"id": id, "result": "answered"})
         else:

@@ -19,7 +19,7 @@ from perdure.cli.texts import to_json
 from perdure.cli.verbs import group, verb
 
 if TYPE_CHECKING:
-    from perdure.emitting import RootHandle
+    from perdure.api.root_handle import RootHandle
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 HandlerName = Annotated[str, typer.Argument(metavar="HANDLER", help="The handler's name.")]
@@ -66,21 +66,20 @@ def _add_emit(app: typer.Typer) -> None:
         timeout: Annotated[str | None, typer.Option("--timeout", help="Wait no longer than this: 90s, 5m.")] = None,
     ) -> int:
         """Emit a message on a topic: all who are registered for it handle it. It is durable when this returns."""
-        from perdure.topics import emit_by_name
+        from perdure.models.cooperation.context import CancellationToken
 
         what = given.values(fields or (), message, "--message")
         limit_s = None if timeout is None else given.length(timeout, "--timeout").total_seconds()
         async with desk.client() as client:
             with _advised():
-                root = await emit_by_name(
-                    client,
+                root = await client.emit(
                     topic,
                     what,
                     id=id,
                     deadline=given.deadline(deadline),
                     rollback_deadline=given.deadline(rollback_deadline, "--rollback-deadline"),
                     delay=None if delay is None else given.length(delay, "--delay"),
-                    tokens=token or (),
+                    tokens=[CancellationToken(name) for name in token or ()],
                     tags=given.tags(tag or ()),
                     actor=actor(),
                 )
@@ -128,7 +127,7 @@ def _add_handlers(topics: typer.Typer) -> None:
     async def list_topics(desk: Desk) -> None:
         """List topics whose messages somebody is expected to handle."""
         async with desk.client() as client:
-            found = await client.handlers()
+            found = await client.topics.handlers()
         if desk.as_json:
             desk.document({"topics": [{"topic": topic, "handlers": names} for topic, names in found.items()]})
             return
@@ -138,10 +137,8 @@ def _add_handlers(topics: typer.Typer) -> None:
     @verb(topics, "register")
     async def register(desk: Desk, topic: TopicName, handler: HandlerName) -> None:
         """Have messages of a topic wait for somebody whom no engine has: a person, another system."""
-        from perdure.topics import register_handler
-
         async with desk.client() as client:
-            await register_handler(client, topic, handler, actor=actor())
+            await client.topics.register(topic, handler, actor=actor())
         _tell(desk, "registered", topic, handler)
 
     @verb(topics, "retire")
@@ -154,10 +151,8 @@ def _add_handlers(topics: typer.Typer) -> None:
         ] = False,
     ) -> None:
         """No longer expect a handler, for messages that are emitted from now on."""
-        from perdure.topics import retire_handler
-
         async with desk.client() as client:
-            done = await retire_handler(client, topic, handler, release=release, actor=actor())
+            done = await client.topics.retire(topic, handler, release=release, actor=actor())
         if not done:
             raise Refusal(
                 f"{handler!r} is not expected to handle messages of the topic {topic!r}",
@@ -180,7 +175,7 @@ def _add_outside(topics: typer.Typer) -> None:
     async def message(desk: Desk, id: HandlerRun) -> None:
         """Show the message that the run of a handler is there for."""
         async with desk.client() as client:
-            found = await client.message(id)
+            found = await client.topics.message(id)
         if desk.as_json:
             desk.document({"run_id": id, "message": found})
         else:
@@ -198,7 +193,7 @@ def _add_outside(topics: typer.Typer) -> None:
         """Say that what the run of a handler was to do is done, by somebody outside."""
         returned = given.values(values or (), None, "NAME=VALUE")
         async with desk.client() as client:
-            await client.complete_handler(id, returned, actor=actor())
+            await client.topics.complete(id, returned, actor=actor())
         _done(desk, "completed", id)
 
     @verb(topics, "fail")
@@ -209,14 +204,14 @@ def _add_outside(topics: typer.Typer) -> None:
     ) -> None:
         """Say that what the run of a handler was to do cannot be done, and that nothing of it is left."""
         async with desk.client() as client:
-            await client.fail_handler(id, reason, actor=actor())
+            await client.topics.fail(id, reason, actor=actor())
         _done(desk, "failed", id)
 
     @verb(topics, "complete-rollback")
     async def complete_rollback(desk: Desk, id: HandlerRun) -> None:
         """Say that what somebody outside did for a handler is undone, as its emitter asked for."""
         async with desk.client() as client:
-            await client.complete_rollback(id, actor=actor())
+            await client.topics.complete_rollback(id, actor=actor())
         _done(desk, "rolled back", id)
 
 
@@ -224,11 +219,11 @@ def _add_roots(roots: typer.Typer) -> None:
     @verb(roots, "cancel")
     async def cancel(desk: Desk, id: Root, reason: Why = "") -> None:
         """Have a hierarchy, or the part of it from a run on, give up: each run rolls back at its next step boundary."""
-        from perdure.topics import cancel_root
+        from perdure.api.hierarchies import cancel_or_refuse
 
         async with desk.client() as client:
             with _advised():
-                await cancel_root(client, id, reason=reason, actor=actor())
+                await cancel_or_refuse(client.session, id, reason=reason, actor=actor())
         _done(desk, "cancelled", id)
 
     @verb(roots, "cancel-token")
@@ -238,19 +233,19 @@ def _add_roots(roots: typer.Typer) -> None:
         reason: Why = "",
     ) -> None:
         """Have all runs give up that were emitted with a cancellation token, and those that will be."""
-        from perdure.topics import cancel_token
+        from perdure.models.cooperation.context import CancellationToken
 
         async with desk.client() as client:
-            is_first = await cancel_token(client, name, reason=reason, actor=actor())
+            is_first = await client.topics.cancel_token(CancellationToken(name), reason=reason, actor=actor())
         _done(desk, "cancelled" if is_first else "cancelled before", name)
 
     @verb(roots, "roll-back")
     async def roll_back(desk: Desk, id: Root, reason: Why = "") -> None:
         """Undo a hierarchy that has ended, or the part of it from a run on."""
-        from perdure.topics import roll_back_root
+        from perdure.api.hierarchies import roll_back_or_refuse
 
         async with desk.client() as client:
-            await roll_back_root(client, id, reason=reason, actor=actor())
+            await roll_back_or_refuse(client.session, id, reason=reason, actor=actor())
         _done(desk, "rolling back", id)
 
 

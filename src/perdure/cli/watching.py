@@ -16,7 +16,7 @@ from perdure.cli.texts import brief, span
 from perdure.cli.verbs import verb
 
 if TYPE_CHECKING:
-    from perdure.client import Client
+    from perdure.engine import AnyClient
     from perdure.views import EntryView, RunView
 
 _LOOK_EVERY_S = 0.25
@@ -51,7 +51,7 @@ def add_to(runs: typer.Typer) -> None:
         return Code.DONE
 
 
-async def follow(desk: Desk, client: Client, id: str) -> int:
+async def follow(desk: Desk, client: AnyClient, id: str) -> int:
     """Show a run until it has ended; the exit code. Raises RunNotFound."""
     from perdure.cli.runs import existing
 
@@ -60,7 +60,7 @@ async def follow(desk: Desk, client: Client, id: str) -> int:
     seen, status = 0, ""
     while True:
         run = await existing(client, id)  # First, so that no entry of a run that has ended is missed.
-        journal = (await client.history(id)).journal
+        journal = (await client.handle(id).history()).journal
         if len(journal) < seen:
             seen = 0  # It was retried, or goes on as another call.
         for entry in journal[seen:]:
@@ -80,7 +80,7 @@ async def follow(desk: Desk, client: Client, id: str) -> int:
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
-async def _follow_live(desk: Desk, client: Client, id: str) -> int:
+async def _follow_live(desk: Desk, client: AnyClient, id: str) -> int:
     from rich.console import Group
     from rich.text import Text
 
@@ -90,10 +90,10 @@ async def _follow_live(desk: Desk, client: Client, id: str) -> int:
     with desk.live() as live:
         while True:
             run = await existing(client, id)
-            entries = (await client.history(id)).journal
-            waits = await client.waits(id) if run.completed_at is None else []
+            entries = (await client.handle(id).history()).journal
+            waits = await client.handle(id).waits() if run.completed_at is None else []
             waits = [wait for wait in waits if wait.kind != "code"]  # It is stranded, which is said already.
-            published = await client.published(id)
+            published = await client.handle(id).published()
             passed = (run.completed_at or datetime.now(UTC)) - run.created_at
             head = Text(f"{brief(run.id)}  {brief(run.workflow)}  ")
             head.append(run.status, style=COLOURS.get(run.status, ""))
@@ -115,7 +115,7 @@ async def _follow_live(desk: Desk, client: Client, id: str) -> int:
             await asyncio.sleep(_LOOK_EVERY_S)
 
 
-async def _follow_all(desk: Desk, client: Client, choice: Choice, limit: int) -> None:
+async def _follow_all(desk: Desk, client: AnyClient, choice: Choice, limit: int) -> None:
     from perdure.cli.runs import COLUMNS, row
 
     if desk.is_terminal:

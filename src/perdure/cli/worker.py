@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,7 +55,7 @@ def add_to(app: typer.Typer) -> None:
         set_up_logging(log_level)
         grace_s = given.length(grace, "--grace").total_seconds()
         engine = assembled(
-            desk, modules or (), steps_max=steps_max, threads_max=threads_max, processes_max=processes_max
+            desk, modules or (), {"steps_max": steps_max, "threads_max": threads_max, "processes_max": processes_max}
         )
         return await serve(desk, engine, grace_s)
 
@@ -68,8 +68,8 @@ def set_up_logging(level: str) -> None:
     logging.basicConfig(stream=sys.stderr, level=number, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
-def assembled(desk: Desk, targets: Sequence[str], **options: Any) -> Engine:
-    """An engine for what these modules have. Raises Refusal."""
+def assembled(desk: Desk, targets: Sequence[str], bounds: Mapping[str, Any]) -> Engine:
+    """Return an engine for the workflows of these modules, with these limits. Raises Refusal."""
     targets = targets or desk.settings.modules
     if not targets:
         raise Refusal(
@@ -93,9 +93,11 @@ def assembled(desk: Desk, targets: Sequence[str], **options: Any) -> Engine:
     if is_whole and chosen:
         raise Refusal("some modules are given whole, and some with names", "give all of them with names, or none")
     from perdure import Engine as NewEngine
+    from perdure import Limits
 
     not_in_memory(desk.settings.store)
-    return NewEngine(desk.settings.store, workflows=None if is_whole else chosen, codec=desk.settings.codec, **options)
+    workflows = None if is_whole else chosen
+    return NewEngine(desk.settings.store, workflows=workflows, codec=desk.settings.codec, limits=Limits(**bounds))
 
 
 def _made(desk: Desk, target: str, found: Any) -> Any:
@@ -128,7 +130,7 @@ async def serve(desk: Desk, engine: Engine, grace_s: float) -> int:
             )
         _announce(desk, workflows)
         await signals.wait(engine)
-        steps = engine.steps_running
+        steps = engine.runtime.steps_running
         if desk.as_json:
             desk.json_line({"event": "stopping", "signal": signals.name, "steps_running": steps})
         else:
@@ -146,7 +148,7 @@ async def serve(desk: Desk, engine: Engine, grace_s: float) -> int:
 
 async def _served(engine: Engine) -> list[tuple[str, str]]:
     me = (socket.gethostname(), os.getpid())
-    mine = [one for one in await engine.engines() if (one.host, one.pid) == me]
+    mine = [one for one in await engine.engines.list() if (one.host, one.pid) == me]
     return mine[-1].workflows if mine else []
 
 

@@ -24,7 +24,7 @@ from perdure.coordinator.inbox import Callback, Inbox, Item
 from perdure.coordinator.lookup import Found, look_up
 from perdure.coordinator.memory import Memory
 from perdure.coordinator.notices import Outage, Stats, entries_of, note_hold
-from perdure.coordinator.patience import Limits, Restarts
+from perdure.coordinator.patience import Restarts
 from perdure.coordinator.replies import answer
 from perdure.coordinator.turns import in_turns
 from perdure.errors import (
@@ -67,6 +67,7 @@ from perdure.kernel.ops import (
 from perdure.kernel.records import Engine, Hold, Run
 from perdure.kernel.status import ACTIVE, Status
 from perdure.ports import LoadedRun, Probe, Store
+from perdure.values.limits import Limits
 
 log = logging.getLogger("perdure")
 

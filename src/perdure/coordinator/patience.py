@@ -13,12 +13,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, cast
 
-from msgspec import Struct
-
-from perdure.arguments import check_fields
 from perdure.coordinator.notices import Outage
 from perdure.errors import StoreBusy, StoreError, StoreMisconfigured, StoreUnavailable
 from perdure.ports import Store
+from perdure.values.limits import Limits
 
 T = TypeVar("T")
 
@@ -26,30 +24,6 @@ T = TypeVar("T")
 PASSING: Final = (StoreBusy, StoreMisconfigured)
 
 ADVICE: Final = "see that the database is up and can be reached (perdure doctor), then ask again"
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    """Bounds of an engine or a client, and how patient they are with their store.
-
-    After `patience_s` without an answer of the store, callers get StoreUnavailable. An engine whose store is unfit
-    (StoreMisconfigured) starts over: it drops its runs, and registers anew after a pause that doubles from
-    `restart_first_s` to `restart_max_s`. It stops for good at the next failure after `restarts_max` of them, unless it
-    was well for `restart_forget_s` in between. Raises InvalidArguments for a limit of a wrong type.
-    """
-
-    inbox_max: int = 10_000
-    batch_ops_max: int = 256
-    batch_bytes_max: int = 4 * 1024 * 1024
-    resend_first_s: float = 0.01
-    resend_max_s: float = 1.0
-    patience_s: float = 30.0
-    restarts_max: int = 10
-    restart_first_s: float = 0.5
-    restart_max_s: float = 60.0
-    restart_forget_s: float = 600.0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 class Patience:
@@ -172,4 +146,4 @@ class Restarts:
         return self._count
 
 
-__all__ = ["ADVICE", "PASSING", "Limits", "Patience", "Restarts", "patient", "reporting", "unavailable"]
+__all__ = ["ADVICE", "PASSING", "Patience", "Restarts", "patient", "reporting", "unavailable"]

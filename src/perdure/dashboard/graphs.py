@@ -9,7 +9,7 @@ from typing import Any, Final
 from markupsafe import Markup
 from msgspec import Struct
 
-from perdure.client import Client
+from perdure.engine import AnyClient
 from perdure.errors import Misuse
 from perdure.graph import GraphToken
 from perdure.views import RunView
@@ -37,13 +37,13 @@ class Graphs:
     def knows(self, workflow: str, version: str) -> bool:
         return (workflow, version) in self._known
 
-    async def drawn(self, client: Client, run: RunView) -> Drawn | None:
+    async def drawn(self, client: AnyClient, run: RunView) -> Drawn | None:
         """A run with its tokens; None if it is none of a graph, or of one whose definition is nowhere, or does not fit.
         The definition that the run was started with counts."""
         for graph in (None, self._known.get((run.workflow, run.workflow_version))):
             try:
-                tokens = await client.tokens(run.id, graph=graph)
-                picture = await client.drawing(run.id, graph=graph, tokens=tokens)
+                tokens = await client.handle(run.id).tokens(graph=graph)
+                picture = await client.handle(run.id).drawing(graph=graph, tokens=tokens)
             except Misuse:
                 continue
             living = [token for token in tokens.tokens if token.state not in _OVER]

@@ -25,8 +25,8 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from perdure.arguments import checked
-from perdure.client import Client
 from perdure.dashboard.sessions import LASTS, NoSession, open_foreign_session
+from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments, Misuse
 from perdure.http.access import is_loopback
 from perdure.http.scopes import Grants, parse_scopes
@@ -120,7 +120,7 @@ class OidcProvider:
         self._failed_at = -_FAILED_FOR_S
         self._exchanges = asyncio.Semaphore(_EXCHANGES_MAX)
 
-    async def begin(self, client: Client, to: str) -> tuple[str, str]:
+    async def begin(self, client: AnyClient, to: str) -> tuple[str, str]:
         """Where to send the browser, and what it has to keep. Raises NoSession."""
         from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
         from authlib.oauth2.rfc7636 import create_s256_code_challenge
@@ -140,7 +140,7 @@ class OidcProvider:
         )
         return str(url), begun.text
 
-    async def finish(self, client: Client, kept: str, asked: Mapping[str, str]) -> tuple[str, str]:
+    async def finish(self, client: AnyClient, kept: str, asked: Mapping[str, str]) -> tuple[str, str]:
         """The id of a new session for whoever comes back from the provider, and where they wanted to go. Raises
         NoSession. A second time with the same state is too late."""
         begun = _Begun.of(kept)

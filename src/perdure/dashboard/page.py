@@ -20,9 +20,9 @@ from litestar.response import Stream
 from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
-from perdure.client import Client
 from perdure.dashboard.graphs import Graphs
 from perdure.dashboard.rendering import HEADERS, PATH, Renderer
+from perdure.engine import AnyClient
 from perdure.errors import PerdureError
 from perdure.http.access import Caller, caller_of, operates, reads
 from perdure.http.given import Asked, TheClient, TheStreams
@@ -62,7 +62,7 @@ class Visit:
     """Somebody looks at a page: who, with what in its address."""
 
     def __init__(
-        self, request: Request[Any, Any, Any], client: Client, graphs: Graphs, given: Form | None = None
+        self, request: Request[Any, Any, Any], client: AnyClient, graphs: Graphs, given: Form | None = None
     ) -> None:
         self.client = client
         self.given = given  # what was sent with a form and could not be taken

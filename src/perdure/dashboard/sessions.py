@@ -13,7 +13,7 @@ import secrets
 from datetime import timedelta
 from typing import Any, Final
 
-from perdure.client import Client
+from perdure.engine import AnyClient
 from perdure.http.access import Caller
 from perdure.http.scopes import Grants, parse_scopes
 from perdure.http.tokens import find_token, token_at
@@ -34,7 +34,7 @@ class NoSession(Exception):
     """Why somebody does not get in, for the page to say."""
 
 
-async def open_session(client: Client, token: str) -> str:
+async def open_session(client: AnyClient, token: str) -> str:
     """The id of a new session for whoever shows a valid token. Raises NoSession. A crash before it returns leaves a
     session that nobody has the id of."""
     found = await find_token(client, token)
@@ -52,19 +52,19 @@ def check_pages(grants: Grants) -> None:
         raise NoSession(RESTRICTED)
 
 
-async def open_foreign_session(client: Client, name: str, issuer: str, scopes: list[str], lasts_us: int) -> str:
+async def open_foreign_session(client: AnyClient, name: str, issuer: str, scopes: list[str], lasts_us: int) -> str:
     """The id of a new session for somebody whom a provider knows."""
     return await _opened(client, name, {"issuer": issuer, "name": name, "scopes": scopes}, lasts_us)
 
 
-async def _opened(client: Client, actor: str, body: dict[str, Any], lasts_us: int) -> str:
+async def _opened(client: AnyClient, actor: str, body: dict[str, Any], lasts_us: int) -> str:
     await client.credentials.tidy_sessions()
     session_id = secrets.token_urlsafe(_ID_BYTES)
     await client.credentials.put_session(_digest(session_id), body, lasts_us=lasts_us, actor=actor)
     return session_id
 
 
-async def find_session(client: Client, session_id: str, issuer: str | None = None) -> Caller | None:
+async def find_session(client: AnyClient, session_id: str, issuer: str | None = None) -> Caller | None:
     """Who has this session, if it has not ended, and its token is as it was, or the `issuer` is who let them in."""
     if not session_id or len(session_id) > _ID_CHARS_MAX:
         return None
@@ -86,7 +86,7 @@ async def find_session(client: Client, session_id: str, issuer: str | None = Non
     return Caller(found.name, found.grants, True)
 
 
-async def close_session(client: Client, session_id: str) -> None:
+async def close_session(client: AnyClient, session_id: str) -> None:
     """End a session, for good, whatever clocks say. A crash leaves it as it was, or ended; a second time changes
     nothing."""
     await client.credentials.end_session(_digest(session_id))

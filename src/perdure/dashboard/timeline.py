@@ -12,8 +12,8 @@ from typing import Final
 from markupsafe import Markup
 from msgspec import Struct
 
+from perdure.api.waits import WaitView
 from perdure.dashboard.words import duration
-from perdure.diagnosing import WaitView
 from perdure.views import EntryView
 
 LANES_MAX: Final = 200

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from perdure.diagnosing import WaitView
+from perdure.api.waits import WaitView
 from perdure.kernel.status import FINISHED, Status
 from perdure.views import RunView
 

@@ -20,7 +20,7 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 from msgspec import Struct
 
-from perdure.client import Client
+from perdure.engine import AnyClient
 from perdure.http.problems import Refused
 from perdure.http.scopes import EVERYTHING, Grants, Scope
 from perdure.http.tokens import find_token, has_tokens
@@ -51,7 +51,7 @@ def new_startup_token() -> str:
 class Access:
     """Tells who asks. Once there is a token, everybody needs one, in this process until it ends."""
 
-    def __init__(self, client: Client, startup_token: str | None = None) -> None:
+    def __init__(self, client: AnyClient, startup_token: str | None = None) -> None:
         self.client = client
         self._needs_token = False
         self._startup_token = startup_token

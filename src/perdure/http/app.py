@@ -16,6 +16,7 @@ from litestar.types import ASGIApp, Receive, Send
 
 from perdure.arguments import checked, shown
 from perdure.client import Client
+from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments
 from perdure.http.access import Access
 from perdure.http.addresses import Proxies
@@ -45,7 +46,7 @@ class App:
     `client` is what answers, `access` tells who asks, `streams` are the server-sent events that are open.
     """
 
-    def __init__(self, client: Client, inner: Litestar, shield: Shield, access: Access, streams: Streams) -> None:
+    def __init__(self, client: AnyClient, inner: Litestar, shield: Shield, access: Access, streams: Streams) -> None:
         self.client = client
         self.inner = inner
         self.access = access
@@ -64,7 +65,7 @@ class App:
 
 @checked
 def create_app(
-    client_or_store: Client | str | Store,
+    client_or_store: AnyClient | str | Store,
     *,
     pages: Pages | None = None,
     origins: Iterable[str] = (),
@@ -108,8 +109,8 @@ def create_app(
         raise InvalidArguments(
             "create_app(): an empty startup_token would let everybody in; new_startup_token() makes one"
         )
-    is_given = isinstance(client_or_store, Client)
-    client = client_or_store if isinstance(client_or_store, Client) else Client(client_or_store)
+    is_given = isinstance(client_or_store, AnyClient)
+    client = client_or_store if isinstance(client_or_store, AnyClient) else Client(client_or_store)
     measures = Measures()
     streams = Streams(streams_max, token_streams_max, stream_s_max, poll_s, check_s)
     access = Access(client, startup_token)

@@ -6,15 +6,16 @@ from typing import Any
 
 from litestar import Request
 from litestar.di import NamedDependency
+from litestar.params import SkipValidation
 
-from perdure.client import Client
+from perdure.engine import AnyClient
 from perdure.http.access import Access
 from perdure.http.measures import Measures
 from perdure.http.streams import Streams
 
 Asked = Request[Any, Any, Any]
 TheAccess = NamedDependency[Access]
-TheClient = NamedDependency[Client]
+TheClient = NamedDependency[SkipValidation[AnyClient]]  # msgspec takes no union of two classes of ours
 TheMeasures = NamedDependency[Measures]
 TheStreams = NamedDependency[Streams]
 

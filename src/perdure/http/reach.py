@@ -14,7 +14,7 @@ from urllib.parse import quote
 from litestar.handlers import BaseRouteHandler
 from msgspec.structs import replace
 
-from perdure.client import Client
+from perdure.engine import AnyClient
 from perdure.errors import ArtifactNotFound, RunExists, RunNotFound, TaskNotFound, UnknownWorkflow
 from perdure.http.access import Asking, Caller, caller_of
 from perdure.http.problems import Refused
@@ -29,7 +29,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class Reach:
     """What a caller may do with what. All that it is asked costs nothing for a caller whose scope is for everything."""
 
-    def __init__(self, client: Client, caller: Caller) -> None:
+    def __init__(self, client: AnyClient, caller: Caller) -> None:
         self._client = client
         self._caller = caller
         self._grants = caller.grants
@@ -52,7 +52,7 @@ class Reach:
         self.check_some(level)
         if self._grants.includes(level):
             return
-        run = await self._client.get(run_id)
+        run = await self._client.runs.get(run_id)
         if run is None or not self.covers(Scope.READ, run.workflow, run.tags):
             raise RunNotFound(run_id)
         self.check(level, run.workflow, run.tags)
@@ -68,7 +68,7 @@ class Reach:
         if self._grants.includes(level):
             return
         try:
-            await self.check_run(level, (await self._client.task(task_id)).run_id)
+            await self.check_run(level, (await self._client.tasks.get(task_id)).run_id)
         except RunNotFound:
             unknown = f"there is no task {task_id!r}; list those there are with tasks()"
             raise TaskNotFound(unknown, task_id=task_id) from None
@@ -79,7 +79,7 @@ class Reach:
         if self._grants.includes(level):
             return
         try:
-            await self.check_run(level, (await self._client.artifact(id=artifact_id)).run_id)
+            await self.check_run(level, (await self._client.artifacts.get(id=artifact_id)).run_id)
         except (RunNotFound, ArtifactNotFound):
             raise ArtifactNotFound(f"no artifact that was published has the id {artifact_id!r}") from None
 
@@ -120,7 +120,7 @@ class Reach:
         except UnknownWorkflow:
             raise UnknownWorkflow("no engine that is alive has this workflow") from None
         except RunExists:
-            there = None if run_id is None else await self._client.get(run_id)
+            there = None if run_id is None else await self._client.runs.get(run_id)
             if there is not None and self.covers(Scope.READ, there.workflow, there.tags):
                 raise
             raise _taken(run_id or "") from None
@@ -129,7 +129,7 @@ class Reach:
         return view
 
     async def _found(self, run_id: str) -> RunView:
-        view = await self._client.get(run_id)
+        view = await self._client.runs.get(run_id)
         if view is None:
             raise RunNotFound(run_id)
         return view

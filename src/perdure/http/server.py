@@ -13,6 +13,7 @@ import uvicorn
 
 from perdure.arguments import checked
 from perdure.client import Client
+from perdure.engine import AnyClient
 from perdure.errors import Misuse
 from perdure.http.access import is_loopback
 from perdure.http.app import App, create_app
@@ -42,7 +43,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def check_bind(client: Client, host: str, startup_token: str | None = None) -> str:
+async def check_bind(client: AnyClient, host: str, startup_token: str | None = None) -> str:
     """Whether the API may be reached at this address, and what to tell whoever starts it. Raises Misuse: without a
     token, nobody but this machine itself may reach it."""
     if await has_valid_tokens(client):
@@ -62,7 +63,7 @@ async def check_bind(client: Client, host: str, startup_token: str | None = None
 @contextlib.asynccontextmanager
 @checked
 async def serving(
-    client_or_store: Client | str | Store,
+    client_or_store: AnyClient | str | Store,
     *,
     host: str = "127.0.0.1",
     port: int = 8080,
@@ -75,7 +76,7 @@ async def serving(
     Raises Misuse (see `check_bind` and `Tls`), and OSError if the port is taken."""
     context = None if tls is None else server_context(tls)
     async with contextlib.AsyncExitStack() as stack:
-        client = client_or_store if isinstance(client_or_store, Client) else Client(client_or_store)
+        client = client_or_store if isinstance(client_or_store, AnyClient) else Client(client_or_store)
         if client is not client_or_store:
             await stack.enter_async_context(client)
         manner = await check_bind(client, host, options.get("startup_token"))
@@ -118,12 +119,12 @@ async def serving(
 
 @checked
 async def serve(
-    client_or_store: Client | str | Store, *, host: str = "127.0.0.1", port: int = 8080, **options: Any
+    client_or_store: AnyClient | str | Store, *, host: str = "127.0.0.1", port: int = 8080, **options: Any
 ) -> None:
     """Serve the API until this is cancelled, or the client is shut down. As `serving`; raises EngineStopped if the
     client stops by itself, since its store is broken."""
     async with contextlib.AsyncExitStack() as stack:
-        client = client_or_store if isinstance(client_or_store, Client) else Client(client_or_store)
+        client = client_or_store if isinstance(client_or_store, AnyClient) else Client(client_or_store)
         if client is not client_or_store:
             await stack.enter_async_context(client)
         await stack.enter_async_context(serving(client, host=host, port=port, **options))

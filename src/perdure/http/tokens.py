@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from perdure.api.credentials import TokenRecord
 from perdure.arguments import checked
-from perdure.client import Client
-from perdure.credentials import TokenRecord
+from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments, RecordNotFound
 from perdure.http.scopes import Grants, Scope, parse_scopes
 from perdure.views import shown_time
@@ -62,7 +62,7 @@ class ShownToken(Struct, frozen=True, kw_only=True):
 
 @checked
 async def make_token(
-    client: Client,
+    client: AnyClient,
     name: str,
     scope: Scope | str | Iterable[str],
     *,
@@ -90,7 +90,7 @@ async def make_token(
 
 @checked
 async def rotate_token(
-    client: Client,
+    client: AnyClient,
     name: str,
     *,
     overlap: timedelta | float = 0,
@@ -124,7 +124,7 @@ async def rotate_token(
 
 
 @checked
-async def revoke_token(client: Client, name: str, *, actor: str = "api") -> TokenView:
+async def revoke_token(client: AnyClient, name: str, *, actor: str = "api") -> TokenView:
     """Make a token invalid, for good. Raises RecordNotFound."""
     while True:
         found = await _found(client, name)
@@ -135,12 +135,12 @@ async def revoke_token(client: Client, name: str, *, actor: str = "api") -> Toke
 
 
 @checked
-async def tokens(client: Client) -> list[TokenView]:
+async def tokens(client: AnyClient) -> list[TokenView]:
     """All tokens there ever were, by name."""
     return [_view(found) async for found in client.credentials.tokens()]
 
 
-async def find_token(client: Client, token: str) -> ShownToken | None:
+async def find_token(client: AnyClient, token: str) -> ShownToken | None:
     """The token that somebody shows, valid or not; None if there is none with this secret."""
     prefix, _, rest = token.partition("_")
     name, _, secret = rest.partition("_")
@@ -168,12 +168,12 @@ def token_at(found: TokenRecord, sha256: str, now: int) -> ShownToken | None:
 
 
 @checked
-async def has_tokens(client: Client) -> bool:
+async def has_tokens(client: AnyClient) -> bool:
     """Whether a token was ever made: from then on nobody gets in without one, also if it was revoked or has expired."""
     return await client.credentials.has_tokens()
 
 
-async def has_valid_tokens(client: Client) -> bool:
+async def has_valid_tokens(client: AnyClient) -> bool:
     now = client.credentials.now()
     async for found in client.credentials.tokens():
         expires_at = found.body.get("expires_at")
@@ -182,7 +182,7 @@ async def has_valid_tokens(client: Client) -> bool:
     return False
 
 
-async def _found(client: Client, name: str) -> TokenRecord:
+async def _found(client: AnyClient, name: str) -> TokenRecord:
     found = await client.credentials.token(name)
     if found is None:
         raise RecordNotFound(f"there is no token {name!r:.80}", kind="token", name=name)

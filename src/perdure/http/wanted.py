@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from litestar.params import FromQuery, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
-from perdure.client import Client
+from perdure.engine import AnyClient
 from perdure.http.problems import Refused
 from perdure.kernel.status import Status
 from perdure.views import Page
@@ -39,8 +39,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
     created_from: datetime | None = None
     created_before: datetime | None = None
 
-    async def page(self, client: Client, limit: int, cursor: str | None = None) -> Page:
-        return await client.runs(
+    async def page(self, client: AnyClient, limit: int, cursor: str | None = None) -> Page:
+        return await client.runs.list(
             workflow=self.workflow,
             status=self.statuses,
             hold=self.hold,

@@ -7,6 +7,7 @@ import builtins
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import astuple, replace
@@ -318,6 +319,12 @@ class MemoryStore:
             found = [stored.run for stored in database.runs.values() if _matches(stored.run, wanted)]
             found.sort(key=lambda run: (run.created_at, run.id), reverse=True)
             return found[: max(0, wanted.limit)]
+
+    async def count(self, wanted: RunFilter) -> int:
+        database = self._database()
+        with database.lock:
+            found = (stored for stored in database.runs.values() if _matches(stored.run, wanted))
+            return sum(1 for _ in islice(found, max(0, wanted.limit)))
 
     async def tally(self, cells: Sequence[tuple[str, int, int]], limit: int) -> builtins.list[int]:
         database = self._database()

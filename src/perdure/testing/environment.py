@@ -18,6 +18,7 @@ from perdure.ports import StepPlace, Store
 from perdure.storage import open_store
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing.clock import Pilot, VirtualClock, release
+from perdure.testing.control import kill
 from perdure.testing.faults import Fault, FaultyStore
 from perdure.testing.invariants import check_store
 from perdure.testing.proxy import StoreProxy
@@ -128,7 +129,7 @@ class Environment:
         """Kill the engine as a crash of its process would: nothing more is written, nothing is tidied up."""
         if not self._is_killed:
             self._is_killed = True
-            self.engine.kill()
+            kill(self.engine)
 
     async def death(self) -> None:
         """Wait until the fault kills the engine."""
@@ -237,7 +238,7 @@ class Environment:
 
     def _is_quiet(self) -> bool:
         engine = self.engine
-        return engine.is_between_steps and engine.steps_running <= self.clock.sleeping_steps
+        return engine.runtime.is_between_steps and engine.runtime.steps_running <= self.clock.sleeping_steps
 
 
 def _maker(source: StoreSource) -> Callable[[], Store]:

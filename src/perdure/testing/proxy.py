@@ -157,6 +157,9 @@ class StoreProxy:
     async def list(self, wanted: RunFilter) -> builtins.list[Run]:
         return await self._through(self.inner.list(wanted))
 
+    async def count(self, wanted: RunFilter) -> int:
+        return await self._through(self.inner.count(wanted))
+
     async def tally(self, cells: Sequence[tuple[str, int, int]], limit: int) -> builtins.list[int]:
         return await self._through(self.inner.tally(cells, limit))
 

@@ -59,7 +59,7 @@ class YieldPoints:
             with points.hold("send.before_commit") as held:
                 sending = asyncio.create_task(env.engine.send(Paid(amount=100), to="o-17"))
                 await held.reached()
-                cancelling = asyncio.create_task(env.engine.cancel("o-17"))  # comes second
+                cancelling = asyncio.create_task(env.engine.handle("o-17").cancel())  # comes second
             assert await sending == Delivered(("o-17",))
             assert await cancelling
 

@@ -239,7 +239,7 @@ async def test_no_password_is_logged(url: str, caplog: pytest.LogCaptureFixture)
         while "sign of life" not in caplog.text or "tried again" not in caplog.text:
             await asyncio.sleep(0.01)
         await other.execute(f"alter role {role} login")
-        assert PASSWORD not in repr(vars(engine._store))
+        assert PASSWORD not in repr(vars(engine.session.store))
     assert PASSWORD not in caplog.text
     assert quote(PASSWORD, safe="") not in caplog.text
 

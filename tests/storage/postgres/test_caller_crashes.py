@@ -25,7 +25,7 @@ async def act(client: Client, verb: str, caller: Any) -> None:
 
 
 async def there(client: Client) -> int:
-    return len((await client.runs(tags={"a": "b"})).runs)
+    return len((await client.runs.list(tags={"a": "b"})).runs)
 
 
 @pytest.mark.parametrize("moment", ["before", "inside", "committed"])
@@ -53,8 +53,8 @@ async def test_a_connection_that_dies_leaves_all_or_nothing(url: str, verb: str,
         async with as_caller(caller_url) as caller, caller.transaction():
             await act(client, verb, caller)  # The same again: it is there once.
         assert await there(client) == 1
-        [run] = (await client.runs(tags={"a": "b"})).runs
-        audit = await client.audit(run.id)
+        [run] = (await client.runs.list(tags={"a": "b"})).runs
+        audit = await client.handle(run.id).audit()
         assert [row.became for row in audit][:1] == [Status.CREATED]
         assert [row.seq for row in audit] == list(range(1, len(audit) + 1))
 

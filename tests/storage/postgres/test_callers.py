@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from perdure import Client, Engine, workflow
+from perdure.api.hierarchies import hierarchy_rows
 from perdure.cooperation import Operation, Scope, Topic
 from perdure.errors import Misuse, RunExists, RunNotFound, StoreBroken
 from perdure.http import make_token, tokens
@@ -81,9 +82,9 @@ async def test_a_run_is_there_with_the_callers_commit_and_not_after_a_rollback(u
             await caller.execute("insert into public.caller_orders (id) values ('o-1')")
             run = await engine.start(ship("o-1"), id="o-1", tags={"a": "b"}, actor="ann", connection=caller)
         assert await run.result() == "shipped o-1"
-        first = (await engine.audit("o-1"))[0]
+        first = (await engine.handle("o-1").audit())[0]
         assert (first.became, first.actor) == (Status.CREATED, "ann")
-        assert [found.id for found in (await engine.runs(tags={"a": "b"})).runs] == ["o-1"]
+        assert [found.id for found in (await engine.runs.list(tags={"a": "b"})).runs] == ["o-1"]
         async with caller.transaction():
             again = await engine.start(ship("o-1"), id="o-1", connection=caller)
             with pytest.raises(RunExists, match="with the arguments"):
@@ -98,7 +99,7 @@ async def test_a_message_is_handled_after_the_callers_commit(url: str) -> None:
         await lost.start()
         gone = await client.emit(BOOKINGS, {"id": "m-0"}, id="m-0", connection=caller)
         await lost.rollback()
-        assert (await client.scopes(gone.id)).events == []
+        assert (await hierarchy_rows(client.session, gone.id)).events == []
         async with caller.transaction():
             root = await client.emit(BOOKINGS, {"id": "m-1"}, id="m-1", tags={"a": "b"}, connection=caller)
         await root.finished()
@@ -161,7 +162,7 @@ EMIT = (
 async def test_the_caller_can_do_nothing_else(url: str, attempt: str) -> None:
     caller_url = await make_caller(url)
     async with Client(url) as client, as_caller(caller_url) as caller:
-        statement = attempt.format(schema=f'"{schema_of(url)}"', engine=client._coordinator.engine.id)
+        statement = attempt.format(schema=f'"{schema_of(url)}"', engine=client.session.coordinator.engine.id)
         await caller.execute(f'set search_path = "{schema_of(url)}"')
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await caller.execute(statement)
@@ -182,11 +183,16 @@ async def test_the_functions_write_nothing_but_what_a_start_or_an_emission_is(ur
     caller_url = await make_caller(url)
     async with Client(url) as client, as_caller(caller_url) as caller:
         await client.start(other_workflow("o"), id="there")
-        values = {"schema": f'"{schema_of(url)}"', "engine": client._coordinator.engine.id, "model": "", "tags": "{}"}
+        values = {
+            "schema": f'"{schema_of(url)}"',
+            "engine": client.session.coordinator.engine.id,
+            "model": "",
+            "tags": "{}",
+        }
         with pytest.raises(asyncpg.InvalidParameterValueError):
             async with caller.transaction():
                 await caller.execute(attempt.format(**values))
-        assert [run.id for run in (await client.runs()).runs] == ["there"]
+        assert [run.id for run in (await client.runs.list()).runs] == ["there"]
 
 
 NOW = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
@@ -257,14 +263,14 @@ def call(function: str, given: dict[str, str], url: str, engine: str) -> str:
 async def test_a_start_by_hand_has_the_bounds_of_any_other(url: str, wrong: dict[str, str]) -> None:
     caller_url = await make_caller(url)
     async with Client(url) as client, as_caller(caller_url) as caller:
-        engine = client._coordinator.engine.id
+        engine = client.session.coordinator.engine.id
         with pytest.raises(asyncpg.InvalidParameterValueError):
             async with caller.transaction():
                 await caller.fetchval(call("start_v2", GOOD_START | wrong, url, engine))
-        assert (await client.runs()).runs == []
+        assert (await client.runs.list()).runs == []
         async with caller.transaction():
             assert await caller.fetchval(call("start_v2", GOOD_START, url, engine)) == "inserted"
-        [run] = (await client.runs()).runs
+        [run] = (await client.runs.list()).runs
         assert run.id == "mine"
 
 
@@ -300,10 +306,10 @@ async def test_an_emission_by_hand_has_the_bounds_of_any_other(url: str, wrong: 
         good = GOOD_EMISSION | {"book": known}
         with pytest.raises(asyncpg.InvalidParameterValueError):
             async with caller.transaction():
-                await caller.fetchval(call("emit_v2", good | wrong, url, engine._coordinator.engine.id))
-        assert (await engine.runs()).runs == []
+                await caller.fetchval(call("emit_v2", good | wrong, url, engine.session.coordinator.engine.id))
+        assert (await engine.runs.list()).runs == []
         async with caller.transaction():
-            made = await caller.fetchval(call("emit_v2", good, url, engine._coordinator.engine.id))
+            made = await caller.fetchval(call("emit_v2", good, url, engine.session.coordinator.engine.id))
         assert made == "inserted"
 
 

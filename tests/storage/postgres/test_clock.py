@@ -65,17 +65,17 @@ async def test_an_engine_whose_machine_is_wrong_takes_over_and_is_neither_early_
         far = await engine.start(sleeps(1800), id="far")
         while await far.status() != "suspended":
             await far.status()
-        (wait,) = await engine.waits("far")
+        (wait,) = await engine.handle("far").waits()
     skew_ns = round(skew.total_seconds() * 1e9)
     right = time.time_ns
     monkeypatch.setattr(ports, "time_ns", lambda: right() + skew_ns)
     async with Engine(url, workflows=[sleeps]) as engine, meddler(url) as other:
         server = await other.fetchval("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
-        assert abs(engine._clock.now() - server) < HOUR_US / 2
+        assert abs(engine.session.clock.now() - server) < HOUR_US / 2
         await engine.recover()
         assert await engine.handle("far").status() == "suspended"
         assert await engine.run(sleeps(0.01), id="near") == "awake"
-        view = await engine.get("near")
+        view = await engine.runs.get("near")
         assert view is not None
         assert abs(view.created_at.timestamp() * 1e6 - server) < HOUR_US / 2
-        assert (await engine.waits("far"))[0] == wait
+        assert (await engine.handle("far").waits())[0] == wait

@@ -217,4 +217,4 @@ async def test_runs_start_in_callers_transactions_through_it(url: str, bouncer: 
         for number in range(0, 10, 2):
             await engine.send(Paid(amount=1), to=f"r-{number}")
             assert await engine.handle(f"r-{number}").result() == number + 1
-        assert len((await engine.runs()).runs) == 5
+        assert len((await engine.runs.list()).runs) == 5

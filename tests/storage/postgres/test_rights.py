@@ -55,7 +55,7 @@ async def test_an_engine_works_as_a_user_that_owns_nothing(url: str) -> None:
         run = await engine.start(is_paid(1), tags={"shop": "s"})
         await engine.send(Paid(amount=2), to=run.id)
         assert await run.result() == 3
-        await engine.purge()
+        await engine.events.purge()
 
 
 @pytest.mark.soak

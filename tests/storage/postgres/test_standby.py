@@ -110,7 +110,7 @@ async def test_an_engine_at_rest_notices_that_the_store_went_back_and_goes_on_wi
     url = url.replace("lease=60", "lease=1")
     async with Engine(url, workflows=[ship], poll_s=0.1) as engine, meddler(url) as other:
         assert await engine.run(ship("o-1"), id="r-1") == "o-1 packed"
-        me = (await engine.engines())[0].id
+        me = (await engine.engines.list())[0].id
         # The run as it was when it had just begun, and the engine before it has done anything else.
         async with other.transaction():
             await other.execute("delete from journal")
@@ -126,12 +126,12 @@ async def test_an_engine_at_rest_notices_that_the_store_went_back_and_goes_on_wi
                 await other.execute("delete from heartbeats where engine_id = $1", me)
 
         async def is_done() -> bool:
-            found = await engine.get("r-1")
+            found = await engine.runs.get("r-1")
             return found is not None and found.status == "succeeded"
 
         await until(is_done)
         assert CALLS == ["o-1", "o-1"]
-        assert [one.alive for one in await engine._store.engines()] == [False, True][lost == "engine" :]
+        assert [one.alive for one in await engine.session.store.engines()] == [False, True][lost == "engine" :]
     expected = "the store went back" if lost == "batch" else "does not know engine"
     assert expected in caplog.text
     assert "registering anew" in caplog.text

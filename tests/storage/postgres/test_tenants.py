@@ -103,7 +103,7 @@ async def test_events_of_the_same_name_do_not_cross(urls: tuple[str, str]) -> No
         assert await mine.result() == 1
         await second.send(TenantPaid(amount=2))
         assert await theirs.result() == 2
-        assert [run.id for run in (await first.runs()).runs] == ["r-1"]
+        assert [run.id for run in (await first.runs.list()).runs] == ["r-1"]
 
 
 async def test_who_listens_to_another_s_channel_learns_ids_of_engines_only(urls: tuple[str, str]) -> None:
@@ -126,7 +126,7 @@ async def test_who_notifies_another_s_engines_wakes_them_and_no_more(urls: tuple
     channel = channel_of(schema_of(urls[1]))
     async with both(urls) as (_, second), meddler(urls[0]) as me:
         run = await second.start(is_paid("b"))
-        engine = (await second.engines())[0].id
+        engine = (await second.engines.list())[0].id
         for payload in ("", "*", engine, "x" * 7999, '{"a":1}', "\x1b[2J", "'; drop table runs; --"):
             await me.executemany("select pg_notify($1, $2)", [(channel, payload)] * 50)
         await second.send(TenantPaid(amount=7), to=run.id)
@@ -177,7 +177,7 @@ async def _alone(server: str) -> None:
         await me.add_listener(channel_of("perdure"), lambda *given: heard.append(given[3]))
         key = await me.fetchval("select hashtextextended('perdure:tenants.paid', 0)")
         await me.execute("select pg_advisory_lock($1)", key)  # the same number, and another lock
-        own = {one.id for one in await second.engines()}
+        own = {one.id for one in await second.engines.list()}
         run = await second.start(is_paid("d"))
         await second.send(TenantPaid(amount=4))
         assert await run.result() == 4

@@ -19,7 +19,7 @@ _LIMIT: Final = 50
 
 async def show(visit: Visit) -> Shown:
     name, after = visit.asked("name").strip(), visit.asked("after")
-    found = await visit.client.artifacts(
+    found = await visit.client.artifacts.list(
         name=name or None, run=visit.asked("run") or None, staged=True, after=after or None, limit=_LIMIT
     )
     return {

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from perdure.client import Client
 from perdure.dashboard.filters import Unclear, parsed
 from perdure.dashboard.page import Action, Form, Page, Shown, Visit
 from perdure.dashboard.rendering import url
+from perdure.engine import AnyClient
 from perdure.errors import ConcurrentModification, Misuse, RunFinished, RunNotFound, RunNotRetryable
 from perdure.http.problems import Refused
 from perdure.kernel.status import FINISHED, Status
@@ -28,16 +28,16 @@ class Change(Struct, frozen=True):
     effect: str
     left: str
     can: Callable[[RunView], bool]
-    do: Callable[[Client, str, int, str], Awaitable[Any]]
+    do: Callable[[AnyClient, str, int, str], Awaitable[Any]]
 
 
-async def _cancel(client: Client, run_id: str, version: int, actor: str) -> None:
-    if not await client.cancel(run_id, expected_version=version, actor=actor):
+async def _cancel(client: AnyClient, run_id: str, version: int, actor: str) -> None:
+    if not await client.handle(run_id).cancel(expected_version=version, actor=actor):
         raise RunFinished(f"run {run_id!r} has ended", run_id=run_id, status="ended")
 
 
-async def _retry(client: Client, run_id: str, version: int, actor: str) -> None:
-    await client.retry(run_id, expected_version=version, actor=actor)
+async def _retry(client: AnyClient, run_id: str, version: int, actor: str) -> None:
+    await client.handle(run_id).retry(expected_version=version, actor=actor)
 
 
 CHANGES: Final = {
@@ -82,7 +82,7 @@ async def show(visit: Visit) -> Shown:
 
 async def _meant(visit: Visit, ids: Sequence[str], query: str) -> list[RunView]:
     if ids:
-        found = await visit.client.get_many(ids[:_RUNS_MAX])
+        found = await visit.client.runs.get_many(ids[:_RUNS_MAX])
         return [found[run_id] for run_id in ids if run_id in found]
     if not visit.asked("all"):
         return []
@@ -91,7 +91,7 @@ async def _meant(visit: Visit, ids: Sequence[str], query: str) -> list[RunView]:
     except Unclear as error:
         raise Refused("invalid_request", str(error)) from error
     if search.run_id is not None:
-        run = await visit.client.get(search.run_id)
+        run = await visit.client.runs.get(search.run_id)
         return [run] if run is not None else []
     return (await search.wanted.page(visit.client, _RUNS_MAX)).runs
 

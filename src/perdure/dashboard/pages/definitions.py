@@ -24,10 +24,10 @@ class Definition(Struct, frozen=True, kw_only=True):
 
 async def show(visit: Visit) -> Shown:
     found: dict[tuple[str, str], list[str]] = {}
-    for engine in await visit.client.engines():
+    for engine in await visit.client.engines.list():
         for pair in engine.workflows:
             found.setdefault(pair, []).append(engine.host)
-    handlers = await visit.client.handlers()
+    handlers = await visit.client.topics.handlers()
     given = visit.given
     return {
         "title": "Definitions",

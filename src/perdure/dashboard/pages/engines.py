@@ -6,7 +6,7 @@ from perdure.dashboard.page import Page, Shown, Visit
 
 
 async def show(visit: Visit) -> Shown:
-    found = await visit.client.engines()
+    found = await visit.client.engines.list()
     return {
         "title": "Engines",
         "engines": [one for one in found if one.workflows],

@@ -10,7 +10,6 @@ from perdure import Delivered, NamedEvent
 from perdure.dashboard.page import Action, Form, Page, Shown, Visit, Wrong
 from perdure.dashboard.rendering import url
 from perdure.errors import InvalidArguments, QueueFull, RunFinished, RunNotFound, UnstorableValue
-from perdure.removals import remove_dead_letter
 
 _LIMIT: Final = 50
 _SENDING: Final = (RunNotFound, RunFinished, QueueFull, UnstorableValue, InvalidArguments)
@@ -18,7 +17,7 @@ _SENDING: Final = (RunNotFound, RunFinished, QueueFull, UnstorableValue, Invalid
 
 async def show(visit: Visit) -> Shown:
     after = visit.asked("after")
-    letters = await visit.client.dead_letters(after=after or None, limit=_LIMIT)
+    letters = await visit.client.dead_letters.list(after=after or None, limit=_LIMIT)
     given = visit.given
     return {
         "title": "Events",
@@ -26,7 +25,7 @@ async def show(visit: Visit) -> Shown:
         "to": given.text("to") if given is not None else visit.asked("to"),
         "value": given.text("value") if given is not None else "",
         "of": visit.asked("of"),
-        "events": await visit.client.events(to=visit.asked("of") or None, limit=_LIMIT),
+        "events": await visit.client.events.pending(to=visit.asked("of") or None, limit=_LIMIT),
         "letters": letters,
         "next": letters[-1].id if len(letters) == _LIMIT else None,
     }
@@ -47,13 +46,15 @@ async def send(visit: Visit, form: Form) -> str:
 
 async def replay(visit: Visit, form: Form) -> str:
     to = form.text("to").strip() or None
-    await visit.client.replay_dead_letter(visit.part("letter_id"), to=to, actor=visit.caller.name)
+    await visit.client.dead_letters.replay(visit.part("letter_id"), to=to, actor=visit.caller.name)
     return url("events", said="replayed")
 
 
 async def remove(visit: Visit, form: Form) -> str:
     del form
-    await remove_dead_letter(visit.client, visit.part("letter_id"), actor=visit.caller.name)
+    letters, letter_id = visit.client.dead_letters, visit.part("letter_id")
+    await letters.get(letter_id)
+    await letters.remove(letter_id, actor=visit.caller.name)
     return url("events", said="removed")
 
 

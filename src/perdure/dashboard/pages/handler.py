@@ -35,7 +35,7 @@ async def complete(visit: Visit, form: Form) -> str:
     if values is not None and not isinstance(values, dict):
         raise Wrong("What it gives is an object: values by name, or nothing at all.")
     try:
-        await visit.client.complete_handler(run_id, values, actor=visit.caller.name)
+        await visit.client.topics.complete(run_id, values, actor=visit.caller.name)
     except (InvalidArguments, UnstorableValue) as error:
         raise Wrong(str(error)) from error
     return url("runs", run_id, said="completed")
@@ -46,14 +46,14 @@ async def fail(visit: Visit, form: Form) -> str:
     reason = form.text("reason").strip()
     if not reason:
         raise Wrong("Say why it cannot be done: whoever asked for it is told.")
-    await visit.client.fail_handler(run_id, reason, actor=visit.caller.name)
+    await visit.client.topics.fail(run_id, reason, actor=visit.caller.name)
     return url("runs", run_id, said="refused")
 
 
 async def undone(visit: Visit, form: Form) -> str:
     del form
     run_id = visit.part("run_id")
-    await visit.client.complete_rollback(run_id, actor=visit.caller.name)
+    await visit.client.topics.complete_rollback(run_id, actor=visit.caller.name)
     return url("runs", run_id, said="undone")
 
 

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from perdure.client import Client
 from perdure.dashboard.page import Page, Shown, Visit
 from perdure.dashboard.plots import Dot, Series, Window, bars, dots
 from perdure.dashboard.words import amount, duration
+from perdure.engine import AnyClient
 from perdure.kernel.status import ACTIVE, Status
 
 _SPANS: Final = {
@@ -65,10 +65,10 @@ async def show(visit: Visit) -> Shown:
     now = datetime.now(UTC)
     end = datetime.fromtimestamp((now.timestamp() // bucket.total_seconds() + 1) * bucket.total_seconds(), UTC)
     window = Window(end - span, end, _BUCKETS)
-    failures = (await visit.client.runs(status=_BAD, limit=_FAILURES)).runs
-    found = await visit.client.get_many([run.id for run in failures])
-    engines = [engine for engine in await visit.client.engines() if engine.workflows]
-    overdue = await visit.client.overdue(limit=_COUNTED_MAX)
+    failures = (await visit.client.runs.list(status=_BAD, limit=_FAILURES)).runs
+    found = await visit.client.runs.get_many([run.id for run in failures])
+    engines = [engine for engine in await visit.client.engines.list() if engine.workflows]
+    overdue = await visit.client.engines.overdue(limit=_COUNTED_MAX)
     return {
         "title": "Overview",
         "span": asked if asked in _SPANS else "1h",
@@ -84,16 +84,16 @@ async def show(visit: Visit) -> Shown:
     }
 
 
-async def counts(client: Client, overdue: int) -> list[Count]:
+async def counts(client: AnyClient, overdue: int) -> list[Count]:
     async def runs(**wanted: Any) -> int:
-        return len((await client.runs(limit=_COUNTED_MAX, **wanted)).runs)
+        return len((await client.runs.list(limit=_COUNTED_MAX, **wanted)).runs)
 
-    [by_status] = await client.tally(statuses=[*ACTIVE, *_BAD], limit=_STATUS_MAX)
+    [by_status] = await client.runs.tally(statuses=[*ACTIVE, *_BAD], limit=_STATUS_MAX)
     running, waiting, failed = (sum(by_status[one] for one in some) for some in (_BUSY, (Status.SUSPENDED,), _BAD))
     blocked, poison = await runs(hold="blocked"), await runs(hold="poison")
     paused = await runs(hold="paused")
-    tasks = len(await client.tasks(status="open", kind="human", limit=_COUNTED_MAX))
-    letters = len(await client.dead_letters(limit=_COUNTED_MAX))
+    tasks = len(await client.tasks.list(status="open", kind="human", limit=_COUNTED_MAX))
+    letters = len(await client.dead_letters.list(limit=_COUNTED_MAX))
     return [
         Count("running", running, ("runs", "status:running,created,cancelling,rolling_back"), False, _STATUS_MAX),
         Count("waiting", waiting, ("runs", "status:suspended"), False, _STATUS_MAX),
@@ -115,9 +115,9 @@ class Throughput(Struct, frozen=True):
     is_bounded: bool
 
 
-async def throughput(client: Client, window: Window) -> Throughput:
+async def throughput(client: AnyClient, window: Window) -> Throughput:
     times = [window.at(number) for number in range(window.buckets + 1)]
-    found = await client.tally(times, limit=_BAR_MAX)
+    found = await client.runs.tally(times, limit=_BAR_MAX)
     series = [
         Series(title, look, [float(sum(one[status] for status in kind)) for one in found])
         for title, look, kind in _KINDS
@@ -138,10 +138,10 @@ class Lateness(Struct, frozen=True):
     text: str
 
 
-async def lateness(client: Client, window: Window) -> Lateness:
+async def lateness(client: AnyClient, window: Window) -> Lateness:
     """Of the timers of the newest runs: what fired when is only in their journals."""
-    runs = (await client.runs(created_from=window.begin, limit=_TIMED_RUNS_MAX)).runs
-    fired = await client.timers([run.id for run in runs])
+    runs = (await client.runs.list(created_from=window.begin, limit=_TIMED_RUNS_MAX)).runs
+    fired = await client.runs.timers([run.id for run in runs])
     found = [
         Dot(one.fired_at, late, f"{one.name} of {one.run_id}: {duration(late)} late")
         for one in fired

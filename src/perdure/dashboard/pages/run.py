@@ -45,13 +45,13 @@ class Fault(Struct, frozen=True, kw_only=True):
 async def show(visit: Visit) -> Shown:
     run_id = visit.part("run_id")
     client = visit.client
-    run = await client.get(run_id)
+    run = await client.runs.get(run_id)
     tree, ancestors = await _tree(visit, run_id, run)
     if run is None:
-        happened = (await client.hierarchy(run_id, runs_max=_TREE_MAX)).events if tree is not None else []
+        happened = (await client.handle(run_id).hierarchy(runs_max=_TREE_MAX)).events if tree is not None else []
         return {**_emission(tree), "drawn": None, "ancestors": [], "happened": happened[-_JOURNAL_MAX:]}
-    history = await client.history(run_id)
-    waits = await client.waits(run_id) if run.status not in FINISHED else []
+    history = await client.handle(run_id).history()
+    waits = await client.handle(run_id).waits() if run.status not in FINISHED else []
     waits = [wait for wait in waits if wait.kind != "code"]  # It is stranded, which is said already.
     handling = handler.wanted(run, history.journal)
     zoom = visit.asked("zoom")
@@ -64,7 +64,7 @@ async def show(visit: Visit) -> Shown:
         "has_ended": run.status in FINISHED,
         "reasons": reasons(run, waits, datetime.now(UTC)),
         "fault": _fault(run, history),
-        "tasks": await client.tasks(run=run_id, status="open", limit=20),
+        "tasks": await client.tasks.list(run=run_id, status="open", limit=20),
         "timeline": timeline(history.journal, waits, factor),
         "zoom": factor,
         "zooms": _ZOOMS,
@@ -75,12 +75,12 @@ async def show(visit: Visit) -> Shown:
         "tree": tree,
         "ancestors": ancestors,
         "drawn": await visit.graphs.drawn(client, run),
-        "published": await client.published(run_id),
+        "published": await client.handle(run_id).published(),
         "streams": await _streams(visit, run_id),
-        "artifacts": await client.artifacts(run=run_id, staged=True, limit=100),
+        "artifacts": await client.artifacts.list(run=run_id, staged=True, limit=100),
         "can": _can(run),
         "handling": handling,
-        "asked": await client.message(run_id) if handling is not None else None,
+        "asked": await client.topics.message(run_id) if handling is not None else None,
         "given": visit.given,
     }
 
@@ -126,7 +126,7 @@ async def _tree(visit: Visit, run_id: str, run: RunView | None) -> tuple[RunTree
     above: list[RunView] = []
     top, parent = run_id, run.parent_id if run is not None else None
     while parent is not None and len(above) < _ABOVE_MAX:
-        found = await visit.client.get(parent)
+        found = await visit.client.runs.get(parent)
         top = parent
         if found is None:
             break
@@ -134,7 +134,7 @@ async def _tree(visit: Visit, run_id: str, run: RunView | None) -> tuple[RunTree
         parent = found.parent_id
     for root in dict.fromkeys((top, run_id)):
         try:
-            return await visit.client.tree(root, runs_max=_TREE_MAX), above[::-1]
+            return await visit.client.handle(root).tree(runs_max=_TREE_MAX), above[::-1]
         except RunNotFound:
             if root == run_id:
                 raise
@@ -145,8 +145,8 @@ async def _tree(visit: Visit, run_id: str, run: RunView | None) -> tuple[RunTree
 
 async def _streams(visit: Visit, run_id: str) -> list[StreamShown]:
     shown: list[StreamShown] = []
-    for name, count in (await visit.client.streams(run_id)).items():
-        last = visit.client.stream(run_id, name, after=max(0, count - _ITEMS_MAX), follow=False)
+    for name, count in (await visit.client.handle(run_id).streams()).items():
+        last = visit.client.handle(run_id).stream(name, after=max(0, count - _ITEMS_MAX), follow=False)
         items = [item async for item in last]
         shown.append(StreamShown(name, count, items[-_ITEMS_MAX:]))
     return shown
@@ -159,11 +159,13 @@ async def _streams(visit: Visit, run_id: str) -> list[StreamShown]:
 async def cancel(visit: Visit, form: Form) -> str:
     run_id = visit.part("run_id")
     reason = form.text("reason")
-    if await visit.client.get(run_id) is None:  # a root emission
-        done = await visit.client.cancel(run_id, reason=reason, actor=visit.caller.name)
+    if await visit.client.runs.get(run_id) is None:  # a root emission
+        done = await visit.client.handle(run_id).cancel(reason=reason, actor=visit.caller.name)
     else:
         version = form.number("version")
-        done = await visit.client.cancel(run_id, expected_version=version, reason=reason, actor=visit.caller.name)
+        done = await visit.client.handle(run_id).cancel(
+            expected_version=version, reason=reason, actor=visit.caller.name
+        )
     if not done:
         raise RunFinished(f"run {run_id!r} has ended: there is nothing to cancel", run_id=run_id, status="ended")
     return url("runs", run_id, said="cancelled")
@@ -171,26 +173,26 @@ async def cancel(visit: Visit, form: Form) -> str:
 
 async def retry(visit: Visit, form: Form) -> str:
     run_id = visit.part("run_id")
-    await visit.client.retry(run_id, expected_version=form.number("version"), actor=visit.caller.name)
+    await visit.client.handle(run_id).retry(expected_version=form.number("version"), actor=visit.caller.name)
     return url("runs", run_id, said="retried")
 
 
 async def pause(visit: Visit, form: Form) -> str:
     run_id = visit.part("run_id")
     what: dict[str, Any] = {"expected_version": form.number("version"), "actor": visit.caller.name}
-    await visit.client.pause(run_id, reason=form.text("reason"), **what)
+    await visit.client.handle(run_id).pause(reason=form.text("reason"), **what)
     return url("runs", run_id, said="paused")
 
 
 async def resume(visit: Visit, form: Form) -> str:
     run_id = visit.part("run_id")
-    await visit.client.resume(run_id, expected_version=form.number("version"), actor=visit.caller.name)
+    await visit.client.handle(run_id).resume(expected_version=form.number("version"), actor=visit.caller.name)
     return url("runs", run_id, said="resumed")
 
 
 async def undo(visit: Visit, form: Form) -> str:
     run_id = visit.part("run_id")
-    if not await visit.client.roll_back(run_id, reason=form.text("reason"), actor=visit.caller.name):
+    if not await visit.client.handle(run_id).roll_back(reason=form.text("reason"), actor=visit.caller.name):
         raise Misuse(f"{run_id!r} cannot be undone now: a run above or below it has not ended, or it was undone before")
     return url("runs", run_id, said="rolled_back")
 

@@ -32,7 +32,7 @@ async def show(visit: Visit) -> Shown:
         unclear = str(error)
     except PerdureError as error:
         unclear = str(error)
-    names = sorted({name for engine in await visit.client.engines() for name, _ in engine.workflows})
+    names = sorted({name for engine in await visit.client.engines.list() for name, _ in engine.workflows})
     return {
         "title": f"Runs: {query}" if query else "Runs",
         "query": query,
@@ -48,7 +48,7 @@ async def show(visit: Visit) -> Shown:
 
 async def _found(visit: Visit, search: Search, cursor: str) -> RunPage:
     if search.run_id is not None:
-        run = await visit.client.get(search.run_id)
+        run = await visit.client.runs.get(search.run_id)
         return RunPage(runs=[run] if run is not None else [], cursor=None)
     return await search.wanted.page(visit.client, _LIMIT, cursor or None)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from litestar import Response, get, post
 from litestar.types import ControllerRouterHandler
 
-from perdure.client import Client
 from perdure.dashboard.gate import SIGN_IN, cookie_of, safe_target, secure_mark, session_cookie, session_of
 from perdure.dashboard.oidc import COOKIE, PENDING, OidcProvider
 from perdure.dashboard.page import form_of
 from perdure.dashboard.rendering import HEADERS, PATH, Renderer
 from perdure.dashboard.sessions import NoSession, close_session, open_session
+from perdure.engine import AnyClient
 from perdure.http.access import Access, address_of, reads
 from perdure.http.given import Asked, TheAccess, TheClient
 from perdure.http.pace import Pace
@@ -38,7 +38,7 @@ def handlers_of(renderer: Renderer, provider: OidcProvider | None = None) -> lis
         cookie = session_cookie(session, request.headers, request.url.scheme)
         return Response(None, status_code=303, headers={"location": to, "set-cookie": cookie})
 
-    async def session_for(access: Access, client: Client, token: str) -> str:
+    async def session_for(access: Access, client: AnyClient, token: str) -> str:
         if not await access.needs_token() and access.is_startup_token(token):
             return access.open_startup_session()
         return await open_session(client, token)

@@ -9,7 +9,7 @@ from perdure.errors import InvalidAnswer, UnstorableValue
 
 
 async def show(visit: Visit) -> Shown:
-    task = await visit.client.task(visit.part("task_id"))
+    task = await visit.client.tasks.get(visit.part("task_id"))
     return {
         "title": task.title or f"Task {task.id}",
         "task": task,
@@ -20,10 +20,10 @@ async def show(visit: Visit) -> Shown:
 
 async def answer(visit: Visit, form: Form) -> str:
     """One answer counts: a second one is told that the task is closed."""
-    task = await visit.client.task(visit.part("task_id"))
+    task = await visit.client.tasks.get(visit.part("task_id"))
     value = value_of(field_of(task.schema), form)
     try:
-        await visit.client.answer(task.id, value, actor=visit.caller.name)
+        await visit.client.tasks.answer(task.id, value, actor=visit.caller.name)
     except (InvalidAnswer, UnstorableValue) as error:
         raise Wrong(str(error)) from error
     return url("tasks", task.id, said="answered")

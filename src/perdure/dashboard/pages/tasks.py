@@ -13,7 +13,7 @@ async def show(visit: Visit) -> Shown:
     status = visit.asked("status")
     after = visit.asked("after")
     is_known = status in ("claimed", "answered", "withdrawn")
-    found = await visit.client.tasks(
+    found = await visit.client.tasks.list(
         status=status if is_known else "open",  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         queue=visit.asked("queue") or None,
         after=after or None,

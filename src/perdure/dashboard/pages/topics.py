@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from perdure.client import Client
 from perdure.cooperation import Topic
 from perdure.dashboard.page import Action, Form, Page, Shown, Visit, Wrong
 from perdure.dashboard.pages.events import json_of
 from perdure.dashboard.rendering import url
+from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments, UnstorableValue
 from perdure.kernel.status import Status
 from perdure.views import RunView
@@ -45,23 +45,23 @@ async def show(visit: Visit) -> Shown:
     }
 
 
-async def _handlers(client: Client) -> list[Handler]:
+async def _handlers(client: AnyClient) -> list[Handler]:
     hosts: dict[tuple[str, str], list[str]] = {}
-    for engine in await client.engines():
+    for engine in await client.engines.list():
         for code in engine.workflows:
             hosts.setdefault(code, []).append(engine.host)
     return [
         Handler(topic, name, hosts.get((name, topic), []))
-        for topic, names in (await client.handlers()).items()
+        for topic, names in (await client.topics.handlers()).items()
         for name in names
     ]
 
 
-async def _waiting(client: Client, outside: list[str]) -> list[RunView]:
+async def _waiting(client: AnyClient, outside: list[str]) -> list[RunView]:
     """Runs of handlers that no engine has: to be done, or to be undone."""
     found: list[RunView] = []
     for name in outside:
-        page = await client.runs(workflow=name, status=[Status.CREATED, Status.ROLLING_BACK], limit=_LIMIT)
+        page = await client.runs.list(workflow=name, status=[Status.CREATED, Status.ROLLING_BACK], limit=_LIMIT)
         found += [run for run in page.runs if run.model == "operation"]
     return found
 
@@ -69,7 +69,7 @@ async def _waiting(client: Client, outside: list[str]) -> list[RunView]:
 async def emit(visit: Visit, form: Form) -> str:
     """Emitted once, however often the same form is sent: what it says is a part of the message's id."""
     name, text = form.text("topic"), form.text("message")
-    if name not in await visit.client.handlers():
+    if name not in await visit.client.topics.handlers():
         raise Wrong(f"Nobody handles messages of the topic {name!r:.80}.")
     message = json_of(text, "The message")
     said = hashlib.sha256(f"{form.text('nonce')}\0{name}\0{text}".encode(errors="backslashreplace")).hexdigest()

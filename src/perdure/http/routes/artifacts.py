@@ -12,13 +12,13 @@ from litestar.params import FromQuery
 from litestar.response import Stream
 from msgspec import Struct
 
-from perdure.client import Client
+from perdure.api.artifacts import ArtifactView
+from perdure.engine import AnyClient
 from perdure.errors import ArtifactNotFound
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
 from perdure.http.reach import reach_of, reads_artifact, reads_some
 from perdure.http.wanted import After, Id, Limit, Text, cursor_of
-from perdure.keeping import ArtifactView
 
 _MEDIA_TYPE: Final = re.compile(
     r'[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}(; ?[\w-]{1,40}=("[\w .-]{0,80}"|[\w.-]{1,80}))*',
@@ -52,7 +52,7 @@ async def list_artifacts(
 ) -> Artifacts:
     """Published artifacts, the newest first, without content; `staged` adds those of runs under way."""
     within = reach_of(request).within
-    found = await client.artifacts(
+    found = await client.artifacts.list(
         name=name, run=run, type=type, staged=staged, within=within, after=after, limit=limit
     )
     return Artifacts(artifacts=found, cursor=cursor_of(found, limit))
@@ -61,7 +61,7 @@ async def list_artifacts(
 @get("/{artifact_id:str}", guards=[reads_artifact], responses=no(ArtifactNotFound))
 async def get_artifact(client: TheClient, artifact_id: Id) -> ArtifactView:
     """One artifact, without content."""
-    return await client.artifact(id=artifact_id)
+    return await client.artifacts.get(id=artifact_id)
 
 
 @get(
@@ -77,11 +77,11 @@ async def artifact_content(client: TheClient, artifact_id: Id) -> Stream:
     return await content_of(client, artifact_id)
 
 
-async def content_of(client: Client, artifact_id: str) -> Stream:
+async def content_of(client: AnyClient, artifact_id: str) -> Stream:
     """An artifact's content as an answer. Raises ArtifactNotFound."""
-    found = await client.artifact(id=artifact_id)
+    found = await client.artifacts.get(id=artifact_id)
     return Stream(
-        client.open_artifact(artifact_id),
+        client.artifacts.open(artifact_id),
         headers={
             "Content-Type": _told(found.media_type),
             "Content-Length": str(found.size),

@@ -12,12 +12,12 @@ from litestar import Router, get
 from litestar.params import QueryParameter
 from litestar.response import Stream
 
+from perdure.api.audit import AuditLine
 from perdure.http.access import administers
 from perdure.http.given import Asked, TheClient, TheStreams
 from perdure.http.problems import no
 from perdure.http.streams import may_still_read
 from perdure.http.wanted import moment
-from perdure.trail import AuditLine
 
 MEDIA_TYPE: Final = "application/x-ndjson"
 _CHUNK_BYTES: Final = 64 * 1024
@@ -35,7 +35,7 @@ async def export_audit(
     The last line is `{"type": "end", "lines": …}`; an answer without it is not whole."""
     first = None if since is None else moment(since)
     last = None if until is None else moment(until)
-    lines = client.export_audit(since=first, until=last)
+    lines = client.audit.export(since=first, until=last)
     return Stream(_written(lines, request, streams.check_s), media_type=MEDIA_TYPE)
 
 

@@ -57,13 +57,13 @@ async def run_changes(
 ) -> Stream | Response[None]:
     """Every change of a run, once and in order: events `change`, with the audit's row. Ends when the run has."""
     seen = _number(last_event_id)
-    known = await client.audit(run_id)
+    known = await client.handle(run_id).audit()
     if known[-1].seq <= seen and _has_ended(known):
         return Response(None, status_code=204)
 
     async def look() -> list[Said] | None:
         nonlocal seen
-        rows = await client.audit(run_id)
+        rows = await client.handle(run_id).audit()
         new = [Said(event="change", data=row, id=str(row.seq)) for row in rows if row.seq > seen]
         if not new and _has_ended(rows):
             return None
@@ -86,13 +86,13 @@ async def follow_stream(
     after = _number(last_event_id)
     view = await found(client, run_id)
     if last_event_id is not None and view.status in FINISHED:
-        async for _ in client.stream(run_id, name, after=after, follow=False):
+        async for _ in client.handle(run_id).stream(name, after=after, follow=False):
             break
         else:
             return Response(None, status_code=204)
 
     async def items() -> AsyncIterator[Said]:
-        async for item in client.stream(run_id, name, after=after):
+        async for item in client.handle(run_id).stream(name, after=after):
             yield Said(event="item", data=item, id=str(item.offset))
 
     return streams.response(items(), request)

@@ -6,7 +6,6 @@ from litestar import Router, delete, get, post
 from litestar.params import JSONBody
 from msgspec import Struct
 
-from perdure import removals
 from perdure.errors import DeadLetterNotFound, InvalidArguments, QueueFull, RunFinished, RunNotFound
 from perdure.http.access import caller_of, operates, reads
 from perdure.http.given import Asked, TheClient
@@ -34,14 +33,14 @@ async def list_dead_letters(
     client: TheClient, name: Text = None, after: After = None, limit: Limit = 100
 ) -> DeadLetters:  # fmt: skip
     """Dead letters, the oldest first."""
-    found = await client.dead_letters(name=name, after=after, limit=limit)
+    found = await client.dead_letters.list(name=name, after=after, limit=limit)
     return DeadLetters(dead_letters=found, cursor=cursor_of(found, limit))
 
 
 @get("/{letter_id:str}", guards=[reads], responses=no(DeadLetterNotFound))
 async def get_dead_letter(client: TheClient, letter_id: Id) -> DeadLetterView:
     """One dead letter."""
-    return await client.dead_letter(letter_id)
+    return await client.dead_letters.get(letter_id)
 
 
 @post(
@@ -52,13 +51,14 @@ async def get_dead_letter(client: TheClient, letter_id: Id) -> DeadLetterView:
 )
 async def replay_dead_letter(request: Asked, client: TheClient, letter_id: Id, data: JSONBody[Replay]) -> SentView:
     """Send it again."""
-    return sent_view(await client.replay_dead_letter(letter_id, to=data.to, actor=caller_of(request).name))
+    return sent_view(await client.dead_letters.replay(letter_id, to=data.to, actor=caller_of(request).name))
 
 
 @delete("/{letter_id:str}", guards=[operates], responses=no(DeadLetterNotFound, changes=True))
 async def remove_dead_letter(request: Asked, client: TheClient, letter_id: Id) -> None:
     """Forget it, for good. Who did so stays on record."""
-    await removals.remove_dead_letter(client, letter_id, actor=caller_of(request).name)
+    await client.dead_letters.get(letter_id)
+    await client.dead_letters.remove(letter_id, actor=caller_of(request).name)
 
 
 router = Router(

@@ -23,8 +23,8 @@ async def list_definitions(request: Asked, client: TheClient) -> list[Definition
     """What can be started now, by name and version. Operations are not: they handle messages of topics."""
     reach = reach_of(request)
     found: dict[tuple[str, str], list[str]] = {}
-    handlers = await client.handlers()
-    for engine in await client.engines():
+    handlers = await client.topics.handlers()
+    for engine in await client.engines.list():
         for workflow, version in engine.workflows:
             if workflow not in handlers.get(version, ()) and reach.knows(workflow):
                 found.setdefault((workflow, version), []).append(engine.id)

@@ -13,7 +13,7 @@ from perdure.views import EngineView
 @get("/", guards=[reads], responses=no())
 async def list_engines(client: TheClient) -> list[EngineView]:
     """Engines and clients, the oldest first; a client has no workflows."""
-    return await client.engines()
+    return await client.engines.list()
 
 
 router = Router("/engines", route_handlers=[list_engines], tags=["engines"])

@@ -90,7 +90,7 @@ async def list_events(
         await reach_of(request).check_run(Scope.READ, to)
     elif not caller_of(request).grants.includes(Scope.READ):
         raise Refused("forbidden", "events for anybody need a scope for everything; say which run's: to=…")
-    return await client.events(name=name, to=to, limit=limit)
+    return await client.events.pending(name=name, to=to, limit=limit)
 
 
 router = Router("/", route_handlers=[broadcast_event, send_event, list_events], tags=["events"])

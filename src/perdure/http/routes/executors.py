@@ -10,13 +10,13 @@ from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType, field
 
 from perdure import NewArtifact
+from perdure.api.tasks import TaskView
 from perdure.errors import InvalidAnswer, InvalidArguments, TaskClosed, TaskLost, TaskNotFound, UnstorableValue
 from perdure.http.access import caller_of, operates
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import Refused, no
 from perdure.http.reach import operates_task
 from perdure.http.wanted import Body, Id, Name
-from perdure.tasking import TaskView
 
 _HOLDING = (TaskNotFound, TaskClosed, TaskLost, InvalidArguments)
 _LEASE_S_MAX = 24 * 3600
@@ -74,7 +74,7 @@ class Release(Body, frozen=True, kw_only=True):
 async def claim_tasks(request: Asked, client: TheClient, queue: Id, data: JSONBody[Claim]) -> list[TaskView]:
     """Take open tasks of a queue, the oldest first. Nobody else gets them while the lease lasts."""
     actor = caller_of(request).name
-    return await client.claim_tasks(queue, data.worker, limit=data.limit, lease=data.lease_s, actor=actor)
+    return await client.tasks.claim(queue, data.worker, limit=data.limit, lease=data.lease_s, actor=actor)
 
 
 @post(
@@ -85,8 +85,8 @@ async def claim_tasks(request: Asked, client: TheClient, queue: Id, data: JSONBo
 )
 async def beat_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Heartbeat]) -> TaskView:
     """Say that the worker is alive: its lease begins anew."""
-    await client.beat_task(task_id, data.worker, data.details, actor=caller_of(request).name)
-    return await client.task(task_id)
+    await client.tasks.heartbeat(task_id, data.worker, data.details, actor=caller_of(request).name)
+    return await client.tasks.get(task_id)
 
 
 @post(
@@ -97,7 +97,7 @@ async def beat_task(request: Asked, client: TheClient, task_id: Id, data: JSONBo
 )
 async def complete_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Result]) -> TaskView:
     """Answer a task as the worker that has it, or had it last, with artifacts for its run."""
-    task = await client.task(task_id)
+    task = await client.tasks.get(task_id)
     artifacts: list[NewArtifact] = []
     if _takes_all(task):
         answer = msgspec.to_builtins(data)
@@ -110,8 +110,8 @@ async def complete_task(request: Asked, client: TheClient, task_id: Id, data: JS
             NewArtifact(name=one.name, value=one.value, type=one.type, media_type=one.media_type)
             for one in data.staged_artifacts
         ]
-    await client.answer(task_id, answer, artifacts=artifacts, actor=caller_of(request).name, worker=data.worker)
-    return await client.task(task_id)
+    await client.tasks.answer(task_id, answer, artifacts=artifacts, actor=caller_of(request).name, worker=data.worker)
+    return await client.tasks.get(task_id)
 
 
 def _takes_all(task: TaskView) -> bool:
@@ -123,15 +123,15 @@ def _takes_all(task: TaskView) -> bool:
 async def fail_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Failed]) -> TaskView:
     """Say that the worker could not do a task."""
     actor = caller_of(request).name
-    await client.fail_task(task_id, data.worker, data.error, retry=data.retry, actor=actor)
-    return await client.task(task_id)
+    await client.tasks.fail(task_id, data.worker, data.error, retry=data.retry, actor=actor)
+    return await client.tasks.get(task_id)
 
 
 @post("/tasks/{task_id:str}/release", guards=[operates_task], status_code=200, responses=no(*_HOLDING, changes=True))
 async def release_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Release]) -> TaskView:
     """Give a task back: it is open at once."""
-    await client.release_task(task_id, data.worker, actor=caller_of(request).name)
-    return await client.task(task_id)
+    await client.tasks.release(task_id, data.worker, actor=caller_of(request).name)
+    return await client.tasks.get(task_id)
 
 
 router = Router(

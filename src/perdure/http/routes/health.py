@@ -33,7 +33,7 @@ async def ready(client: TheClient) -> Response[Health]:
     """The store answers too."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            await client.engines()
+            await client.engines.list()
     except (PerdureError, TimeoutError):
         return Response(Health("unavailable"), status_code=503)
     return Response(Health("ok"))

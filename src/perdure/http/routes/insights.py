@@ -9,7 +9,7 @@ from litestar import Router, get
 from litestar.params import QueryParameter
 from msgspec import Struct
 
-from perdure.diagnosing import WaitView
+from perdure.api.waits import WaitView
 from perdure.errors import Misuse, RunNotFound
 from perdure.graph import DefinitionView, GraphEvents, TokensView
 from perdure.http.access import reads
@@ -38,13 +38,13 @@ class DrawingView(Struct, frozen=True, kw_only=True):
 @get("/runs/{run_id:str}/waits", guards=[reads_run], responses=no(RunNotFound))
 async def run_waits(client: TheClient, run_id: Id) -> list[WaitView]:
     """What a run waits for; nothing while its code or a step runs."""
-    return await client.waits(run_id)
+    return await client.handle(run_id).waits()
 
 
 @get("/runs/{run_id:str}/tokens", guards=[reads_run], responses=no(RunNotFound, Misuse))
 async def run_tokens(client: TheClient, run_id: Id) -> TokensView:
     """Where the tokens of a run of a graph are and were, each with its path and state."""
-    return await client.tokens(run_id)
+    return await client.handle(run_id).tokens()
 
 
 @get("/runs/{run_id:str}/graph-events", guards=[reads_run], responses=no(RunNotFound, Misuse))
@@ -56,7 +56,7 @@ async def run_graph_events(
 ) -> GraphEvents:
     """What happened in a run of a graph, numbered from 1 on: tokens that came to be, moved, met and ended, and what
     nodes did. The next page begins after `cursor`."""
-    return await client.graph_events(run_id, after=after, limit=limit)
+    return await client.handle(run_id).graph_events(after=after, limit=limit)
 
 
 @get("/runs/{run_id:str}/graph", guards=[reads_run], responses=no(RunNotFound, Misuse))
@@ -66,13 +66,13 @@ async def run_graph(
     form: Annotated[Form, QueryParameter(description="SVG, or a Mermaid flowchart.")] = Form.SVG,
 ) -> DrawingView:
     """A picture of a run's graph with its tokens, as `tokens` has them."""
-    return DrawingView(form=form, text=await client.drawing(run_id, form.value))
+    return DrawingView(form=form, text=await client.handle(run_id).drawing(form.value))
 
 
 @get("/runs/{run_id:str}/definition", guards=[reads_run], responses=no(RunNotFound, Misuse))
 async def run_definition(client: TheClient, run_id: Id) -> DefinitionView:
     """The definition that a run of a graph was started with, whatever the code is now."""
-    return await client.definition(run_id)
+    return await client.handle(run_id).definition()
 
 
 @get("/hierarchies/{run_id:str}", guards=[reads], responses=no(RunNotFound, Misuse))
@@ -81,7 +81,7 @@ async def hierarchy(
 ) -> HierarchyView:
     """What followed from an emission, by the id of its root or of one of its runs: runs with their states, and what
     happened to each message."""
-    return await client.hierarchy(run_id, runs_max=runs_max)
+    return await client.handle(run_id).hierarchy(runs_max=runs_max)
 
 
 router = Router(

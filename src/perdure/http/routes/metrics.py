@@ -7,7 +7,7 @@ from typing import Final
 
 from litestar import Response, Router, get
 
-from perdure.client import Client
+from perdure.engine import AnyClient
 from perdure.errors import EngineStopped, StoreError
 from perdure.http.access import reads
 from perdure.http.given import TheClient, TheMeasures, TheStreams
@@ -29,7 +29,7 @@ async def metrics(client: TheClient, measures: TheMeasures, streams: TheStreams)
             stored = await _stored(client)
     except (EngineStopped, StoreError, TimeoutError):
         stored = None
-    stats = client.stats
+    stats = client.engines.stats
     outages = [({"request": request}, count) for request, count in sorted(stats.outages.items())]
     holds = [({"hold": kind}, stats.holds[kind]) for kind in _KINDS]
     lines = [
@@ -46,15 +46,15 @@ async def metrics(client: TheClient, measures: TheMeasures, streams: TheStreams)
     return Response("\n".join(lines) + "\n", media_type=CONTENT_TYPE)
 
 
-async def _stored(client: Client) -> list[str]:
+async def _stored(client: AnyClient) -> list[str]:
     """What the store knows. Raises StoreError."""
-    engines = await client.engines()
+    engines = await client.engines.list()
     workers = sum(1 for engine in engines if engine.workflows)
-    holds = [({"hold": kind}, len((await client.runs(hold=kind, limit=_COUNTED_MAX)).runs)) for kind in _KINDS]
-    active = await client.runs(status=sorted(ACTIVE), limit=_COUNTED_MAX)
+    holds = [({"hold": kind}, len((await client.runs.list(hold=kind, limit=_COUNTED_MAX)).runs)) for kind in _KINDS]
+    active = await client.runs.list(status=sorted(ACTIVE), limit=_COUNTED_MAX)
     stranded = sum(1 for run in active.runs if run.stranded is not None and run.hold is None)
-    tasks = len(await client.tasks(status="open", limit=_COUNTED_MAX))
-    letters = len(await client.dead_letters(limit=_COUNTED_MAX))
+    tasks = len(await client.tasks.list(status="open", limit=_COUNTED_MAX))
+    letters = len(await client.dead_letters.list(limit=_COUNTED_MAX))
     return [
         *metric("perdure_engines", "gauge", "Engines that are alive and have workflows.", [({}, workers)]),
         *metric("perdure_runs_held", "gauge", "Runs that are held, up to 1000.", holds),

@@ -12,7 +12,7 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from perdure.client import Client
+from perdure.engine import AnyClient
 from perdure.errors import (
     ConcurrentModification,
     InvalidArguments,
@@ -144,8 +144,7 @@ async def change_run(
     deadline = data.deadline
     if data.tags is not UNSET:
         await reach_of(request).check_tags(run_id, data.tags)
-    await client.update(
-        run_id,
+    await client.handle(run_id).update(
         expected_version=expected_version(if_match),
         tags=None if data.tags is UNSET else data.tags,
         deadline=moment(deadline) if isinstance(deadline, datetime) else deadline,
@@ -167,7 +166,7 @@ async def cancel_run(
     """End a run as cancelled, with its children; what it registered for that is undone."""
     version = expected_version(if_match)
     actor = caller_of(request).name
-    done = await client.cancel(run_id, expected_version=version, reason=data.reason, actor=actor)
+    done = await client.handle(run_id).cancel(expected_version=version, reason=data.reason, actor=actor)
     view = await found(client, run_id)
     if not done:
         raise RunFinished(f"run {run_id!r} is {view.status}: nothing to cancel", run_id=run_id, status=view.status)
@@ -186,7 +185,7 @@ async def retry_run(
 ) -> Response[RunView]:
     """Run a failed run again, from the step whose failure ended it."""
     del data
-    await client.retry(run_id, expected_version=expected_version(if_match), actor=caller_of(request).name)
+    await client.handle(run_id).retry(expected_version=expected_version(if_match), actor=caller_of(request).name)
     return tagged(await found(client, run_id))
 
 
@@ -202,7 +201,7 @@ async def pause_run(
 ) -> Response[RunView]:
     """Set a run aside until it is resumed. One that is held already stays as it is."""
     version = expected_version(if_match)
-    await client.pause(run_id, expected_version=version, reason=data.reason, actor=caller_of(request).name)
+    await client.handle(run_id).pause(expected_version=version, reason=data.reason, actor=caller_of(request).name)
     return tagged(await found(client, run_id))
 
 
@@ -218,14 +217,14 @@ async def resume_run(
 ) -> Response[RunView]:
     """Lift a run's hold, whatever its kind. One that is not held stays as it is."""
     del data
-    await client.resume(run_id, expected_version=expected_version(if_match), actor=caller_of(request).name)
+    await client.handle(run_id).resume(expected_version=expected_version(if_match), actor=caller_of(request).name)
     return tagged(await found(client, run_id))
 
 
 @get("/{run_id:str}/history", guards=[reads_run], responses=no(RunNotFound))
 async def run_history(client: TheClient, run_id: Id) -> History:
     """What a run did, every change of its status with who asked for it, and what retries set aside."""
-    return await client.history(run_id)
+    return await client.handle(run_id).history()
 
 
 @get("/{run_id:str}/tree", guards=[reads_run], responses=no(RunNotFound, Misuse))
@@ -236,19 +235,19 @@ async def run_tree(
     runs_max: Annotated[int, QueryParameter(ge=1, le=_TREE_RUNS_MAX)] = 1_000,
 ) -> RunTree:
     """A run with its children and theirs."""
-    return await client.tree(run_id, runs_max=runs_max, within=reach_of(request).within)
+    return await client.handle(run_id).tree(runs_max=runs_max, within=reach_of(request).within)
 
 
 @get("/{run_id:str}/published", guards=[reads_run], responses=no(RunNotFound))
 async def run_published(client: TheClient, run_id: Id) -> dict[str, Any]:
     """All that a run has published, by key."""
-    return await client.published(run_id)
+    return await client.handle(run_id).published()
 
 
 @get("/{run_id:str}/published/{key:str}", guards=[reads_run], responses=no(RunNotFound, NotPublished))
 async def run_published_value(client: TheClient, run_id: Id, key: Id) -> PublishedView:
     """What a run has published under a key."""
-    return PublishedView(key=key, value=await client.published(run_id, key))
+    return PublishedView(key=key, value=await client.handle(run_id).published(key))
 
 
 @get("/{run_id:str}/streams/{name:str}", guards=[reads_run], responses=no(RunNotFound))
@@ -261,16 +260,16 @@ async def run_stream(
 ) -> StreamPage:
     """Items of a run's stream that are there by now, in order."""
     items: list[StreamItemView] = []
-    async for item in client.stream(run_id, name, after=after, follow=False):
+    async for item in client.handle(run_id).stream(name, after=after, follow=False):
         items.append(item)
         if len(items) == limit:
             break
     return StreamPage(items=items, next=items[-1].offset if items else after)
 
 
-async def found(client: Client, run_id: str) -> RunView:
+async def found(client: AnyClient, run_id: str) -> RunView:
     """Raises RunNotFound."""
-    view = await client.get(run_id)
+    view = await client.runs.get(run_id)
     if view is None:
         raise RunNotFound(run_id)
     return view

@@ -8,13 +8,13 @@ from litestar import Router, get, post
 from litestar.params import FromQuery, JSONBody
 from msgspec import Struct
 
+from perdure.api.tasks import TaskStatus, TaskView
 from perdure.errors import InvalidAnswer, Misuse, TaskClosed, TaskNotFound, UnstorableValue
 from perdure.http.access import caller_of
 from perdure.http.given import Asked, TheClient
 from perdure.http.problems import no
 from perdure.http.reach import operates_task, reach_of, reads_some, reads_task
 from perdure.http.wanted import After, Body, Id, Limit, Text, cursor_of
-from perdure.tasking import TaskStatus, TaskView
 
 
 class Tasks(Struct, frozen=True, kw_only=True):
@@ -43,14 +43,16 @@ async def list_tasks(
 ) -> Tasks:
     """Tasks, the oldest first."""
     within = reach_of(request).within
-    found = await client.tasks(queue=queue, kind=kind, status=status, run=run, within=within, after=after, limit=limit)
+    found = await client.tasks.list(
+        queue=queue, kind=kind, status=status, run=run, within=within, after=after, limit=limit
+    )
     return Tasks(tasks=found, cursor=cursor_of(found, limit))
 
 
 @get("/{task_id:str}", guards=[reads_task], responses=no(TaskNotFound))
 async def get_task(client: TheClient, task_id: Id) -> TaskView:
     """One task."""
-    return await client.task(task_id)
+    return await client.tasks.get(task_id)
 
 
 @post(
@@ -61,8 +63,8 @@ async def get_task(client: TheClient, task_id: Id) -> TaskView:
 )
 async def answer_task(request: Asked, client: TheClient, task_id: Id, data: JSONBody[Answer]) -> TaskView:
     """Answer a task. One answer counts: sending it again is refused as `task_closed`, and changes nothing."""
-    await client.answer(task_id, data.value, actor=caller_of(request).name)
-    return await client.task(task_id)
+    await client.tasks.answer(task_id, data.value, actor=caller_of(request).name)
+    return await client.tasks.get(task_id)
 
 
 router = Router("/tasks", route_handlers=[list_tasks, get_task, answer_task], tags=["tasks"])

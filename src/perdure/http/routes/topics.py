@@ -12,7 +12,8 @@ from litestar import Router, get, post
 from litestar.params import JSONBody
 from msgspec import Meta, Struct, field
 
-from perdure import topics
+from perdure.api.hierarchies import cancel_or_refuse, roll_back_or_refuse
+from perdure.cooperation import CancellationToken
 from perdure.errors import (
     InvalidArguments,
     InvalidTransition,
@@ -116,7 +117,7 @@ class CancelledToken(Struct, frozen=True, kw_only=True):
 @get("/topics", guards=[reads], responses=no())
 async def list_topics(client: TheClient) -> list[TopicView]:
     """Topics whose messages somebody is expected to handle."""
-    return [TopicView(topic=topic, handlers=names) for topic, names in (await client.handlers()).items()]
+    return [TopicView(topic=topic, handlers=names) for topic, names in (await client.topics.handlers()).items()]
 
 
 @post(
@@ -131,15 +132,14 @@ async def emit_message(
     message_id = data.id
     if message_id is None and idempotency_key is not None:
         message_id = run_id_of(idempotency_key)
-    root = await topics.emit_by_name(
-        client,
+    root = await client.emit(
         topic,
         data.message,
         id=message_id,
         deadline=None if data.deadline is None else moment(data.deadline),
         rollback_deadline=None if data.rollback_deadline is None else moment(data.rollback_deadline),
         delay=None if data.delay_s is None else timedelta(seconds=data.delay_s),
-        tokens=data.cancellation_tokens,
+        tokens=[CancellationToken(name) for name in data.cancellation_tokens],
         tags=data.tags,
         actor=caller_of(request).name,
     )
@@ -149,8 +149,8 @@ async def emit_message(
 @post("/topics/{topic:str}/handlers", guards=[operates], responses=no(Misuse, changes=True))
 async def register_handler(request: Asked, client: TheClient, topic: Id, data: JSONBody[NewHandler]) -> TopicView:
     """Have messages of a topic wait for somebody whom no engine has. Who is registered already stays so."""
-    await topics.register_handler(client, topic, data.name, actor=caller_of(request).name)
-    return TopicView(topic=topic, handlers=(await client.handlers()).get(topic, []))
+    await client.topics.register(topic, data.name, actor=caller_of(request).name)
+    return TopicView(topic=topic, handlers=(await client.topics.handlers()).get(topic, []))
 
 
 @post(
@@ -164,15 +164,15 @@ async def retire_handler(
 ) -> TopicView:
     """No longer expect a handler, for messages that are emitted from now on."""
     actor = caller_of(request).name
-    if not await topics.retire_handler(client, topic, name, release=data.release, actor=actor):
+    if not await client.topics.retire(topic, name, release=data.release, actor=actor):
         raise Refused("not_found", f"{name!r:.80} is not expected to handle messages of the topic {topic!r:.80}")
-    return TopicView(topic=topic, handlers=(await client.handlers()).get(topic, []))
+    return TopicView(topic=topic, handlers=(await client.topics.handlers()).get(topic, []))
 
 
 @get("/runs/{run_id:str}/message", guards=[reads_run], responses=no(RunNotFound))
 async def run_message(client: TheClient, run_id: Id) -> MessageView:
     """The message that the run of a handler is there for."""
-    return MessageView(run_id=run_id, message=await client.message(run_id))
+    return MessageView(run_id=run_id, message=await client.topics.message(run_id))
 
 
 @post(
@@ -183,7 +183,7 @@ async def run_message(client: TheClient, run_id: Id) -> MessageView:
 )
 async def complete_handler(request: Asked, client: TheClient, run_id: Id, data: JSONBody[Completion]) -> RunView:
     """Say that what the run of a handler was to do is done, by somebody outside."""
-    await client.complete_handler(run_id, data.values, actor=caller_of(request).name)
+    await client.topics.complete(run_id, data.values, actor=caller_of(request).name)
     return await found(client, run_id)
 
 
@@ -195,7 +195,7 @@ async def complete_handler(request: Asked, client: TheClient, run_id: Id, data: 
 )
 async def fail_handler(request: Asked, client: TheClient, run_id: Id, data: JSONBody[Inability]) -> RunView:
     """Say that what the run of a handler was to do cannot be done, and that nothing of it is left."""
-    await client.fail_handler(run_id, data.reason, type=data.type, actor=caller_of(request).name)
+    await client.topics.fail(run_id, data.reason, type=data.type, actor=caller_of(request).name)
     return await found(client, run_id)
 
 
@@ -208,7 +208,7 @@ async def fail_handler(request: Asked, client: TheClient, run_id: Id, data: JSON
 async def complete_rollback(request: Asked, client: TheClient, run_id: Id, data: JSONBody[Nothing]) -> RunView:
     """Say that what somebody outside did for a handler is undone, as its emitter asked for."""
     del data
-    await client.complete_rollback(run_id, actor=caller_of(request).name)
+    await client.topics.complete_rollback(run_id, actor=caller_of(request).name)
     return await found(client, run_id)
 
 
@@ -220,7 +220,7 @@ async def complete_rollback(request: Asked, client: TheClient, run_id: Id, data:
 )
 async def cancel_root(request: Asked, client: TheClient, root_id: Id, data: JSONBody[Reason]) -> Accepted:
     """Have a hierarchy, or the part of it from a run on, give up: each run rolls back at its next step boundary."""
-    await topics.cancel_root(client, root_id, reason=data.reason, actor=caller_of(request).name)
+    await cancel_or_refuse(client.session, root_id, reason=data.reason, actor=caller_of(request).name)
     return Accepted(id=root_id)
 
 
@@ -232,7 +232,9 @@ async def cancel_root(request: Asked, client: TheClient, root_id: Id, data: JSON
 )
 async def cancel_token(request: Asked, client: TheClient, data: JSONBody[TokenCancellation]) -> CancelledToken:
     """Have all runs give up that were emitted with a cancellation token, and those that will be."""
-    is_first = await topics.cancel_token(client, data.name, reason=data.reason, actor=caller_of(request).name)
+    is_first = await client.topics.cancel_token(
+        CancellationToken(data.name), reason=data.reason, actor=caller_of(request).name
+    )
     return CancelledToken(name=data.name, was_cancelled=not is_first)
 
 
@@ -244,7 +246,7 @@ async def cancel_token(request: Asked, client: TheClient, data: JSONBody[TokenCa
 )
 async def roll_back_root(request: Asked, client: TheClient, root_id: Id, data: JSONBody[Reason]) -> Accepted:
     """Undo a hierarchy that has ended, or the part of it from a run on."""
-    await topics.roll_back_root(client, root_id, reason=data.reason, actor=caller_of(request).name)
+    await roll_back_or_refuse(client.session, root_id, reason=data.reason, actor=caller_of(request).name)
     return Accepted(id=root_id)
 
 

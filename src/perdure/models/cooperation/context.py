@@ -139,7 +139,7 @@ def check_name(name: object, of: str, chars_max: int) -> None:
 
 class CancellationToken(Struct, frozen=True):
     """Something by which runs can be cancelled together, whatever hierarchies they belong to: `engine.emit(…,
-    tokens=[CancellationToken("deploy-17")])`, and later `engine.cancel_token(…)`.
+    tokens=[CancellationToken("deploy-17")])`, and later `engine.topics.cancel_token(…)`.
 
     Tokens of the same name are the same token. A token needs no other preparation: it exists by its name alone. Raises
     InvalidArguments for a name that is empty, or has more than 400 characters, NUL or lone surrogates.

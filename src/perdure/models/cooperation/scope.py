@@ -227,7 +227,7 @@ class Scope:
                 f"step {self.step!r} of {self.handler!r} {what}, {level:,} levels below the root of its hierarchy, "
                 f"which may have {allowed:,}. If operations emit to each other without end, have one of them stop, or "
                 "use scope.emit_globally(…), which begins a hierarchy of its own; if it is to be this deep, set "
-                "Engine(hierarchy_levels_max=…)",
+                "Limits(hierarchy_levels_max=…)",
                 level=level,
                 levels_max=allowed,
             )

@@ -25,7 +25,7 @@ POSTS_CHARS_MAX: Final = 16 * 1024 * 1024
 
 @checked
 async def publish(key: str, value: Any) -> None:
-    """Show a value under a key of this run, in place of the one before, to whoever asks `engine.published(run_id)`.
+    """Show a value under a key of this run, in place of the one before, to all who ask for `run.published()`.
 
     It can be read from the commit on that makes this part of the workflow durable, while the run lives and after; a
     crash before leaves the old value until the code comes here again. Raises UnstorableValue, InvalidArguments,
@@ -53,7 +53,7 @@ class Stream:
         self.name = checked_text(name, "a stream's name")
 
     async def append(self, value: Any) -> None:
-        """Append an item; whoever reads `engine.stream(run_id, name)` gets it, in order and once.
+        """Append an item; who reads `run.stream(name)` gets it, in order and once.
 
         It can be read from the commit on that makes this part of the workflow durable. Steps append to the same
         streams with `current_step().append(name, value)`; one order, that of commits, holds for all. Raises

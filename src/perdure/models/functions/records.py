@@ -11,7 +11,7 @@ from perdure.ports import Codec, Store
 
 
 class Records:
-    """What `put_record` has stored: `current_step().resource(Records)`."""
+    """What `engine.records.put` has stored: `current_step().resource(Records)`."""
 
     def __init__(self, store: Callable[[], Store], codec: Codec) -> None:
         self._store = store

@@ -191,7 +191,7 @@ async def stage(name: str, value: Any, *, type: str = "", media_type: str | None
 
     It is published, with the next version of its name, in the commit in which the run succeeds; of a run that fails or
     is cancelled nothing is ever published. It is there once however often the code is replayed, and can be read with
-    `engine.read_artifact(name)`. Raises UnstorableValue, InvalidArguments, NotInWorkflow; Misuse for bytes, which a
+    `engine.artifacts.read(name)`. Raises UnstorableValue, InvalidArguments, NotInWorkflow; Misuse for bytes, which a
     step can stage.
     """
     if running_loop() is None and in_step.get(None) is not None:

@@ -293,12 +293,12 @@ class Graph(Workflow[..., O], Generic[I, O]):
     # Pictures.
 
     def to_mermaid(self, tokens: TokensView | None = None) -> str:
-        """A Mermaid flowchart; with the tokens of a run (`await engine.tokens(id)`) also where they are and were.
+        """A Mermaid flowchart; with the tokens of a run (`await run.tokens()`) also where they are and were.
         Raises InvalidDefinition."""
         return mermaid(picture_of(self._draft_built(), self.definition.nodes, tokens, forks=False))
 
     def to_svg(self, tokens: TokensView | None = None) -> str:
-        """An SVG picture, as a whole file; with the tokens of a run (`await engine.tokens(id)`) also where they are and
+        """An SVG picture, as a whole file; with the tokens of a run (`await run.tokens()`) also where they are and
         were. Raises InvalidDefinition."""
         return svg(picture_of(self._draft_built(), self.definition.nodes, tokens, forks=True), self.name)
 
@@ -356,7 +356,7 @@ class Graph(Workflow[..., O], Generic[I, O]):
 
     def trace(self, run: Run, input: str, entries: Sequence[Entry], codec: Codec, payload_max: int) -> Pieces[Trace]:
         """Where the tokens of a run are and were, and what happened, from its journal. Its pieces are done in plain
-        callbacks: see `engine.tokens(id)`, which does so. Raises InvalidDefinition, and Misuse if the journal does not
+        callbacks: see `run.tokens()`, which does so. Raises InvalidDefinition, and Misuse if the journal does not
         fit."""
         return trace(run, self._draft_built(), self.signature, input, entries, codec, payload_max)
 

@@ -131,7 +131,7 @@ class Reading:
             version = "" if wanted.version is None else f" with version {wanted.version}"
             raise RecordNotFound(
                 f"{self._place}: there is no {wanted.kind} {wanted.name!r}{version}; "
-                f"put_record({wanted.kind!r}, {wanted.name!r}, …) makes one",
+                f"engine.records.put({wanted.kind!r}, {wanted.name!r}, …) makes one",
                 kind=wanted.kind,
                 name=wanted.name,
             )

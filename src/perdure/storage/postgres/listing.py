@@ -26,6 +26,13 @@ async def list_runs(connection: Connection, wanted: RunFilter) -> Sequence[Seque
     return await connection.fetch(query.sql, *query.arguments({**given(wanted), **way.variables}))
 
 
+async def count_runs(connection: Connection, wanted: RunFilter) -> int:
+    way = await chosen_way(connection, wanted)
+    query = bounded_count(way.query, len(way.statuses))
+    count: int = await connection.fetchval(query.sql, *query.arguments({**given(wanted), **way.variables}))
+    return count
+
+
 async def chosen_way(connection: Connection, wanted: RunFilter) -> Way:
     found = ways(wanted)
     if len(found) == 1:
@@ -58,6 +65,13 @@ def listing(query: str, statuses: int) -> Query:
     columns, checks = QUERIES["run_columns"].text, QUERIES["filters"].text
     newest = QUERIES["newest_by_tag" if query == "by_tag" else "newest"].text
     return _for_each(f"select {columns} {QUERIES[query].text} and {checks}", statuses, newest)
+
+
+@cache
+def bounded_count(query: str, statuses: int) -> Query:
+    """The statement that counts what `listing` finds. It stops at the limit, and sorts nothing."""
+    found = _for_each(f"select 1 {QUERIES[query].text} and {QUERIES['filters'].text}", statuses, "limit :limit").text
+    return to_query(f"select count(*) from ({found}) as counted")  # noqa: S608 - of our own texts
 
 
 @cache

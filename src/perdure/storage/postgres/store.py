@@ -50,7 +50,7 @@ from perdure.storage.postgres.faults import LOCKED, sqlstate, store_fault
 from perdure.storage.postgres.fleet import Claims, look, offered
 from perdure.storage.postgres.hints import ANYBODY, Listener, Notifier
 from perdure.storage.postgres.insertion import insertion
-from perdure.storage.postgres.listing import LISTING, list_runs
+from perdure.storage.postgres.listing import LISTING, count_runs, list_runs
 from perdure.storage.postgres.liveness import SignsOfLife, now
 from perdure.storage.postgres.lookout import Lookout
 from perdure.storage.postgres.queries import QUERIES
@@ -360,6 +360,10 @@ class PostgresStore:
     async def list(self, wanted: RunFilter) -> builtins.list[Run]:
         async with self._snapshot(LISTING) as connection:
             return [run_of(row) for row in await list_runs(connection, wanted)]
+
+    async def count(self, wanted: RunFilter) -> int:
+        async with self._snapshot(LISTING) as connection:
+            return await count_runs(connection, wanted)
 
     async def tally(self, cells: Sequence[tuple[str, int, int]], limit: int) -> builtins.list[int]:
         statuses, begins, ends = ([cell[number] for cell in cells] for number in range(3))

@@ -17,6 +17,13 @@ def list_runs(connection: sqlite3.Connection, *, wanted: RunFilter) -> list[tupl
     return connection.execute(listing(way.query, len(way.statuses)), {**given(wanted), **way.variables}).fetchall()
 
 
+def count_runs(connection: sqlite3.Connection, *, wanted: RunFilter) -> int:
+    way = chosen_way(connection, wanted)
+    statement = bounded_count(way.query, len(way.statuses))
+    count: int = connection.execute(statement, {**given(wanted), **way.variables}).fetchone()[0]
+    return count
+
+
 def chosen_way(connection: sqlite3.Connection, wanted: RunFilter) -> Way:
     found = ways(wanted)
     if len(found) == 1:
@@ -44,6 +51,13 @@ def listing(query: str, statuses: int) -> str:
     """The statement for a way with so many statuses. SQLite merges the parts as it goes, and sorts nothing."""
     part = f"select {QUERIES['run_columns']} {QUERIES[query]} and {QUERIES['filters']}"
     return f"{for_each_status(part, statuses)} {QUERIES['newest_by_tag' if query == 'by_tag' else 'newest']}"
+
+
+@cache
+def bounded_count(query: str, statuses: int) -> str:
+    """The statement that counts what `listing` finds. It stops at the limit, and sorts nothing."""
+    parts = for_each_status(f"select 1 {QUERIES[query]} and {QUERIES['filters']}", statuses)
+    return f"select count(*) from ({parts} limit :limit)"  # noqa: S608 - of our own texts
 
 
 @cache

@@ -42,7 +42,7 @@ from perdure.storage.sqlite.connection import connect_reader, connect_steps, con
 from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
 from perdure.storage.sqlite.hints import LogWatch, Writes
 from perdure.storage.sqlite.insertion import insertion
-from perdure.storage.sqlite.listing import list_runs
+from perdure.storage.sqlite.listing import count_runs, list_runs
 from perdure.storage.sqlite.liveness import SignsOfLife
 from perdure.storage.sqlite.losses import FileWatch
 from perdure.storage.sqlite.pace import brisk_switching
@@ -268,6 +268,9 @@ class SqliteStore:
     async def list(self, wanted: RunFilter) -> builtins.list[Run]:
         rows = await self._read(partial(list_runs, wanted=wanted))
         return [run_of(row) for row in rows]
+
+    async def count(self, wanted: RunFilter) -> int:
+        return await self._read(partial(count_runs, wanted=wanted))
 
     async def tally(self, cells: Sequence[tuple[str, int, int]], limit: int) -> builtins.list[int]:
         wanted = {"cells": json_text([*cells]), "limit": max(0, limit)}

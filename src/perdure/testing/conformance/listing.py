@@ -95,6 +95,20 @@ class ListingRules(Rules):
                 assert [run for page in pages for run in page] == expected, fields
                 assert all(len(page) == 4 for page in pages[:-1]), fields
 
+    async def test_a_count_is_as_many_as_a_listing_has_up_to_its_limit(self) -> None:
+        async with self.author() as author:
+            runs = _runs()
+            await author.commit(*map(insert, runs))
+            for fields in FILTERS:
+                expected = _expected(runs, RunFilter(**fields))
+                assert await author.store.count(RunFilter(**fields, limit=1000)) == len(expected), fields
+                for limit in (-1, 0, 1, 5):
+                    bounded = min(max(0, limit), len(expected))
+                    assert await author.store.count(RunFilter(**fields, limit=limit)) == bounded, (fields, limit)
+                if len(expected) > 3:
+                    after = (expected[2].created_at, expected[2].id)
+                    assert await author.store.count(RunFilter(**fields, after=after)) == len(expected) - 3, fields
+
     async def test_runs_are_counted_by_status_and_time_up_to_a_limit(self) -> None:
         async with self.author() as author:
             runs = _runs()

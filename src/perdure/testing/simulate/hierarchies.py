@@ -262,13 +262,13 @@ class _Scenario:
             root.is_cancelled = True
             await asyncio.sleep(lot.random() * lot.choice((0.1, 5, 20)))
             target = lot.choice([handle.id, *handle.run_ids])
-            if await self._insist(lambda engine: engine.cancel(target)):
+            if await self._insist(lambda engine: engine.handle(target).cancel()):
                 self.cancelled.ids.add(target)
         elif lot.random() < 0.25:
             root.is_undone = True
             await asyncio.sleep(lot.random() * 30)
             target = lot.choice([handle.id, *handle.run_ids])
-            await self._insist(lambda engine: engine.roll_back(target))
+            await self._insist(lambda engine: engine.handle(target).roll_back())
 
     async def _cancel_token(self, name: str) -> None:
         """At some time, perhaps while somebody emits with it. Some are never cancelled."""
@@ -276,7 +276,7 @@ class _Scenario:
         if lot.random() < 0.2:
             return
         await asyncio.sleep(lot.random() * self.mix.within_s / 2)
-        await self._insist(lambda engine: engine.cancel_token(CancellationToken(name)))
+        await self._insist(lambda engine: engine.topics.cancel_token(CancellationToken(name)))
         self.cancelled.tokens.add(name)
         self.simulation.note(f"token {name} is cancelled")
 
@@ -303,16 +303,16 @@ class _Scenario:
     async def _person(self, topic: Topic[Any]) -> None:
         """A handler without an engine: it registers, does what there is to do, and may be released."""
         lot, self.has_person = self.lot, True
-        await self._insist(lambda engine: engine.register_handler(topic, _PERSON))
+        await self._insist(lambda engine: engine.topics.register(topic, _PERSON))
         for _ in range(lot.randint(0, 5)):
             await asyncio.sleep(lot.random() * 3)
             await self._act()
         if lot.random() < 0.5:
-            await self._insist(lambda engine: engine.retire_handler(topic, _PERSON, release=True))
+            await self._insist(lambda engine: engine.topics.retire(topic, _PERSON, release=True))
 
     async def _act(self) -> None:
         """The person does what it is asked for, and undoes it."""
-        found = await self._insist(lambda engine: engine.runs(workflow=_PERSON))
+        found = await self._insist(lambda engine: engine.runs.list(workflow=_PERSON))
         for run in found.runs:
             with suppress(Misuse):  # Its emitter has given up meanwhile, or a request that seemed lost has come.
                 await self._insist(partial(_answer, run_id=run.id, status=run.status))
@@ -369,9 +369,9 @@ class _Scenario:
 
 async def _answer(engine: Engine, run_id: str, status: str) -> None:
     if status == Status.CREATED:
-        await engine.complete_handler(run_id)
+        await engine.topics.complete(run_id)
     elif status == Status.ROLLING_BACK:
-        await engine.complete_rollback(run_id)
+        await engine.topics.complete_rollback(run_id)
 
 
 def _problems(rows: dict[tuple[str, ...], Any], root: _Root) -> Iterator[str]:

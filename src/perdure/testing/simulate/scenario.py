@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
+from perdure.api.tasks import TaskView
 from perdure.engine import Engine
 from perdure.errors import (
     EngineStopped,
@@ -24,7 +25,6 @@ from perdure.errors import (
 )
 from perdure.kernel.status import FINISHED
 from perdure.models.functions.define import Workflow
-from perdure.tasking import TaskView
 from perdure.testing.simulate.checks import Expected, check_rest
 from perdure.testing.simulate.graphs import Drawn
 from perdure.testing.simulate.loop import Stuck, process_name
@@ -214,10 +214,10 @@ class _Scenario:
         await started.wait()
         while True:
             await asyncio.sleep(0.5 + self.lot.random())
-            for one in await self._insist(lambda engine: engine.tasks(run=run_id, status="open")):
+            for one in await self._insist(lambda engine: engine.tasks.list(run=run_id, status="open")):
                 with suppress(TaskClosed):
                     await self._insist(partial(_answer, one))
-            run = await self._insist(lambda engine: engine.get(run_id))
+            run = await self._insist(lambda engine: engine.runs.get(run_id))
             if run is not None and run.status in FINISHED:
                 return
 
@@ -258,7 +258,7 @@ class _Scenario:
         if started is not None:
             await started.wait()
         await self._moment(1.0 if started is None else 0.1)
-        await self._insist(lambda engine: engine.cancel(run_id))
+        await self._insist(lambda engine: engine.handle(run_id).cancel())
 
     async def _moment(self, part: float = 1.0) -> None:
         """Wait for some time, at most this part of the time in which things go wrong."""
@@ -319,4 +319,4 @@ async def _send(event: Any, to: str | None, key: str, engine: Engine) -> object:
 
 
 async def _answer(task: TaskView, engine: Engine) -> None:
-    await engine.answer(task.id, 2 * task.payload)
+    await engine.tasks.answer(task.id, 2 * task.payload)

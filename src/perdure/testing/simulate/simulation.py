@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from perdure.engine import Engine
 from perdure.errors import EngineStopped, StoreError
 from perdure.models.cooperation.define import Operation
 from perdure.models.functions.define import Workflow
+from perdure.testing.control import kill
 from perdure.testing.simulate.database import SimulatedDatabase
 from perdure.testing.simulate.loop import SimulatedClock, SimulatedLoop, Stuck, process_name
 from perdure.testing.simulate.network import Network, Weather
@@ -194,7 +196,7 @@ class Member:
         self._simulation.ended.add(self.process)
         context = copy_context()
         context.run(process_name.set, self.process)
-        context.run(self.engine.kill)
+        context.run(partial(kill, self.engine))
         self._simulation.loop.process(self.process).paused = False  # What is left of it only ends.
         for answer in self._calls:
             if not answer.done():

@@ -11,16 +11,15 @@ from before that commit until it has stopped the run: see `Coordinator.stopping`
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 
-from perdure.coordinator.coordinator import Coordinator
 from perdure.errors import EngineStopped, StoreUnavailable
 from perdure.kernel import ops
 from perdure.kernel.cooperating import ASK, FENCE
 from perdure.kernel.records import Run
 from perdure.kernel.status import FINISHED, Status
-from perdure.ports import Clock, Store
+from perdure.session import Session
 
 _AT_WORK: Final = (Status.SUSPENDED, Status.RUNNING)
 
@@ -28,15 +27,12 @@ Levels = list[list[Run]]  # runs from the top down
 
 
 class Fences:
-    """`read_mail` reads the mail that is there for this engine's own runs; it may raise StoreError."""
+    """Waits, for a caller, until the owners of cancelled runs have answered."""
 
-    def __init__(
-        self, store: Store, coordinator: Coordinator, clock: Clock, read_mail: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._store = store
-        self._coordinator = coordinator
-        self._clock = clock
-        self._read_mail = read_mail
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._store = session.caller_store
+        self._coordinator = session.coordinator
 
     async def of_hierarchies(self, ids: Sequence[str]) -> None:
         """Wait until every engine knows that its runs of these hierarchies are to give up, and has stopped what they
@@ -87,14 +83,14 @@ class Fences:
         while level := [run for run in level if run.model != "operation" or run.id in operations]:
             reached = [run for run in level if run.owner != me or run.parent_id in far]
             if any(run.owner == me for run in reached):
-                await self._read_mail()
+                await self._session.read_mail()
             if asked := [run.id for run in reached if run.owner != me and run.status not in FINISHED]:
                 await self._ask(asked, FENCE)
             far.update(run.id for run in reached)
             level = await self._below([run.id for run in level])
 
     async def _ask(self, run_ids: Sequence[str], kind: str) -> None:
-        now = self._clock.now()
+        now = self._session.clock.now()
         tells = [ops.Tell(run_id=run_id, at=now, kind=kind) for run_id in run_ids]
         for reply in await self._coordinator.submit_batch(tells):
             if isinstance(reply, (EngineStopped, StoreUnavailable)):

@@ -1,5 +1,4 @@
-"""The audit of everything, for those who keep it elsewhere: every change of a run, of a record, of a token, with who
-asked for it.
+"""`engine.audit`: every change of a run, of a record or of a token, with who asked for it, to be kept elsewhere.
 
 Lines come in a stable order: runs by id, each with its changes in order; then records by kind and
 name, each with its versions; then tokens. What is there already never moves, so two exports of the same time have the
@@ -14,8 +13,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from perdure.credentials import Credentials
+from perdure.api.credentials import Credentials
+from perdure.arguments import checked
+from perdure.models.functions.checks import checked_time
 from perdure.ports import Store
+from perdure.session import Session
 from perdure.views import shown_time
 
 _RUNS: Final = 200  # runs whose rows are read at once
@@ -69,7 +71,23 @@ class End(Struct, frozen=True, kw_only=True, tag="end"):
 AuditLine = RunChange | RecordChange | TokenChange | End
 
 
-async def audit_lines(
+@checked(constructor=False)
+class AuditTrail:
+    """The audit of everything."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def export(self, *, since: datetime | None = None, until: datetime | None = None) -> AsyncIterator[AuditLine]:
+        """Return every change of a run, a record or a token from a time on and before another, in a stable order:
+        `async for line in engine.audit.export()`. It is read in pages, so it needs little memory however much there is.
+        The last line is an End: an export without one is not whole. Raises InvalidArguments."""
+        self._session.check_open()
+        first, last = checked_time(since, "since"), checked_time(until, "until")
+        return _audit_lines(self._session.caller_store, Credentials(self._session), first, last)
+
+
+async def _audit_lines(
     store: Store, credentials: Credentials, since: int | None, until: int | None
 ) -> AsyncIterator[AuditLine]:
     """All changes from a time on and before another, by the times that they have; then End."""
@@ -145,4 +163,4 @@ def _micros(at: datetime) -> int:
     return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
 
 
-__all__ = ["AuditLine", "End", "RecordChange", "RunChange", "TokenChange", "audit_lines"]
+__all__ = ["AuditLine", "AuditTrail", "End", "RecordChange", "RunChange", "TokenChange"]

@@ -1,4 +1,4 @@
-"""Where tokens of the HTTP API and sessions of the dashboard are kept: `client.credentials`.
+"""Where tokens of the HTTP API and sessions of the dashboard are kept: `engine.credentials`.
 
 What a token is good for and when it is valid is for perdure.http to say. Here its versions are written one after the
 other, so that nobody who changes one undoes what somebody else did to it meanwhile.
@@ -18,7 +18,8 @@ from msgspec import Struct
 from perdure.errors import StoreError
 from perdure.kernel.access import StoredSession, StoredToken
 from perdure.models.functions.checks import checked_remark, checked_text
-from perdure.ports import Clock, Codec, Store
+from perdure.ports import Codec, Store
+from perdure.session import Session
 from perdure.views import plain_value, shown_time
 
 _PAGE: Final = 200
@@ -46,17 +47,24 @@ class SessionRecord(Struct, frozen=True, kw_only=True):
 
 
 class Credentials:
-    """Reads and writes them. `patient` asks again while the store is busy, `store` does not."""
+    """Tokens of the HTTP API and sessions of the dashboard."""
 
-    def __init__(self, patient: Store, store: Store, codec: Codec, clock: Clock) -> None:
-        self._patient = patient
-        self._store = store
-        self._codec = codec
-        self._clock = clock
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def _patient(self) -> Store:
+        """The store, asked again while it is busy."""
+        self._session.check_open()
+        return self._session.caller_store
+
+    @property
+    def _codec(self) -> Codec:
+        return self._session.codec
 
     def now(self) -> int:
         """The time that decides what has expired, in microseconds: the same for all servers on a shared database."""
-        return self._clock.now()
+        return self._session.clock.now()
 
     # Tokens.
 
@@ -99,7 +107,7 @@ class Credentials:
     async def note_use(self, name: str) -> None:
         """Note that a token was used now, if the store takes that at once."""
         with suppress(StoreError):
-            await self._store.use_token(name, at=self.now())
+            await self._session.store.use_token(name, at=self.now())
 
     def _token(self, found: StoredToken) -> TokenRecord:
         return TokenRecord(
@@ -136,7 +144,7 @@ class Credentials:
         """Remove some sessions that are over, if the store does that at once. Where people sign in, more go than come,
         so they never become many; an engine's `purge` removes the rest."""
         with suppress(StoreError):
-            await self._store.purge_sessions(at=self.now(), limit=_TIDIED_AT_ONCE)
+            await self._session.store.purge_sessions(at=self.now(), limit=_TIDIED_AT_ONCE)
 
 
 __all__ = ["Credentials", "SessionRecord", "TokenRecord"]

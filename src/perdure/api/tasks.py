@@ -1,4 +1,4 @@
-"""The engine's and the client's verbs for tasks: for those who look at them, for people who answer, and for workers."""
+"""`engine.tasks`: tasks for people who answer them, and for workers that claim them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.arguments import Duration, checked
-from perdure.coordinator.coordinator import Coordinator
 from perdure.errors import InvalidAnswer, InvalidArguments, Misuse, RowDamaged, TaskNotFound, UnstorableValue
 from perdure.kernel import ops
 from perdure.kernel.records import Event
@@ -30,7 +29,8 @@ from perdure.models.functions.context import seconds_of
 from perdure.models.functions.schemas import TooManySteps, misfit
 from perdure.models.functions.staging import draft_of
 from perdure.models.functions.values import to_text
-from perdure.ports import Clock, Codec, Ids, PlainCodec, Store, TaskFilter, Within
+from perdure.ports import PlainCodec, TaskFilter, Within
+from perdure.session import Session
 from perdure.views import plain_value, shown_time, shown_value
 
 TaskStatus = Literal["open", "claimed", "answered", "withdrawn"]
@@ -69,21 +69,17 @@ class TaskView(Struct, frozen=True, kw_only=True):
     actor: str | None = None
 
 
-@checked
-class Tasking:
-    """What whoever has these parts can do with tasks, wherever their runs are: their owner takes the answers."""
+TaskViews = list[TaskView]  # `list` means something else inside the class.
 
-    _coordinator: Coordinator
-    _patient_store: Store
-    _clock: Clock
-    _codec: Codec
-    _ids: Ids
-    _payload_bytes_max: int
 
-    def _check_open(self, *, to_start: bool = False) -> None:
-        raise NotImplementedError
+@checked(constructor=False)
+class Tasks:
+    """Tasks, wherever their runs are: the run's owner takes the answer."""
 
-    async def tasks(
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def list(
         self,
         *,
         queue: str | None = None,
@@ -93,16 +89,16 @@ class Tasking:
         within: Within | None = None,
         after: str | None = None,
         limit: int = 100,
-    ) -> list[TaskView]:
-        """Tasks, the oldest first; `after` is the id of the last one seen. `within` leaves out tasks of other runs.
-        Raises Misuse."""
-        self._check_open()
+    ) -> TaskViews:
+        """Return tasks, the oldest first; `after` is the id of the last one seen. `within` leaves out tasks of other
+        runs. Raises Misuse."""
+        self._session.check_open()
         checked_limit(limit)
         for argument, text in (("queue", queue), ("kind", kind), ("run", run), ("after", after)):
             checked_option(text, argument)
         if checked_option(status, "status") is not None and status not in _STATUSES:
             raise Misuse(f"no task is {status!r:.40}; there are {', '.join(_STATUSES)}")
-        now = self._clock.now()
+        now = self._session.clock.now()
         wanted = TaskFilter(
             queue=queue,
             kind=kind,
@@ -113,9 +109,9 @@ class Tasking:
             after=after,
             limit=limit,
         )
-        return [self._task_view(one) for one in await self._patient_store.tasks(wanted)]
+        return [self._task_view(one) for one in await self._session.caller_store.tasks(wanted)]
 
-    async def task(self, id: str) -> TaskView:
+    async def get(self, id: str) -> TaskView:
         """One task. Raises TaskNotFound."""
         return self._task_view(await self._task(id))
 
@@ -139,7 +135,7 @@ class Tasking:
         """
         brought = tuple(self._plain(one) for one in artifacts)
         task = await self._task(id)
-        text = to_text(value, f"the answer to task {id!r}", self._payload_bytes_max)
+        text = to_text(value, f"the answer to task {id!r}", self._session.limits.payload_bytes_max)
         if task.status == "damaged":
             raise RowDamaged(task.error or "")
         if task.status != "open":
@@ -160,40 +156,42 @@ class Tasking:
 
     # Workers.
 
-    async def claim_tasks(
+    async def claim(
         self, queue: str, worker: str, *, limit: int = 1, lease: Duration = 60, actor: str | None = None
-    ) -> list[TaskView]:
-        """Take open tasks of a queue, the oldest first: nobody else has them while the lease lasts, which `beat_task`
+    ) -> TaskViews:
+        """Take open tasks of a queue, the oldest first: nobody else has them while the lease lasts, which `heartbeat`
         lengthens. A worker that dies gives them back by that. Numbers are seconds. The `actor`, which stands with the
         task, is the worker unless given. Raises InvalidArguments."""
-        self._check_open()
+        self._session.check_open()
         checked_text(queue, "a queue's name")
         checked_text(worker, "a worker's name")
         if not 1 <= limit <= _CLAIMED_MAX:
             raise Misuse(f"limit is between 1 and {_CLAIMED_MAX}, not {limit}")
-        lease_us = round(seconds_of(lease, "claim_tasks") * 1_000_000)
+        lease_us = round(seconds_of(lease, "claim") * 1_000_000)
         if lease_us <= 0:
             raise InvalidArguments(f"a lease lasts for more than no time at all, not {lease!r}")
-        now = self._clock.now()
+        now = self._session.clock.now()
         by = _checked_actor(actor, worker)
-        found = await self._patient_store.claim_tasks(
+        found = await self._session.caller_store.claim_tasks(
             queue=queue, worker=worker, lease_us=lease_us, at=now, limit=limit, actor=by
         )
         return [self._task_view(one) for one in found]
 
-    async def beat_task(self, id: str, worker: str, details: Any = None, *, actor: str | None = None) -> None:
+    async def heartbeat(self, id: str, worker: str, details: Any = None, *, actor: str | None = None) -> None:
         """Say that a worker is alive, and how far it got: its lease begins anew. Raises TaskLost if another one has the
         task by now, TaskClosed if nobody waits for it any more."""
         text = None
         if details is not None:
-            text = self._codec.encode(to_text(details, "the details of a heartbeat", self._payload_bytes_max))
+            text = self._session.codec.encode(
+                to_text(details, "the details of a heartbeat", self._session.limits.payload_bytes_max)
+            )
         await self._hold_task(id, worker, keep=True, actor=actor, details=text)
 
-    async def release_task(self, id: str, worker: str, *, actor: str | None = None) -> None:
-        """Give a task back: it is open at once. Raises as `beat_task`."""
+    async def release(self, id: str, worker: str, *, actor: str | None = None) -> None:
+        """Give a task back: it is open at once. Raises as `heartbeat`."""
         await self._hold_task(id, worker, keep=False, actor=actor)
 
-    async def fail_task(self, id: str, worker: str, error: str, *, retry: bool, actor: str | None = None) -> None:
+    async def fail(self, id: str, worker: str, error: str, *, retry: bool, actor: str | None = None) -> None:
         """Say that a worker could not do a task. With `retry` it is open again, for whoever claims it next; otherwise
         that is its answer, and the waiting code gets TaskFailed; the `actor` is the worker unless given. Raises
         TaskLost, TaskClosed, TaskNotFound."""
@@ -214,12 +212,12 @@ class Tasking:
         details: str | None = None,
         error: str | None = None,
     ) -> None:
-        self._check_open()
+        self._session.check_open()
         checked_text(id, "a task's id")
         checked_text(worker, "a worker's name")
-        now = self._clock.now()
+        now = self._session.clock.now()
         by = _checked_actor(actor, worker)
-        if await self._patient_store.hold_task(
+        if await self._session.caller_store.hold_task(
             task_id=id, worker=worker, at=now, keep=keep, details=details, error=error, actor=by
         ):
             return
@@ -239,32 +237,32 @@ class Tasking:
         checked_remark("", actor)
         if worker is not None:
             checked_text(worker, "a worker's name")
-        now = self._clock.now()
+        now = self._session.clock.now()
         by = actor if worker is None else worker
         given = Given(task=task.id, by=by, value=value, error=error, artifacts=artifacts)
         text = msgspec.json.encode(given).decode()
-        if artifacts and len(text) > self._payload_bytes_max:
+        if artifacts and len(text) > self._session.limits.payload_bytes_max:
             raise UnstorableValue(
                 f"the answer to task {task.id!r} takes {len(text):,} characters with its artifacts, more than the "
-                f"limit of {self._payload_bytes_max:,}; store them elsewhere, or raise payload_bytes_max"
+                f"limit of {self._session.limits.payload_bytes_max:,}; store them elsewhere, or raise payload_bytes_max"
             )
         event = Event(
-            id=self._ids(now),
+            id=self._session.ids(now),
             name=task_event(task.id),
-            value=self._codec.encode(text),
+            value=self._session.codec.encode(text),
             run_id=task.run_id,
             expires_at=_NEVER,
             actor=actor,
             at=now,
         )
-        await self._coordinator.submit(
+        await self._session.coordinator.submit(
             ops.Answer(run_id=task.run_id, at=now, actor=actor, task_id=task.id, event=event, worker=worker)
         )
 
     def _plain(self, artifact: NewArtifact) -> NewArtifact:
         """An artifact whose value is what JSON has. Raises InvalidArguments, UnstorableValue."""
         draft = draft_of(
-            artifact.name, artifact.value, artifact.type, artifact.media_type, self._payload_bytes_max
+            artifact.name, artifact.value, artifact.type, artifact.media_type, self._session.limits.payload_bytes_max
         )  # fmt: skip
         if draft.form == "bytes":
             raise InvalidArguments(f"an answer brings text and JSON values, not the bytes of {artifact.name!r}")
@@ -273,14 +271,14 @@ class Tasking:
         return replace(artifact, value=msgspec.json.decode(draft.data))
 
     async def _task(self, id: str) -> Task:
-        self._check_open()
-        found = (await self._patient_store.load_tasks([checked_text(id, "a task's id")])).get(id)
+        self._session.check_open()
+        found = (await self._session.caller_store.load_tasks([checked_text(id, "a task's id")])).get(id)
         if found is None:
-            raise TaskNotFound(f"there is no task {id!r}; list those there are with tasks()", task_id=id)
+            raise TaskNotFound(f"there is no task {id!r}; list those there are with tasks.list()", task_id=id)
         return found
 
     def _task_view(self, task: Task) -> TaskView:
-        is_claimed = task.is_claimed(self._clock.now())
+        is_claimed = task.is_claimed(self._session.clock.now())
         return TaskView(
             id=task.id,
             run_id=task.run_id,
@@ -289,12 +287,12 @@ class Tasking:
             kind=task.kind,
             title=task.title,
             schema=shown_value(task.schema, PlainCodec(), f"tasks.schema of task {task.id!r}"),
-            payload=shown_value(task.payload, self._codec, f"tasks.payload of task {task.id!r}"),
+            payload=shown_value(task.payload, self._session.codec, f"tasks.payload of task {task.id!r}"),
             status="claimed" if is_claimed else task.status,
             worker=task.worker,
             lease_until=_at(task.lease_until),
             beat_at=_at(task.beat_at),
-            details=shown_value(task.details, self._codec, f"tasks.details of task {task.id!r}"),
+            details=shown_value(task.details, self._session.codec, f"tasks.details of task {task.id!r}"),
             error=task.error,
             claims=task.claims,
             due_at=_at(task.due_at),
@@ -313,4 +311,4 @@ def _at(at: int | None) -> datetime | None:
     return None if at is None else shown_time(at)
 
 
-__all__ = ["TaskStatus", "TaskView", "Tasking"]
+__all__ = ["TaskStatus", "TaskView", "Tasks"]

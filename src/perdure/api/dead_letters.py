@@ -1,0 +1,105 @@
+"""`engine.dead_letters`: events whose run ended before it read them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.api.events import LISTED_MAX, received
+from perdure.api.records import Records
+from perdure.arguments import checked
+from perdure.errors import DeadLetterNotFound
+from perdure.kernel import ops
+from perdure.kernel.delivery import Delivered, Queued, Sent
+from perdure.kernel.records import DeadLetter
+from perdure.kernel.records import Event as EventRecord
+from perdure.models.functions.checks import checked_limit, checked_option, checked_text
+from perdure.models.functions.events import check_text
+from perdure.session import Session
+from perdure.views import DeadLetterView, dead_letter_view
+
+REMOVAL_RECORD: Final = "perdure.dead-letter-removal"  # the kind of record that says who removed a dead letter
+
+DeadLetterViews = list[DeadLetterView]  # `list` means something else inside the class.
+
+
+@checked(constructor=False)
+class DeadLetters:
+    """Dead letters. They stay until they are replayed or removed."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._records = Records(session)
+
+    async def list(self, *, name: str | None = None, after: str | None = None, limit: int = 100) -> DeadLetterViews:
+        """Return dead letters, oldest first; `after` is the id of the last one seen."""
+        session = self._session
+        session.check_open()
+        checked_option(name, "name")
+        checked_option(after, "after")
+        letters = await session.caller_store.letters(name=name, after=after, limit=checked_limit(limit, LISTED_MAX))
+        return [dead_letter_view(letter, session.codec) for letter in letters]
+
+    async def get(self, id: str) -> DeadLetterView:
+        """Return one dead letter. Raises DeadLetterNotFound."""
+        return dead_letter_view(await self._letter(id), self._session.codec)
+
+    async def replay(self, id: str, *, to: str | None = None, actor: str = "api") -> Delivered | Queued:
+        """Send a dead letter again: to a run, or as a broadcast. It is a dead letter no more once that is durable.
+
+        Raises DeadLetterNotFound, RunNotFound, RunFinished, and InvalidArguments if it does not fit the class that
+        this process knows by its name; then it stays where it is.
+        """
+        session = self._session
+        letter = await self._letter(id)
+        check_text(letter.name, session.codec.decode(letter.value))
+        now = session.clock.now()
+        record = EventRecord(
+            id=letter.id,
+            name=letter.name,
+            value=letter.value,
+            fields=letter.fields,
+            run_id=None if to is None else checked_text(to, "a run's id"),
+            consumed=letter.consumed or to is not None,
+            expires_at=now + session.event_retention_us,
+            fallback="dead_letter",
+            actor=actor,
+            at=letter.at,
+        )
+        sent: Sent = await session.coordinator.submit(
+            ops.Send(
+                run_id=to or "",
+                at=now,
+                actor=actor,
+                event=record,
+                letter=letter.id,
+                pending_max=session.limits.events_pending_max,
+            )
+        )
+        return received(sent, "the dead letter stays")
+
+    async def remove(self, id: str, *, actor: str = "api") -> bool:
+        """Remove a dead letter for good. Returns False if there is none.
+
+        A record says which `actor` did it; it is written first, so that a crash leaves a note of something that is
+        still to be done, never the reverse.
+        """
+        session = self._session
+        checked_text(actor, "an actor")
+        try:
+            letter = await self.get(id)
+            note = {"event": letter.name, "to": letter.to, "sent_at": letter.sent_at}
+            await self._records.put(REMOVAL_RECORD, id, note, actor=actor)
+            op = ops.Forget(run_id="", at=session.clock.now(), actor=actor, letter=id)
+            return bool(await session.coordinator.submit(op))
+        except DeadLetterNotFound:
+            return False
+
+    async def _letter(self, id: str) -> DeadLetter:
+        self._session.check_open()
+        letter = await self._session.caller_store.letter(checked_text(id, "a dead letter's id"))
+        if letter is None:
+            raise DeadLetterNotFound(f"there is no dead letter {id!r}: it was replayed or removed", letter_id=id)
+        return letter
+
+
+__all__ = ["REMOVAL_RECORD", "DeadLetters"]

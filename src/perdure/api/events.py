@@ -1,0 +1,151 @@
+"""Sending events, and `engine.events`: those that wait to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from perdure.arguments import check_fields, checked
+from perdure.errors import InvalidArguments, RunFinished, RunNotFound
+from perdure.kernel import ops
+from perdure.kernel.delivery import Delivered, Queued, Sent, TargetFinished, TargetNotFound, keyed
+from perdure.kernel.records import Event as EventRecord
+from perdure.models.functions.assigning import is_reserved
+from perdure.models.functions.canonical import digest
+from perdure.models.functions.checks import checked_limit, checked_option, checked_text
+from perdure.models.functions.events import Event, NamedEvent, check_value, fields_of, options_of, value_of
+from perdure.models.functions.values import to_text
+from perdure.ports import PlainCodec
+from perdure.session import Session
+from perdure.views import EventView, event_view
+
+LISTED_MAX: Final = 10_000
+_MICROSECOND: Final = timedelta(microseconds=1)
+_EXPIRED_FOR_US: Final = 60 * 1_000_000
+_PURGED_AT_ONCE: Final = 1_000
+_PURGES_MAX: Final = 20
+_CONTENT_CHARS: Final = 16
+
+
+class To(Struct, frozen=True):
+    """An event and the run it is for, for `send_many`. Without `to` it is a broadcast."""
+
+    event: Event | NamedEvent
+    to: str | None = None
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+async def send_event(
+    session: Session, event: Event | NamedEvent, to: str | None, key: str | None, strict: bool, actor: str
+) -> Delivered | Queued:
+    """Send an event to a run, or broadcast it. See `Engine.send`."""
+    session.check_open()
+    sent: Sent = await session.coordinator.submit(_send_op(session, event, to, key, strict, actor))
+    return received(sent, "nothing was sent to it")
+
+
+async def send_events(session: Session, events: Iterable[To | Event | NamedEvent], actor: str) -> list[Sent]:
+    """Send several events, which share commits. See `Engine.send_many`."""
+    session.check_open()
+    many = [one if isinstance(one, To) else To(one) for one in events]
+    send_ops = [_send_op(session, one.event, one.to, one.key, False, actor) for one in many]
+    replies = await session.coordinator.submit_batch(send_ops)
+    for reply in replies:
+        if isinstance(reply, BaseException):
+            raise reply
+    return replies
+
+
+def received(sent: Sent, otherwise: str) -> Delivered | Queued:
+    """Return what became of an event. Raises RunNotFound, RunFinished."""
+    if isinstance(sent, TargetNotFound):
+        raise RunNotFound(sent.run_id)
+    if isinstance(sent, TargetFinished):
+        raise RunFinished(
+            f"run {sent.run_id!r} is {sent.status}: {otherwise}", run_id=sent.run_id, status=sent.status
+        )  # fmt: skip
+    return sent
+
+
+def _send_op(
+    session: Session, event: Event | NamedEvent, to: str | None, key: str | None, strict: bool, actor: str
+) -> ops.Send:
+    options = options_of(event)
+    if is_reserved(options.name):
+        raise InvalidArguments(f"{options.name!r} is no event to be sent: answer the task with tasks.answer(…)")
+    text = to_text(value_of(event), f"the event {options.name!r}", session.limits.payload_bytes_max)
+    check_value(event, text)
+    checked_text(actor, "an actor")
+    content = "" if key is None else digest({"name": options.name, "value": value_of(event), "to": to})
+    now = session.clock.now()
+    own = options.expire_after
+    kept_us = session.event_retention_us if own is None else own // _MICROSECOND
+    # What a codec hides is not shown beside it; such events can be chosen by name alone.
+    fields = fields_of(msgspec.json.decode(text)) if isinstance(session.codec, PlainCodec) else {}
+    record = EventRecord(
+        id=keyed(session.ids(now), content[:_CONTENT_CHARS]) if content else session.ids(now),
+        name=options.name,
+        value=session.codec.encode(text),
+        fields=fields,
+        run_id=None if to is None else checked_text(to, "a run's id"),
+        consumed=options.consume_on_read or to is not None,
+        expires_at=now + kept_us,
+        fallback=options.on_target_terminated,
+        key=None if key is None else checked_text(key, "a key"),
+        actor=actor,
+        at=now,
+    )
+    pending_max = session.limits.events_pending_max
+    return ops.Send(run_id=to or "", at=now, actor=actor, event=record, strict=strict, pending_max=pending_max)
+
+
+@checked(constructor=False)
+class Events:
+    """Events that were sent and wait to be read."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def pending(self, *, name: str | None = None, to: str | None = None, limit: int = 100) -> list[EventView]:
+        """Return events that wait to be read, in the order of sending: those sent to a run, or the broadcast ones."""
+        session = self._session
+        session.check_open()
+        checked_option(name, "name")
+        checked_option(to, "to")
+        found = await session.caller_store.events(name=name, run_id=to, limit=checked_limit(limit, LISTED_MAX))
+        now = session.clock.now()
+        return [event_view(event, session.codec) for event in found if event.expires_at > now]
+
+    async def purge(self) -> int:
+        """Remove events that expired a while ago, keys older than the retention of events, and sessions of the
+        dashboard that are over; return how many.
+
+        Engines do that regularly, a bounded number at a time. Whether an event has expired never depends on it.
+        """
+        session = self._session
+        session.check_open()
+        store, now = session.caller_store, session.clock.now()
+        # What is being decided now may still be given what expires now.
+        expired, keys_before = now - _EXPIRED_FOR_US, now - session.event_retention_us
+        total = 0
+        for _ in range(_PURGES_MAX):
+            gone = await store.purge(at=expired, keys_before=keys_before, limit=_PURGED_AT_ONCE)
+            total += gone
+            if gone < _PURGED_AT_ONCE:
+                break
+        for _ in range(_PURGES_MAX):
+            over = await store.purge_sessions(at=now, limit=_PURGED_AT_ONCE)
+            total += over
+            if over < _PURGED_AT_ONCE:
+                break
+        return total
+
+
+__all__ = ["LISTED_MAX", "Events", "To", "received", "send_event", "send_events"]

@@ -1,0 +1,64 @@
+"""What functions and graphs ask of their engine about the messages that they emit. Nothing here waits for a hierarchy:
+the functions do that (see joining.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from perdure.api.emissions import emit_root, suppress_emission
+from perdure.api.hierarchies import hierarchy_rows, request_cancel, roll_back_hierarchy, root_rows
+from perdure.api.root_handle import failure_of
+from perdure.joining import Emitted, Undoing
+from perdure.kernel.status import FINISHED, Status
+from perdure.models.cooperation.define import Topic
+from perdure.models.cooperation.events import EventType
+from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.levels import Levels
+from perdure.session import Session
+
+
+class FunctionEmissions:
+    """Emits for functions, and has their hierarchies undone. `levels` is there once the engine is open."""
+
+    def __init__(self, session: Session, levels: Callable[[], Levels]) -> None:
+        self._session = session
+        self._levels = levels
+
+    async def emit(self, topic: str, payload: str, message_id: str, run_id: str) -> Emitted:
+        """Emit a message for a run; with the same id, again, this gives the same hierarchy. Raises HierarchyTooDeep."""
+        context = await self._levels().context_below(run_id, topic)
+        message = msgspec.json.decode(payload)
+        root = await emit_root(self._session, Topic(topic, object), message, id=message_id, context=context)
+        return Emitted(root.id, topic, root.message_id, root.run_ids)
+
+    async def withdraw(self, topic: str, message_id: str, reason: str) -> Emitted | None:
+        """Ask a hierarchy to give up, wherever it is. A message that is only on its way is suppressed: nobody handles
+        it, whenever it comes. Returns None if there is nothing to wait for."""
+        root = await suppress_emission(self._session, Topic(topic, object), message_id)
+        if not root.run_ids:
+            return None
+        await request_cancel(self._session, root.id, reason=reason, actor="api")
+        return Emitted(root.id, topic, root.message_id, root.run_ids)
+
+    async def undo(self, emitted: Emitted, reason: str) -> Undoing:
+        """Ask for what has committed of a hierarchy to be undone, unless somebody has."""
+        if await roll_back_hierarchy(self._session, emitted.id, reason=reason, actor="api"):
+            return Undoing(emitted.run_ids, is_asked=True)
+        found = await hierarchy_rows(self._session, emitted.id)
+        own = [row for row in found.events if row.cooperation_lineage == (emitted.id,)]
+        if any(row.type is EventType.ROLLBACK_EMITTED for row in own):
+            return Undoing(emitted.run_ids, is_asked=True)
+        active = [run_id for run_id, status in found.statuses.items() if status not in FINISHED]
+        return Undoing(tuple(active), is_asked=False)
+
+    async def failure(self, emitted: Emitted) -> Failure | None:
+        """Return why a hierarchy has failed, as far as its runs have ended; None if it has not."""
+        found = await root_rows(self._session, emitted.id)
+        ends = (Status.ROLLED_BACK, Status.ROLLBACK_FAILED)
+        failed = [run_id for run_id in emitted.run_ids if found.statuses.get(run_id) in ends]
+        return await failure_of(self._session, emitted.id, failed) if failed else None
+
+
+__all__ = ["FunctionEmissions"]

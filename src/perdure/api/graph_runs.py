@@ -1,0 +1,190 @@
+"""Runs of graphs: their tokens, events, definitions and pictures.
+
+Each run remembers the definition that it was started or last retried with, and the store keeps it. So a run is shown by
+its own definition, whether the code has changed since or is not here at all. The code counts for runs that remember
+none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from perdure.errors import Misuse, RunNotFound
+from perdure.kernel.records import Entry, Run
+from perdure.models.functions.checks import checked_text
+from perdure.registry import named
+from perdure.session import Session
+
+if TYPE_CHECKING:
+    from perdure.models.graphs.define import Graph
+    from perdure.models.graphs.stored import DefinitionView, StoredDefinition
+    from perdure.models.graphs.token_views import GraphEvents, TokensView
+    from perdure.models.graphs.tracing import Trace
+
+Journal = tuple[str, list[Entry]]  # a run's input, and what it did
+_EVENTS_MAX: Final = 10_000
+
+
+async def tokens_of(session: Session, run_id: str, graph: Graph[Any, Any] | None) -> TokensView:
+    """Return where the tokens of a run are and were. Raises RunNotFound, Misuse."""
+    return (await _trace(session, run_id, graph)).tokens()
+
+
+async def graph_events_of(
+    session: Session, run_id: str, after: int, limit: int, graph: Graph[Any, Any] | None
+) -> GraphEvents:
+    """Return what happened in a run, from the journal. Raises RunNotFound, Misuse."""
+    if not 1 <= limit <= _EVENTS_MAX or after < 0:
+        raise Misuse(f"limit is between 1 and {_EVENTS_MAX:,}, and after at least 0, not {limit} and {after}")
+    return (await _trace(session, run_id, graph)).events(after, limit)
+
+
+async def drawing_of(
+    session: Session,
+    run_id: str,
+    form: Literal["svg", "mermaid"],
+    graph: Graph[Any, Any] | None,
+    tokens: TokensView | None,
+) -> str:
+    """Return a picture of a run's graph with its tokens. Raises RunNotFound, Misuse."""
+    run, found, journal = await _graph_of(session, run_id, graph)
+    if tokens is None:
+        tokens = (await _traced(session, run, found, journal)).tokens()
+    return found.to_svg(tokens) if form == "svg" else found.to_mermaid(tokens)
+
+
+async def definition_of(session: Session, run_id: str) -> DefinitionView:
+    """Return the definition that a run was started with, or last retried with. Raises RunNotFound, Misuse."""
+    from perdure.models.graphs.stored import DefinitionView
+
+    run, digest, _ = await _graph_run(session, run_id)
+    code = _code(session, run)
+    if digest is None or (code is not None and code.digest == digest):
+        if code is None:
+            raise _unknown(run)
+        definition, digest = code.kept().definition, code.digest
+    else:
+        definition = (await _stored_definition(session, run, digest)).definition
+    return DefinitionView(
+        run_id=run_id,
+        workflow=run.workflow,
+        version=run.workflow_version,
+        digest=digest,
+        is_current=None if code is None else code.digest == digest,
+        definition=definition,
+    )
+
+
+async def _trace(session: Session, run_id: str, graph: Graph[Any, Any] | None) -> Trace:
+    """Raises RunNotFound, Misuse."""
+    return await _traced(session, *await _graph_of(session, run_id, graph))
+
+
+async def _traced(session: Session, run: Run, graph: Graph[Any, Any], journal: Journal) -> Trace:
+    """Replay a run, in bounded turns of the event loop. Raises Misuse if the journal does not fit."""
+    input, entries = journal
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Trace] = loop.create_future()
+    tracing = graph.trace(run, input, entries, session.codec, session.limits.payload_bytes_max)
+
+    def trace() -> None:  # A replay has tasks of its own, so it cannot happen inside another's.
+        if done.cancelled():
+            tracing.close()
+            return
+        try:
+            next(tracing)
+        except StopIteration as traced:
+            done.set_result(traced.value)
+        except Exception as error:  # noqa: BLE001 - it is raised where it is asked for
+            done.set_exception(error)
+        else:
+            loop.call_soon(trace)
+
+    loop.call_soon(trace)
+    return await done
+
+
+# Where a run's graph is found.
+
+
+async def _graph_run(session: Session, run_id: str) -> tuple[Run, str | None, Journal]:
+    """Return a run, the digest of its definition if it remembers one, and its journal. Raises RunNotFound, Misuse."""
+    run = await _stored_run(session, run_id)
+    journal = await session.caller_store.journal(run_id)
+    digest = await _digest(session, run_id, journal)
+    # A run that was started by name alone may not know that it is a graph's: the code does, and so does the journal.
+    if run.model != "graph" and _code(session, run) is None and digest is None:
+        raise Misuse(f"run {run_id!r} is of a {run.model}: only those of graphs have tokens")
+    return run, digest, journal
+
+
+async def _stored_run(session: Session, run_id: str) -> Run:
+    session.check_open()
+    stored = (await session.caller_store.get([checked_text(run_id, "a run's id")])).get(run_id)
+    if stored is None:
+        raise RunNotFound(run_id)
+    return stored.run
+
+
+async def _graph_of(
+    session: Session, run_id: str, graph: Graph[Any, Any] | None
+) -> tuple[Run, Graph[Any, Any], Journal]:
+    """Return a run, the graph that it is of, and its journal. Raises RunNotFound, Misuse."""
+    from perdure.models.graphs.define import Graph
+
+    if graph is not None:
+        run = await _run_of(session, run_id, graph)
+        return run, graph, await session.caller_store.journal(run_id)
+    run, digest, journal = await _graph_run(session, run_id)
+    code = _code(session, run)
+    if code is not None and (digest is None or code.digest == digest):
+        return run, code, journal
+    if digest is None:
+        raise _unknown(run)
+    return run, Graph.read_back(await _stored_definition(session, run, digest)), journal
+
+
+async def _run_of(session: Session, run_id: str, graph: Graph[Any, Any]) -> Run:
+    """Return a run of a graph that was handed in. Raises RunNotFound, Misuse."""
+    run = await _stored_run(session, run_id)
+    if (graph.name, graph.version) != (run.workflow, run.workflow_version) or graph.model != "graph":
+        raise Misuse(f"run {run_id!r} is of {named(run.workflow, run.workflow_version)}, not of {graph!r}")
+    return run
+
+
+def _code(session: Session, run: Run) -> Graph[Any, Any] | None:
+    found: Any = session.workflows.get((run.workflow, run.workflow_version))
+    return None if found is None or found.model != "graph" else found
+
+
+def _unknown(run: Run) -> Misuse:
+    which = named(run.workflow, run.workflow_version)
+    return Misuse(f"run {run.id!r} is of {which}, which is not known here; hand it in: tokens(graph=…)")
+
+
+async def _digest(session: Session, run_id: str, journal: Journal) -> str | None:
+    """Return the digest of the definition that a run was started or last retried with, if it remembers one."""
+    from perdure.models.functions.outlines import read, split
+    from perdure.models.graphs.stored import KEY
+
+    for entry in split(journal[1])[0][:1]:  # The newest comes first.
+        if digest := read(session.codec.decode(entry.value or "")).digest:
+            return digest
+    found = await session.caller_store.published(run_id, KEY)
+    return msgspec.json.decode(session.codec.decode(found[0].value), type=str) if found else None
+
+
+async def _stored_definition(session: Session, run: Run, digest: str) -> StoredDefinition:
+    """Raises Misuse."""
+    from perdure.models.graphs.stored import RECORD_KIND, StoredDefinition
+
+    found = await session.caller_store.record(RECORD_KIND, digest, None)
+    if found is None:
+        raise Misuse(f"the definition of run {run.id!r} ({digest}) is not in the store; hand the graph in: graph=…")
+    return msgspec.json.decode(session.codec.decode(found.body), type=StoredDefinition)
+
+
+__all__ = ["definition_of", "drawing_of", "graph_events_of", "tokens_of"]

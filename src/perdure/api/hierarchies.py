@@ -1,0 +1,247 @@
+"""Hierarchies of operations as they are stored: reading them, having them give up, and undoing them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from msgspec.structs import replace
+
+from perdure.api.fences import Fences
+from perdure.coordinator.turns import in_turns
+from perdure.errors import (
+    CommitRefused,
+    EngineBug,
+    EngineStopped,
+    InvalidTransition,
+    RunFinished,
+    RunNotFound,
+    StoreError,
+)
+from perdure.kernel import ops
+from perdure.kernel.cooperation import Cooperation, ScopeRows, depth_of
+from perdure.kernel.status import FINISHED, Status
+from perdure.models.cooperation.cancellation import asking
+from perdure.models.cooperation.cause_reader import CauseReader
+from perdure.models.cooperation.context import CancellationToken, checked_tokens
+from perdure.models.cooperation.events import Lineage, MessageEvent, is_root_run
+from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.moves import NewRun, OperationRun
+from perdure.models.cooperation.requests import cancel, roll_back
+from perdure.models.cooperation.rows import RowCodec, StoredScopes
+from perdure.models.cooperation.tokens import cancellation
+from perdure.models.functions.checks import checked_remark, checked_text
+from perdure.session import Session
+
+AT_WORK: Final = (Status.SUSPENDED, Status.RUNNING)
+
+
+# Reading.
+
+
+async def hierarchy_rows(session: Session, id: str) -> StoredScopes:
+    """Return all rows of a hierarchy, or of the part of it below a run."""
+    session.check_open()
+    return await read_rows(session, await session.caller_store.hierarchy(checked_text(id, "an id")))
+
+
+async def root_rows(session: Session, id: str) -> StoredScopes:
+    """Return the rows of a root emission and of the runs that handle its message, without those below them."""
+    session.check_open()
+    return await read_rows(session, await session.caller_store.scopes([id]))
+
+
+async def run_rows(session: Session, run_id: str) -> StoredScopes:
+    """Return the rows of one operation's run. Raises RunNotFound."""
+    found = await root_rows(session, checked_text(run_id, "a run's id"))
+    if run_id not in found.runs:
+        raise RunNotFound(run_id)
+    return found
+
+
+async def read_rows(session: Session, rows: ScopeRows) -> StoredScopes:
+    """Decode rows, in bounded turns of the event loop."""
+    return await in_turns(RowCodec(session.codec).read_in_pieces(rows))
+
+
+async def with_causes(session: Session, failure: Failure) -> Failure:
+    """Return the failure with those of its causes that stand in other rows, within bounds."""
+    return await CauseReader(session.caller_store, RowCodec(session.codec)).whole(failure)
+
+
+# Giving up and undoing.
+
+
+async def cancel_hierarchy(session: Session, id: str, *, reason: str, actor: str) -> bool:
+    """Have a hierarchy (by the id of its root), or the part of it from a run on, give up: each run of it that has not
+    ended rolls back at its next step boundary, and functions and graphs that were started in it are cancelled. Returns
+    False if it has ended, or was cancelled before.
+
+    Once this has returned True, no further step begins, but for those of rollbacks: runs of other engines know of it.
+    So it takes as long as it takes those engines to read their mail. If this process dies before, the cancellation
+    counts all the same.
+    """
+    if not (asked := await request_cancel(session, id, reason=reason, actor=actor)):
+        return False
+    await Fences(session).of_hierarchies([id])
+    stored = await session.caller_store.load(asked)
+    return any(one.run.status is not Status.SUCCEEDED for one in stored.values())
+
+
+async def request_cancel(session: Session, id: str, *, reason: str, actor: str) -> list[str]:
+    """Cancel a hierarchy without waiting until other engines know. Returns the runs that were asked; none if the
+    hierarchy has ended, or was cancelled before."""
+    session.check_open()
+    checked_remark(reason, actor)
+    found = await root_rows(session, checked_text(id, "an id"))
+    lineage, message_id = _place(found, id)
+    concerned = [run for run in found.runs.values() if run.id == id or _is_handled_by(run, id)]
+    if not lineage or all(found.statuses[run.id] in FINISHED for run in concerned):
+        return []
+    hierarchy = await in_turns(found.hierarchy_in_pieces())
+    rows = cancel(lineage, hierarchy.own(lineage), message_id, reason=reason or "cancelled", source=actor)
+    if not rows:
+        return []
+    now = session.clock.now()
+    tells = [
+        _asking(session, hierarchy.view(run, now), found.statuses[run.id], rows[0], actor) for run in concerned
+    ]  # fmt: skip
+    op = ops.CancelScope(run_id=id, at=now, actor=actor, added=stamped(session, rows, now), tells=tuple(tells))
+    return [run.id for run in concerned] if await submitted(session, op) else []
+
+
+async def cancel_token(session: Session, token: CancellationToken, *, reason: str, actor: str) -> bool:
+    """Cancel a token for good: each run that has it gives up and rolls back. Returns False if it was cancelled before.
+
+    Once this has returned, no further step of these runs begins. If this process dies before, the cancellation counts
+    if it was stored; then another engine notifies the runs. Raises InvalidArguments.
+    """
+    session.check_open()
+    checked_remark(reason, actor)
+    (name,) = checked_tokens([token])
+    now = session.clock.now()
+    op = ops.CancelScope(
+        run_id=token.scope,
+        at=now,
+        actor=actor,
+        added=stamped(session, [cancellation(token, reason=reason, source=actor)], now),
+        members=(ops.TellMembers(run_id=token.scope, at=now, actor=actor, token=name),),
+    )
+    is_first = await submitted(session, op)
+    await session.read_mail()
+    await Fences(session).of_hierarchies(await session.token_members(session.caller_store).ids(token))
+    return is_first
+
+
+async def roll_back_hierarchy(session: Session, id: str, *, reason: str, actor: str) -> bool:
+    """Undo a hierarchy that has ended, or (with a run's id) the part of it from that run on: everything that was
+    committed in it is rolled back, the newest first.
+
+    Returns False, and does nothing, if a run above or below has not ended, or if there is nothing to undo.
+    """
+    session.check_open(to_start=True)
+    checked_remark(reason, actor)
+    lineage, _ = _place(await root_rows(session, checked_text(id, "an id")), id)
+    if not lineage:
+        return False
+    found = await hierarchy_rows(session, lineage[0])
+    runs = [run.lineage for run in found.runs.values()]
+    rows = roll_back(lineage, found.events, runs, reason=reason or "asked for", source=actor)
+    if not rows:
+        return False
+    now = session.clock.now()
+    below = [run for run in found.runs.values() if _is_handled_by(run, id)]
+    tells = [ops.Tell(run_id=run.id, at=now, actor=actor, kind="undo") for run in below]
+    op = ops.UndoScope(run_id=id, at=now, actor=actor, added=stamped(session, rows, now), tells=tuple(tells))
+    return await submitted(session, op)
+
+
+async def cancel_or_refuse(session: Session, id: str, *, reason: str, actor: str) -> None:
+    """Cancel a hierarchy, by the id of its root or of one of its runs. Raises RunNotFound, and RunFinished if it has
+    ended, or was cancelled before."""
+    if not await cancel_hierarchy(session, id, reason=reason, actor=actor):
+        await _check_there(session, id)
+        raise RunFinished(f"hierarchy {id!r} has ended, or was cancelled before", run_id=id, status="finished")
+
+
+async def roll_back_or_refuse(session: Session, id: str, *, reason: str, actor: str) -> None:
+    """Undo a hierarchy that has ended, by the id of its root or of one of its runs. Raises RunNotFound, and
+    InvalidTransition if that cannot be done now."""
+    if not await roll_back_hierarchy(session, id, reason=reason, actor=actor):
+        await _check_there(session, id)
+        raise InvalidTransition(
+            f"hierarchy {id!r} cannot be rolled back: one of its runs has not ended, or nothing of it is left to undo; "
+            "look at its tree, and cancel it if it is at work",
+            run_id=id,
+        )
+
+
+async def _check_there(session: Session, id: str) -> None:
+    found = await hierarchy_rows(session, id)
+    if not found.runs and not found.events:
+        raise RunNotFound(id)
+
+
+def _asking(session: Session, view: OperationRun, status: str, row: MessageEvent, actor: str) -> ops.Tell:
+    """Have a run give up that a cancellation concerns."""
+    if row.exception is None:
+        raise EngineBug("a cancellation has no reason")
+    depth = depth_of(row.cooperation_lineage)
+    return asking(session.drafting, view, status, row.exception, depth, view.now, actor)
+
+
+def _is_handled_by(run: NewRun, root: str) -> bool:
+    """Whether a run handles what was emitted under a root."""
+    return is_root_run(run.lineage) and run.lineage[0] == root
+
+
+def _place(found: StoredScopes, id: str) -> tuple[Lineage, str]:
+    """Return the lineage that an id stands for, and its message; an empty one if there is none."""
+    if id in found.runs:
+        return found.runs[id].lineage, found.runs[id].message_id
+    emitted = [row for row in found.events if row.cooperation_lineage == (id,)]
+    return ((id,), emitted[0].message_id) if emitted else ((), "")
+
+
+# Writing.
+
+
+def stamped(session: Session, rows: Sequence[MessageEvent], now: int) -> Cooperation:
+    """Return rows as they are stored, each with an id and the time."""
+    codec = RowCodec(session.codec)
+    return Cooperation(events=[codec.event(replace(row, id=session.ids(now), created_at=now)) for row in rows])
+
+
+async def submitted(session: Session, op: ops.Op) -> bool:
+    """Submit an op that two callers may submit at once; return False if the other one's was first."""
+    try:
+        done: bool = await session.coordinator.submit(op)
+    except CommitRefused:
+        return False
+    return done
+
+
+async def try_to_read_mail(session: Session) -> None:
+    """Read the mail that the last commit has left. If that cannot be done now, it is read later, here or elsewhere."""
+    with suppress(EngineStopped, StoreError):
+        await session.read_mail()
+
+
+__all__ = [
+    "AT_WORK",
+    "cancel_hierarchy",
+    "cancel_or_refuse",
+    "cancel_token",
+    "hierarchy_rows",
+    "read_rows",
+    "request_cancel",
+    "roll_back_hierarchy",
+    "roll_back_or_refuse",
+    "root_rows",
+    "run_rows",
+    "stamped",
+    "submitted",
+    "try_to_read_mail",
+    "with_causes",
+]

@@ -1,0 +1,92 @@
+"""A message that was emitted from outside, and the hierarchy of runs that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from perdure.api.hierarchies import cancel_hierarchy, roll_back_hierarchy, root_rows, with_causes
+from perdure.api.histories import RUNS_MAX, hierarchy_of, tree_of
+from perdure.api.outcomes import outcome_of
+from perdure.arguments import checked
+from perdure.coordinator.turns import in_turns
+from perdure.kernel.status import Status
+from perdure.models.cooperation.events import failure_in
+from perdure.models.cooperation.failures import Failure, child_failure
+from perdure.models.cooperation.scope import read_value
+from perdure.session import Session
+from perdure.views import HierarchyView, RunTree
+
+V = TypeVar("V")
+
+
+@checked(constructor=False)
+class RootHandle:
+    """A root emission. Its `id` is the first id of the lineage of every run below it; `run_ids` are the runs that
+    handle the message itself."""
+
+    def __init__(self, session: Session, id: str, message_id: str, run_ids: tuple[str, ...]) -> None:
+        self.id = id
+        self.message_id = message_id
+        self.run_ids = run_ids
+        self._session = session
+
+    def __repr__(self) -> str:
+        return f"<root {self.id!r}>"
+
+    async def finished(self) -> None:
+        """Wait until all who handle the message are done, and all that they emitted. Raises ScopeFailed if one of them
+        has failed: then all that it did is undone, or its failure says what is not."""
+        ended = [await outcome_of(self._session, run_id) for run_id in self.run_ids]
+        failed = [run for run, _ in ended if run.status in (Status.ROLLED_BACK, Status.ROLLBACK_FAILED)]
+        if failed:
+            raise (await failure_of(self._session, self.id, [run.id for run in failed])).error()
+
+    async def returned(self, name: str, type: type[V], *, handler: str | None = None) -> list[V]:
+        """Return what those who handle the message itself have returned under a name, of each that has committed; with
+        a `handler`, only what that operation has. Raises UnstorableValue if a value does not fit the type."""
+        found = await root_rows(self._session, self.id)
+        values = {value.lineage[-1]: value for value in found.values if value.variable == name}
+        return [
+            read_value(values[run_id], type)
+            for run_id in self.run_ids
+            if run_id in values
+            and found.statuses.get(run_id) == Status.SUCCEEDED
+            and handler in (None, values[run_id].handler)
+        ]
+
+    async def cancel(self, reason: str = "", *, actor: str = "api") -> bool:
+        """Have the hierarchy give up: each run of it that has not ended rolls back at its next step boundary. Returns
+        False if it has ended, or was cancelled before. Once this has returned True, no further step begins."""
+        return await cancel_hierarchy(self._session, self.id, reason=reason, actor=actor)
+
+    async def roll_back(self, reason: str = "", *, actor: str = "api") -> bool:
+        """Undo the hierarchy after it has ended: everything that was committed in it is rolled back, the newest first.
+        Returns False, and does nothing, if one of its runs has not ended, or if there is nothing to undo."""
+        return await roll_back_hierarchy(self._session, self.id, reason=reason, actor=actor)
+
+    async def tree(self, *, runs_max: int = RUNS_MAX) -> RunTree:
+        """Return all runs that follow from the message, as data, as text (`.text()`) or as a Mermaid chart
+        (`.mermaid()`). Raises RunNotFound, and Misuse if there are more than `runs_max`."""
+        return await tree_of(self._session, self.id, runs_max)
+
+    async def hierarchy(self, *, runs_max: int = RUNS_MAX) -> HierarchyView:
+        """Return the tree, and what happened to each of its messages, in the order of time. Raises as `tree`."""
+        return await hierarchy_of(self._session, self.id, runs_max)
+
+
+async def failure_of(session: Session, root: str, run_ids: Sequence[str]) -> Failure:
+    """Return why a hierarchy has failed, if these are the runs that have failed of those who handle its message."""
+    runs = await root_rows(session, root)
+    hierarchy = await in_turns(runs.hierarchy_in_pieces())
+    found: list[tuple[Failure, bool]] = []
+    for run in runs.runs.values():
+        rows = hierarchy.own(run.lineage)
+        if run.id in run_ids:
+            failure = failure_in(rows) or Failure(type="unknown", message="it gave no reason")
+            failure = await with_causes(session, failure)
+            found.append((failure, any(row.type == "ROLLBACK_FAILED" for row in rows)))
+    return found[0][0] if len(found) == 1 else child_failure("emit", "outside", found)
+
+
+__all__ = ["RootHandle", "failure_of"]

@@ -1,0 +1,216 @@
+"""Changes of a run that is known by its id, wherever it is: its owner decides them and answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.api.fences import Fences
+from perdure.api.hierarchies import cancel_hierarchy
+from perdure.arguments import Duration, span_of
+from perdure.errors import ConcurrentModification, InvalidArguments, IsOperation, RunNotFound, RunNotRetryable
+from perdure.kernel import ops
+from perdure.kernel.records import Entry, Event, Failure, Hold
+from perdure.kernel.status import Status
+from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
+from perdure.models.functions.context import from_datetime
+from perdure.models.functions.waiting import failed_before, read_before, started_before
+from perdure.ports import RunFilter, StoredRun
+from perdure.session import Session
+from perdure.views import RunView, run_view
+
+_PAGE: Final = 500  # children that are retried at once
+_LATEST: Final = from_datetime(datetime.max.replace(tzinfo=UTC))
+
+
+async def update_run(
+    session: Session,
+    run_id: str,
+    *,
+    expected_version: int | None,
+    tags: Mapping[str, str] | None,
+    deadline: datetime | Duration | msgspec.UnsetType | None,
+    actor: str,
+) -> RunView:
+    """Replace a run's tags or deadline. Raises ConcurrentModification if it is not at `expected_version`."""
+    session.check_open()
+    checked_remark("", actor)
+    now = session.clock.now()
+    run = await session.coordinator.submit(
+        ops.Update(
+            run_id=checked_text(run_id, "a run's id"),
+            at=now,
+            actor=actor,
+            expected_version=expected_version,
+            tags=msgspec.UNSET if tags is None else checked_tags(tags),
+            deadline=msgspec.UNSET if deadline is msgspec.UNSET else deadline_at(deadline, now),
+        )
+    )
+    return run_view(run)
+
+
+async def cancel_run(
+    session: Session, run_id: str, *, expected_version: int | None = None, reason: str = "", actor: str = "api"
+) -> bool:
+    """End a run as cancelled; a run of an operation, or a root emission, gives up and rolls back. Returns False if it
+    has ended already or does not exist. Once this has returned True, no further step begins, of the run or of a run
+    below it, on other engines too; but for compensations. Raises ConcurrentModification."""
+    session.check_open()
+    checked_text(run_id, "a run's id")
+    checked_remark(reason, actor)
+    failure = Failure(type="perdure.errors:RunCancelled", message=reason or "cancelled")
+    done = False
+    with suppress(IsOperation):
+        done = await session.coordinator.submit(
+            ops.Cancel(
+                run_id=run_id,
+                at=session.clock.now(),
+                actor=actor,
+                reason=reason,
+                failure=msgspec.json.encode(failure).decode(),
+                expected_version=expected_version,
+            )
+        )
+    if not done:
+        return await cancel_hierarchy(session, run_id, reason=reason, actor=actor)
+    await Fences(session).of_children(run_id)
+    return True
+
+
+async def pause_run(session: Session, run_id: str, *, expected_version: int | None, reason: str, actor: str) -> bool:
+    """Hold a run until it is resumed. Returns False if it is held. Raises RunNotFound, RunFinished,
+    ConcurrentModification."""
+    session.check_open()
+    checked_text(run_id, "a run's id")
+    checked_remark(reason, actor)
+    hold = Hold(kind="paused", reason=reason or "paused", at=session.clock.now())
+    held: bool = await session.coordinator.submit(
+        ops.SetHold(run_id=run_id, at=hold.at, actor=actor, hold=hold, expected_version=expected_version)
+    )
+    return held
+
+
+async def resume_run(session: Session, run_id: str, *, expected_version: int | None, actor: str) -> bool:
+    """Lift a run's hold, whatever its kind. Returns False if it is not held. Raises RunNotFound,
+    ConcurrentModification."""
+    session.check_open(to_start=True)
+    checked_remark("", actor)
+    lifted: bool = await session.coordinator.submit(
+        ops.Resume(
+            run_id=checked_text(run_id, "a run's id"),
+            at=session.clock.now(),
+            actor=actor,
+            expected_version=expected_version,
+        )
+    )
+    return lifted
+
+
+async def retry_run(session: Session, run_id: str, *, expected_version: int | None, actor: str) -> None:
+    """Run a failed run again from the entry whose failure ended it. Raises RunNotFound, RunNotRetryable,
+    ConcurrentModification."""
+    session.check_open(to_start=True)
+    checked_remark("", actor)
+    await _retry(session, checked_text(run_id, "a run's id"), expected_version, actor)
+
+
+async def _retry(
+    session: Session, run_id: str, expected_version: int | None, actor: str, *, with_parent: bool = False
+) -> None:
+    """Retry a run as it is stored. If it has changed when that is decided, look again, unless the caller said which
+    version it is to be."""
+    stored = await _stored(session, run_id)
+    while True:
+        try:
+            await _retry_as(session, stored, expected_version, actor, with_parent=with_parent)
+        except (ConcurrentModification, RunNotRetryable):
+            was, stored = stored.run, await _stored(session, run_id)
+            is_same = stored.run.version == was.version
+            if expected_version is not None or was.status is not Status.FAILED or is_same:
+                raise
+            if stored.run.attempt == was.attempt:
+                continue
+        return  # Or somebody else has retried it meanwhile.
+
+
+async def _stored(session: Session, run_id: str) -> StoredRun:
+    stored = (await session.caller_store.get([run_id])).get(run_id)
+    if stored is None:
+        raise RunNotFound(run_id)
+    return stored
+
+
+async def _retry_as(
+    session: Session, stored: StoredRun, expected_version: int | None, actor: str, *, with_parent: bool
+) -> None:
+    run, run_id = stored.run, stored.run.id
+    version = run.version if expected_version is None else expected_version
+    failure = stored.outcome.failure
+    entry = msgspec.json.decode(failure, type=Failure).entry if failure is not None else None
+    read: tuple[Event, ...] = ()
+    if run.status is Status.FAILED and run.model != "operation":
+        entries = (await session.caller_store.journals([run_id]))[run_id].entries
+        # Code that raised by itself, and a deadline, belong to no entry: all of them stay.
+        kept = [one for one in entries if entry is None or one.seq < entry]
+        kept_until = session.clock.now() + session.event_retention_us
+        read = read_before(entries[len(kept) :], session.codec, kept_until)
+        if run.version == version:
+            await _retry_children(session, run_id, entries, kept, actor)
+    await session.coordinator.submit(
+        ops.Retry(
+            run_id=run_id,
+            at=session.clock.now(),
+            actor=actor,
+            expected_version=version,
+            from_entry=entry,
+            events=read,
+            with_parent=with_parent,
+        )
+    )
+
+
+async def _retry_children(
+    session: Session, run_id: str, entries: Sequence[Entry], kept: Sequence[Entry], actor: str
+) -> None:
+    """The entries by which the run has started its children stay: it would be handed their failures again."""
+    started = started_before(kept, session.codec) - failed_before(kept, session.codec)
+    if not started:
+        return
+    handed = failed_before(entries, session.codec)
+    wanted = RunFilter(parent_id=run_id, statuses=(Status.FAILED,), limit=_PAGE)
+    while found := await session.caller_store.list(wanted):
+        await asyncio.gather(
+            *[
+                _retry_child(session, child.id, actor)
+                for child in found
+                if child.id in started and (child.bond != "detached" or child.id in handed)
+            ]
+        )
+        wanted = replace(wanted, after=(found[-1].created_at, found[-1].id))
+
+
+async def _retry_child(session: Session, run_id: str, actor: str) -> None:
+    with suppress(RunNotFound, RunNotRetryable):  # Somebody else has, or has removed it.
+        await _retry(session, run_id, None, actor, with_parent=True)
+
+
+def deadline_at(deadline: datetime | Duration | None, now: int) -> int | None:
+    """Return a deadline as it is stored. Raises InvalidArguments."""
+    if deadline is None:
+        return None
+    if isinstance(deadline, datetime):
+        due = from_datetime(deadline)
+    else:
+        due = now + span_of(deadline, "a deadline, if it is no datetime,") // timedelta(microseconds=1)
+    if due > _LATEST:
+        raise InvalidArguments(f"the deadline {deadline!r} is beyond the year 9999; leave it out for none at all")
+    return max(0, due)
+
+
+__all__ = ["cancel_run", "deadline_at", "pause_run", "resume_run", "retry_run", "update_run"]

@@ -1,0 +1,266 @@
+"""`engine.runs`: runs by id, pages of them, how many there are, and the same change to many at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.api.run_changes import cancel_run, pause_run, resume_run, retry_run
+from perdure.api.stranding import with_stranded
+from perdure.api.waits import TimerView, timers_of
+from perdure.arguments import checked
+from perdure.errors import ConcurrentModification, InvalidArguments, Misuse, RunFinished, RunNotFound, RunNotRetryable
+from perdure.kernel.status import FINISHED, Status
+from perdure.models.functions.checks import (
+    checked_limit,
+    checked_option,
+    checked_tags,
+    checked_texts,
+    checked_time,
+    checked_times,
+)
+from perdure.ports import RunFilter
+from perdure.session import Session
+from perdure.views import Page, RunView, from_cursor, run_view, to_cursor
+
+_NEVER: Final = 2**62
+_COUNT_MAX: Final = 10_000_000
+_PAGE: Final = 200  # runs that are changed at once
+_OPEN: Final = tuple(status for status in Status if status not in FINISHED)
+
+Timers = list[TimerView]  # `list` means something else inside the class.
+Counts = list[dict[str, int]]
+RunIds = list[str]
+
+
+class RunSelection(Struct, frozen=True, kw_only=True):
+    """Which runs are meant. What is not given does not matter; all that is given must hold."""
+
+    workflow: str | None = None
+    status: str | Sequence[str] = ()
+    hold: str | None = None
+    parent: str | None = None
+    tags: Mapping[str, str] | None = None
+    created_from: datetime | None = None
+    created_before: datetime | None = None
+
+    def to_filter(self) -> RunFilter:
+        """Return the filter that a store takes. Raises InvalidArguments, Misuse."""
+        for argument, text in (("workflow", self.workflow), ("hold", self.hold), ("parent", self.parent)):
+            checked_option(text, argument)
+        statuses = (self.status,) if isinstance(self.status, str) else tuple(checked_texts(self.status, "status"))
+        if unknown := set(statuses) - set(Status):
+            raise Misuse(f"no such status: {', '.join(sorted(unknown))}; there are {', '.join(Status)}")
+        return RunFilter(
+            workflow=self.workflow,
+            statuses=statuses,
+            hold=self.hold,
+            parent_id=self.parent,
+            tags=checked_tags(self.tags),
+            created_from=checked_time(self.created_from, "created_from"),
+            created_before=checked_time(self.created_before, "created_before"),
+        )
+
+
+EVERYTHING: Final = RunSelection()
+
+
+class BulkReport(Struct, frozen=True, kw_only=True):
+    """What became of many runs: those that were changed (in a dry run: those that would be), and those that were
+    refused, each with the reason."""
+
+    changed: list[str]
+    refused: dict[str, str]
+    dry_run: bool
+
+
+@checked(own=("ids",), constructor=False)
+class Runs:
+    """The runs of the store, this engine's and others'."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    # Looking.
+
+    async def get(self, id: str) -> RunView | None:
+        """Return a run with its payloads, or None."""
+        return (await self.get_many([id])).get(id)
+
+    async def get_many(self, ids: Sequence[str]) -> dict[str, RunView]:
+        """Return runs by id, in one query. Unknown ids are absent; an empty list asks nothing."""
+        if isinstance(ids, str):
+            raise InvalidArguments(f"get_many() takes a list of ids; for the one run {ids!r} use get()")
+        wanted = checked_texts(ids, "ids", "a run's id")
+        self._session.check_open()
+        if not wanted:
+            return {}
+        found = await self._session.caller_store.get(wanted)
+        views = [run_view(stored.run, stored, self._session.codec) for stored in found.values()]
+        return {view.id: view for view in await with_stranded(self._session, views)}
+
+    async def list(
+        self,
+        *,
+        workflow: str | None = None,
+        status: str | Sequence[str] = (),
+        hold: str | None = None,
+        parent: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page:
+        """Return a page of runs, newest first, without payloads. Each page's cursor gets the next."""
+        checked_limit(limit)
+        selection = RunSelection(
+            workflow=workflow,
+            status=status,
+            hold=hold,
+            parent=parent,
+            tags=tags,
+            created_from=created_from,
+            created_before=created_before,
+        )
+        self._session.check_open()
+        return await self._page(selection.to_filter(), limit, cursor)
+
+    async def _page(self, wanted: RunFilter, limit: int, cursor: str | None) -> Page:
+        after = None if cursor is None else from_cursor(cursor)
+        found = await self._session.caller_store.list(replace(wanted, after=after, limit=limit + 1))
+        more = len(found) > limit
+        views = await with_stranded(self._session, [run_view(run) for run in found[:limit]])
+        return Page(runs=views, cursor=to_cursor(found[limit - 1]) if more else None)
+
+    async def count(self, selection: RunSelection = EVERYTHING, *, limit: int = 10_000) -> int:
+        """Return how many runs are meant; `limit` if there are that many or more, so that it never takes long."""
+        checked_limit(limit, _COUNT_MAX)
+        self._session.check_open()
+        return await self._session.caller_store.count(replace(selection.to_filter(), limit=limit))
+
+    async def tally(
+        self, times: Sequence[datetime] = (), *, statuses: Sequence[str] = tuple(Status), limit: int = 1_000
+    ) -> Counts:
+        """Return how many runs there are by status, of those that were started between each two of these times, or of
+        all if there are no times. Of each status up to `limit` are counted, each time."""
+        self._session.check_open()
+        at = checked_times(times, "times") or [0, _NEVER]
+        statuses = checked_texts(statuses, "statuses")
+        checked_limit(limit, _COUNT_MAX)
+        spans = [*pairwise(at)]
+        cells = [(str(status), begin, end) for begin, end in spans for status in statuses]
+        counts = iter(await self._session.caller_store.tally(cells, limit))
+        return [{str(status): next(counts) for status in statuses} for _ in spans]
+
+    async def timers(self, ids: Sequence[str]) -> Timers:
+        """Return the timers of these runs that have fired, in no order; of unknown runs none. Reads the journals: ask
+        for some hundred runs at most."""
+        return await timers_of(self._session, ids)
+
+    # Changing many.
+
+    async def cancel(
+        self, selection: RunSelection, *, reason: str = "", dry_run: bool = False, actor: str = "api"
+    ) -> BulkReport:
+        """Cancel every run that is meant and has not ended, as `run.cancel()` does. With `dry_run`, only say which.
+
+        Runs are changed one after the other, in bounded batches: if this process dies, some are cancelled and the
+        others are not; ask again. Runs that are started meanwhile may be missed.
+        """
+        return await self._change(
+            selection,
+            _OPEN,
+            lambda run_id: cancel_run(self._session, run_id, reason=reason, actor=actor),
+            "it has ended, or was cancelled before",
+            dry_run,
+        )
+
+    async def pause(
+        self, selection: RunSelection, *, reason: str = "", dry_run: bool = False, actor: str = "api"
+    ) -> BulkReport:
+        """Pause every run that is meant, has not ended and is not held, like `run.pause()`. Otherwise as `cancel`."""
+        return await self._change(
+            selection,
+            _OPEN,
+            lambda run_id: pause_run(self._session, run_id, expected_version=None, reason=reason, actor=actor),
+            "it is held already",
+            dry_run,
+            held=False,
+        )
+
+    async def resume(self, selection: RunSelection, *, dry_run: bool = False, actor: str = "api") -> BulkReport:
+        """Resume every run that is meant and held, as `run.resume()` does. Otherwise as `cancel`."""
+        return await self._change(
+            selection,
+            _OPEN,
+            lambda run_id: resume_run(self._session, run_id, expected_version=None, actor=actor),
+            "it is not held",
+            dry_run,
+            held=True,
+        )
+
+    async def retry(self, selection: RunSelection, *, dry_run: bool = False, actor: str = "api") -> BulkReport:
+        """Retry every run that is meant and has failed, as `run.retry()` does. Otherwise as `cancel`."""
+
+        async def retry(run_id: str) -> bool:
+            await retry_run(self._session, run_id, expected_version=None, actor=actor)
+            return True
+
+        return await self._change(selection, (Status.FAILED,), retry, "", dry_run)
+
+    async def _change(
+        self,
+        selection: RunSelection,
+        statuses: tuple[Status, ...],
+        change: Callable[[str], Awaitable[bool]],
+        otherwise: str,
+        dry_run: bool,
+        *,
+        held: bool | None = None,
+    ) -> BulkReport:
+        """Change the runs that are meant and in one of these statuses, only held ones or only those that are not if
+        `held` says so. `otherwise` is why a change did nothing."""
+        changed: RunIds = []
+        refused: dict[str, str] = {}
+
+        async def change_one(run_id: str) -> None:
+            try:
+                done = await change(run_id)
+            except (RunNotFound, RunFinished, RunNotRetryable, ConcurrentModification) as error:
+                refused[run_id] = str(error)
+            else:
+                if done:
+                    changed.append(run_id)
+                else:
+                    refused[run_id] = otherwise
+
+        self._session.check_open(to_start=not dry_run)
+        async for ids in self._selected(selection, statuses, held=held):
+            if dry_run:
+                changed += ids
+            else:
+                await asyncio.gather(*[change_one(run_id) for run_id in ids])
+        return BulkReport(changed=changed, refused=refused, dry_run=dry_run)
+
+    async def _selected(
+        self, selection: RunSelection, statuses: tuple[Status, ...], *, held: bool | None
+    ) -> AsyncIterator[RunIds]:
+        """Return the ids of runs that are meant and in one of these statuses, in bounded batches."""
+        wanted = selection.to_filter()
+        among = tuple(status for status in wanted.statuses or statuses if status in statuses)
+        if not among:
+            return
+        wanted = replace(wanted, statuses=among, limit=_PAGE)
+        while page := await self._session.caller_store.list(wanted):
+            yield [run.id for run in page if held in (None, run.hold is not None)]
+            wanted = replace(wanted, after=(page[-1].created_at, page[-1].id))
+
+
+__all__ = ["BulkReport", "RunSelection", "Runs"]

@@ -1,0 +1,91 @@
+"""What runs wait for, and the timers of theirs that have fired."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from perdure.api.stranding import with_stranded
+from perdure.errors import RunNotFound
+from perdure.kernel.status import FINISHED, Status
+from perdure.models.functions.checks import checked_text, checked_texts
+from perdure.models.functions.runner import Fired
+from perdure.session import Session
+from perdure.views import run_view, shown_time
+
+
+class WaitView(Struct, frozen=True, kw_only=True):
+    """Something that a run waits for: a time (`timer`), the next attempt of a step (`retry`), a step that runs and has
+    sent a heartbeat (`beat`), an `event`, the end of a `run`, or an engine that has its `code`. Those at one position
+    are an OR. The `name` of a wait for code says what is missing: no living engine has it."""
+
+    position: str
+    kind: str
+    name: str
+    where: Mapping[str, Any]
+    target: str | None
+    due_at: datetime | None
+    attempts: int
+    since: datetime | None
+
+
+class TimerView(Struct, frozen=True, kw_only=True):
+    """A timer that has fired: when it was due, and when its run went on."""
+
+    run_id: str
+    name: str
+    due_at: datetime
+    fired_at: datetime
+
+
+async def waits_of(session: Session, run_id: str) -> list[WaitView]:
+    """Return what a run waits for; nothing while its code or a step runs. Raises RunNotFound."""
+    session.check_open()
+    found = (await session.caller_store.journals([checked_text(run_id, "a run's id")])).get(run_id)
+    if found is None:
+        raise RunNotFound(run_id)
+    code: list[WaitView] = []
+    run = (await session.caller_store.load([run_id]))[run_id].run
+    if run.status not in (Status.CREATED, *FINISHED):
+        (view,) = await with_stranded(session, [run_view(run)])
+        code = [
+            WaitView(
+                position="", kind="code", name=stranded, where={}, target=None, due_at=None, attempts=0, since=None
+            )
+            for stranded in (view.stranded,)
+            if stranded is not None
+        ]
+    return code + [
+        WaitView(
+            position=wait.position,
+            kind=wait.kind,
+            name=wait.name,
+            where={name: msgspec.json.decode(value) for name, value in wait.where},
+            target=wait.target,
+            due_at=shown_time(wait.due_at) if wait.due_at else None,
+            attempts=wait.attempts,
+            since=shown_time(wait.since) if wait.since else None,
+        )
+        for wait in found.waits
+    ]
+
+
+async def timers_of(session: Session, run_ids: Sequence[str]) -> list[TimerView]:
+    """Return the timers of these runs that have fired, in no order."""
+    session.check_open()
+    wanted = checked_texts(run_ids, "ids")
+    found = await session.caller_store.journals(wanted) if wanted else {}
+    return [
+        TimerView(run_id=run_id, name=entry.name, due_at=shown_time(fired.due), fired_at=shown_time(fired.fired))
+        for run_id, journal in found.items()
+        for entry in journal.entries
+        if entry.kind == "timer" and entry.value is not None
+        for fired in [msgspec.json.decode(entry.value, type=Fired)]
+    ]
+
+
+__all__ = ["TimerView", "WaitView", "timers_of", "waits_of"]

@@ -1,0 +1,459 @@
+"""What makes a session an engine: the models, timers, recovery, and what is done about each commit's effects."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from perdure.api.events import Events
+from perdure.api.function_emissions import FunctionEmissions
+from perdure.api.hierarchies import try_to_read_mail
+from perdure.api.obstacles import Strandings
+from perdure.api.records import Records
+from perdure.api.runs import Runs
+from perdure.api.stranding import warn_of_missing_code
+from perdure.api.topics import announce_handlers
+from perdure.coordinator.deciding import Hearing, Outlook
+from perdure.coordinator.notices import Outage
+from perdure.coordinator.recovery import Recovery, RecoveryReport
+from perdure.coordinator.sweep import Answered, Sweeper
+from perdure.coordinator.timers import Timer, Timers, pause
+from perdure.coordinator.turns import in_turns
+from perdure.coordinator.waking import Waker
+from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, PerdureError, StoreError
+from perdure.joining import Cooperator
+from perdure.kernel import ops
+from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Examine, Finish, Look, Proceed, Published, Rearm
+from perdure.kernel.records import Run
+from perdure.kernel.status import ACTIVE, FINISHED
+from perdure.models.cooperation.host import OperationHost
+from perdure.models.cooperation.levels import Levels
+from perdure.models.cooperation.live import LiveOperation
+from perdure.models.deployment import DEPLOYMENT
+from perdure.models.functions.blocking import BlockWatch
+from perdure.models.functions.catalogue import Catalogue
+from perdure.models.functions.compensation import is_waiting
+from perdure.models.functions.context import enter_operation
+from perdure.models.functions.define import RunCall, Workflow
+from perdure.models.functions.failures import to_failure
+from perdure.models.functions.host import FunctionHost
+from perdure.models.functions.records import Records as StepRecords
+from perdure.ports import LoadedRun
+from perdure.resources import Resources
+from perdure.session import Session
+
+log = logging.getLogger("perdure")
+
+_PURGE_EVERY_S: Final = 60.0
+_ANNOUNCE_AGAIN_S: Final = 1.0
+_DUE_AT_ONCE_MAX: Final = 384  # queued or being read: what two batches take, so that the next is there in time
+_KEEPER: Final = "engine"  # who keeps definitions, in their records
+
+
+class _Hearing(Hearing):
+    """Answers the coordinator's questions about operations. Created before the operations are, so it looks them up
+    late."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def outlook(self) -> Outlook:
+        return self._runtime.operations.outlook()
+
+    def heard(self, run_id: str) -> int:
+        return self._runtime.operations.heard(run_id)
+
+    def is_undone(self, run_id: str) -> bool:
+        return self._runtime.operations.is_undone(run_id)
+
+    def is_asked(self, run_id: str, heard: int) -> bool:
+        return self._runtime.operations.is_asked(run_id, heard)
+
+
+class Runtime:
+    """The listener of an engine's session. Goes on with runs, fires timers, recovers what other engines left."""
+
+    def __init__(self, session: Session, resources: Mapping[type[Any], Callable[[], Any]]) -> None:
+        self._session = session
+        own = {
+            Catalogue: Catalogue(lambda: session.store, session.workflows),
+            Cooperator: Cooperator(FunctionEmissions(session, lambda: self._levels)),
+            StepRecords: StepRecords(lambda: session.store, session.codec),
+        }
+        self.resources = Resources(resources, own)
+        self._deadlines: dict[str, Timer] = {}
+        self._is_announcing = False
+        self._kept: set[tuple[str, str]] = set()  # graphs whose definitions the store has
+        self._block_watch: BlockWatch | None = None
+        self._has_examined = False  # holds that were left
+        self._levels: Levels
+        self._recovery: Recovery
+        self._sweeper: Sweeper
+        self._waker: Waker
+        self._timers: Timers
+        self.functions: FunctionHost
+        self.operations: OperationHost
+
+    # Opening and ending.
+
+    async def open(self) -> None:
+        """Open the store, register, acquire resources, and recover what is there to go on with. Raises StoreError,
+        DuplicateWorkflow, and what a resource's factory raises."""
+        session = self._session
+        session.assemble(self)
+        self._assemble()
+        try:
+            await session.store.open()
+            await self.resources.acquire()
+            await session.coordinator.start()
+            if operations := session.workflows.operations:
+                await session.handlers.register([*operations], session.clock.now())
+        except BaseException:
+            session.coordinator.kill()
+            self.functions.close()
+            self.operations.close()
+            await self.resources.release()
+            await session.close_store()
+            raise
+        session.opened()
+        try:
+            await self._keep_definitions(session.workflows.values())
+            await self.recover()
+            await warn_of_missing_code(session)
+        except BaseException:
+            await self.shutdown(0)
+            raise
+        self._announce_soon()
+        session.watch(self._recover_others, lambda: self._recovery.is_behind)
+        if session.poll_s is not None:
+            session.background(self._purge_regularly())
+            self._block_watch = BlockWatch(session.limits.blocked_warn_s)
+
+    def _assemble(self) -> None:
+        session, limits = self._session, self._session.limits
+        coordinator = session.coordinator
+        self._timers = Timers(session.clock, self._room, coordinator.firing)
+        coordinator.taken = self._timers.go_on
+        self._sweeper = Sweeper(
+            session.engine_store,
+            session.clock,
+            self._timers,
+            offers=session.workflows.offers,
+            wake=self._wake,
+            expire=self._expire,
+            background=session.background,
+            me=lambda: coordinator.engine.id,
+        )
+        self._recovery = Recovery(
+            session.engine_store,
+            coordinator,
+            self._sweeper,
+            session.clock,
+            recoveries_max=limits.recoveries_max,
+            offers=session.workflows.offers,
+            fingerprint=DEPLOYMENT.digest,
+            adopted=self._arm_deadline,
+            waiting=self._waiting,
+            background=session.background,
+        )
+        self.functions = FunctionHost(
+            store=session.engine_store,
+            clock=session.clock,
+            codec=session.codec,
+            ids=session.ids,
+            timers=self._timers,
+            owe=coordinator.owe,
+            submit=coordinator.submit,
+            insist=coordinator.insist,
+            request=coordinator.request,
+            prove=coordinator.prove,
+            stopping=coordinator.stopping,
+            me=lambda: coordinator.engine,
+            lookup=coordinator.loaded,
+            box=coordinator.box,
+            dropped=self._sweeper.left,
+            workflows=session.workflows,
+            resources=self.resources.get,
+            live_runs_max=limits.live_runs_max,
+            callbacks_max=limits.callbacks_max,
+            payload_bytes_max=limits.payload_bytes_max,
+            steps_max=limits.steps_max,
+            threads_max=limits.threads_max,
+            processes_max=limits.processes_max,
+        )
+        self.operations = OperationHost(
+            store=session.engine_store,
+            clock=session.clock,
+            codec=session.codec,
+            ids=session.ids,
+            timers=self._timers,
+            owe=coordinator.owe,
+            request=coordinator.request,
+            prove=coordinator.prove,
+            stopping=coordinator.stopping,
+            me=lambda: coordinator.engine,
+            lookup=coordinator.loaded,
+            dropped=self._sweeper.left,
+            operations=session.workflows.operations,
+            book=session.handlers,
+            threads=self.functions.threads,
+            enter=partial(enter_operation, self.resources.get),
+            live_runs_max=limits.live_runs_max,
+            payload_bytes_max=limits.payload_bytes_max,
+            steps_max=limits.steps_max,
+            hierarchy_levels_max=limits.hierarchy_levels_max,
+            read_mail=partial(try_to_read_mail, session),
+        )
+        session.drafting = self.operations.drafting
+        self._levels = Levels(session.caller_store, session.codec, coordinator.loaded, limits.hierarchy_levels_max)
+        self._waker = Waker(
+            session.engine_store,
+            coordinator,
+            session.clock,
+            prepare=self.functions.prepare,
+            forgo=self.functions.forgo,
+            served=self._timers.go_on,
+            background=session.background,
+        )
+
+    async def shutdown(self, grace_s: float) -> None:
+        """Start nothing new, let running steps end within the grace period, commit, release all runs. Idempotent."""
+        session = self._session
+        if session.state == "open":
+            with session.stopping():
+                await session.cancel_tasks()
+                await asyncio.gather(self.functions.drain(grace_s), self.operations.drain(grace_s))
+                await session.sign_off()
+        elif session.state == "broken":
+            await session.cancel_tasks()
+        else:
+            return
+        await self.resources.release()
+        session.stopped()
+
+    async def release(self) -> None:
+        """Close all runs in memory, in bounded turns of the event loop."""
+        self._timers.close()
+        await in_turns(self.functions.closing())
+        await self.functions.closings.ended()
+        await in_turns(self.operations.closing())
+
+    def let_go(self, error: BaseException) -> None:
+        """End everything that does not need the store: the session has ended."""
+        del error
+        self._timers.close()
+        self._recovery.close()
+        self.functions.close()
+        self.operations.close()
+        if self._block_watch is not None:
+            self._block_watch.end()
+
+    # What is going on, for tests.
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is queued, committed, loaded or running: only time or a caller can make something happen."""
+        return self.is_between_steps and not self.steps_running
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Nothing is queued, committed or loaded: only a running step, time or a caller can make something happen."""
+        is_busy = self.functions.busy or self.operations.busy or self._sweeper.busy or self._waker.reading
+        return self._session.coordinator.idle and not is_busy
+
+    @property
+    def steps_running(self) -> int:
+        """How many steps' bodies run now."""
+        return self.functions.steps_running + self.operations.steps_running
+
+    # Recovery.
+
+    async def recover(self) -> RecoveryReport:
+        """Go on with every run that no live engine has and whose workflow this one has."""
+        session = self._session
+        while True:
+            session.check_open(to_start=True)
+            try:
+                report = await session.patience.ask(self._recovery.run, may_be_cut=False)
+                await session.read_mail()
+                if report.engines_buried or not self._has_examined:
+                    self._has_examined = True
+                    self.operations.examine_left()
+                return report
+            except Fenced:
+                await session.coordinator.prove()  # Then it is registered anew.
+
+    async def _recover_others(self) -> None:
+        report = await self._recovery.run()
+        if self._session.workflows.operations:
+            if report.engines_buried:
+                await warn_of_missing_code(self._session)
+            # An engine that has died may have registered handlers, and announced them to nobody.
+            await self._session.handlers.load(again=True)
+            self._announce_soon()
+
+    def lost_track(self) -> None:
+        """There may be runs to go on with that only the store knows of: look for them."""
+        self._session.background(self._recover_again())
+
+    async def _recover_again(self) -> None:
+        try:
+            await self.recover()
+        except (StoreError, EngineStopped) as error:
+            log.warning("looking for runs to go on with failed and is tried again: %s", error)
+
+    async def _waiting(self, loaded: Sequence[LoadedRun]) -> set[str]:
+        """Of runs that roll back, those that execute nothing now."""
+        operations = [one.run for one in loaded if one.run.model == "operation"]
+        others = [one for one in loaded if one.run.model != "operation"]
+        now = self._session.clock.now()
+        return {
+            *(one.run.id for one in others if is_waiting(one.waits, now)),
+            *(one.run.id for one in loaded if any(w.kind == "retry" and (w.due_at or 0) > now for w in one.waits)),
+            *(await self.operations.waiting(operations) if operations else ()),
+        }
+
+    async def _purge_regularly(self) -> None:
+        """Remove what has expired, and look for runs whose code no engine has."""
+        session = self._session
+        events, runs = Events(session), Runs(session)
+        outage, strandings = Outage("purge"), Strandings()
+        while True:
+            await pause(session.clock, _PURGE_EVERY_S)
+            try:
+                await events.purge()
+                active = await runs.list(status=sorted(ACTIVE), limit=1000)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next time may go well
+                outage.failed("forgetting expired events failed and is tried again", error)
+            else:
+                outage.worked()
+                strandings.found(active.runs)
+
+    # Handlers and definitions.
+
+    def _announce_soon(self) -> None:
+        if self._session.handlers.untold and not self._is_announcing:
+            self._is_announcing = True
+            self._session.background(self._announce_all())
+
+    async def _announce_all(self) -> None:
+        """Notify emitters that wait of new handlers. One that has not been notified yet may go on without them, as if
+        they had come a little later. If this engine ends before, the next one that reads the registry does it."""
+        try:
+            while self._session.handlers.untold:
+                try:
+                    await announce_handlers(self._session)
+                except EngineStopped:
+                    return
+                except PerdureError as error:
+                    log.warning("not all who wait know of new handlers yet, which is tried again: %s", error)
+                    await pause(self._session.clock, _ANNOUNCE_AGAIN_S)
+        finally:
+            self._is_announcing = False
+
+    def expect(self, began: Iterable[LiveOperation]) -> None:
+        """These runs of operations are about to be committed, and to begin here."""
+        self.operations.expect(began)
+
+    def workflow_of(self, call: RunCall[Any]) -> Workflow[Any, Any]:
+        """Return the workflow of a call that is to be started, and have its definition kept."""
+        workflow = self._session.workflows.of(call)
+        if workflow.model == "graph" and (workflow.name, workflow.version) not in self._kept:
+            self._session.background(self._keep_definitions([workflow]))
+        return workflow
+
+    async def _keep_definitions(self, workflows: Iterable[Workflow[Any, Any]]) -> None:
+        """Keep the definitions of graphs, for runs that outlive the code. One that is there is not written again. A run
+        whose definition is missing is shown by the code, so a failure of the store is not this engine's end."""
+        records = Records(self._session)
+        for workflow in workflows:
+            if workflow.model == "graph" and (workflow.name, workflow.version) not in self._kept:
+                graph: Any = workflow
+                self._kept.add((workflow.name, workflow.version))
+                try:
+                    await records.put("graph", graph.digest, graph.kept(), actor=_KEEPER)
+                except StoreError as error:
+                    self._kept.discard((workflow.name, workflow.version))
+                    log.warning("the definition of %r is not kept, so its runs need its code: %s", workflow, error)
+
+    # Effects.
+
+    @property
+    def hearing(self) -> Hearing:
+        return _Hearing(self)
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        """Carry out the effects of a commit. One that fails is logged, and does not keep the others from happening."""
+        for effect in effects:
+            try:
+                match effect:
+                    case Proceed():  # By far the most of them.
+                        self.functions.proceed(effect.run_id)
+                    case Begin():
+                        self._begin(effect)
+                    case Finish():
+                        self._finish(effect)
+                    case _:
+                        self._perform_one(effect)
+            except Exception:
+                log.exception("an effect could not be performed: %r", effect)
+
+    def _begin(self, effect: Begin) -> None:
+        if effect.run.deadline is not None:
+            self._arm_deadline(effect.run)
+        (self.operations if effect.run.model == "operation" else self.functions).perform(effect)
+
+    def _finish(self, effect: Finish) -> None:
+        run = effect.run
+        (self.operations if run.model == "operation" else self.functions).perform(effect)
+        if self._deadlines and (timer := self._deadlines.pop(run.id, None)) is not None:
+            timer.cancel()
+        self._session.followers.ended(run.id, (run, effect.outcome))
+
+    def _perform_one(self, effect: Deliver | Drop | Rearm | Examine | Published | Look) -> None:
+        if isinstance(effect, Deliver):
+            self.functions.perform(effect)
+        elif isinstance(effect, (Look, Examine)):
+            self.operations.perform(effect)
+        elif isinstance(effect, Published):
+            self._session.followers.published(effect.run_id)
+        elif isinstance(effect, Rearm):
+            self._arm_deadline(effect.run)
+        else:
+            self.functions.perform(effect)
+            self.operations.perform(effect)
+            if (timer := self._deadlines.pop(effect.run_id, None)) is not None:
+                timer.cancel()
+                self._sweeper.left(effect.run_id, timer.due_at, deadline=True)
+            self._session.followers.ended(effect.run_id, None)
+
+    # Time.
+
+    def _arm_deadline(self, run: Run) -> None:
+        if (timer := self._deadlines.pop(run.id, None)) is not None:
+            timer.cancel()
+        if run.deadline is not None and run.status not in FINISHED:
+            self._deadlines[run.id] = self._timers.arm(run.deadline, partial(self._expire, run.id, run.deadline))
+
+    def _wake(self, run_id: str, answered: Answered) -> None:
+        self._waker.wake(run_id, answered)
+
+    def _expire(self, run_id: str, due_at: int, answered: Answered | None = None) -> None:
+        self._deadlines.pop(run_id, None)
+        failure = to_failure(DeadlineExceeded(f"run {run_id!r} did not end by its deadline"))
+        at = max(self._session.clock.now(), due_at)
+        expire = ops.Expire(run_id=run_id, at=at, failure=msgspec.json.encode(failure).decode())
+        self._session.coordinator.owe(expire, answered)
+
+    def _room(self) -> int:
+        """How many timers may fire now. Each becomes an op, and more than the next batches take would only wait."""
+        reading = self.functions.reading + self._waker.reading
+        return _DUE_AT_ONCE_MAX - self._session.coordinator.queued_due - reading
+
+
+__all__ = ["Runtime"]

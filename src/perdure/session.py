@@ -1,0 +1,348 @@
+"""What a client, an engine and their facets share: the store, the coordinator, and whether all of it is open.
+
+A session is made with its options, assembled and registered when it is opened, and let go of when it ends. What a
+process does with the effects of commits is up to its listener: an engine goes on with runs, a client does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final, Literal, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from perdure.arguments import span_of
+from perdure.coordinator.coordinator import Coordinator
+from perdure.coordinator.deciding import Hearing
+from perdure.coordinator.followers import Followers
+from perdure.coordinator.patience import Patience, patient, reporting
+from perdure.coordinator.post import PostOffice
+from perdure.coordinator.watch import Watch
+from perdure.errors import EngineStopped, Misuse, StoreError, StoreMisconfigured
+from perdure.kernel import ops
+from perdure.kernel.effects import Effect
+from perdure.kernel.records import Engine as EngineRow
+from perdure.log_text import tame_logs
+from perdure.models.cooperation.book import Book
+from perdure.models.cooperation.cancellation import TokenMembers
+from perdure.models.cooperation.drafting import Drafting
+from perdure.models.cooperation.live import LiveOperation
+from perdure.models.cooperation.rows import RowCodec
+from perdure.models.cooperation.versions import Operations
+from perdure.models.functions.define import RunCall, Workflow
+from perdure.models.transacting import holds_writer
+from perdure.ports import Clock, Codec, Ids, PlainCodec, Probe, Store, SystemClock, new_id
+from perdure.registry import Registry
+from perdure.storage import open_store
+from perdure.values.limits import Limits
+
+log = logging.getLogger("perdure")
+tame_logs()
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class SessionOptions(Struct, frozen=True, kw_only=True):
+    """How a session sees the world. The defaults are those of production; tests give clocks, ids and probes."""
+
+    clock: Clock | None = None
+    codec: Codec | None = None
+    ids: Ids = new_id
+    limits: Limits = Limits()
+    poll_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    probe: Probe | None = None
+
+
+class SessionListener(Protocol):
+    """What a process does about what its coordinator has committed."""
+
+    @property
+    def hearing(self) -> Hearing:
+        """What runs of operations know that are loaded here."""
+        ...
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        """Carry out the effects of a commit."""
+        ...
+
+    def lost_track(self) -> None:
+        """There may be runs to go on with that only the store knows of."""
+        ...
+
+    async def release(self) -> None:
+        """Let go of what is in memory, which may be much, in bounded turns of the event loop."""
+        ...
+
+    def let_go(self, error: BaseException) -> None:
+        """The session has ended for this reason: release everything that does not need the store."""
+        ...
+
+    def expect(self, began: Iterable[LiveOperation]) -> None:
+        """These runs of operations are about to be committed, and to begin here."""
+        ...
+
+    def workflow_of(self, call: RunCall[Any]) -> Workflow[Any, Any]:
+        """Return the workflow of a call that is to be started. Raises Misuse, UnknownWorkflow."""
+        ...
+
+
+class Session:
+    """The parts that facets, handles and verbs are given. `store` is the one that was given; `caller_store` asks again
+    on behalf of callers, for `patience_s` at most; `engine_store` is for the engine's own parts, and reports a store
+    that is unfit."""
+
+    def __init__(
+        self, store: str | Store, options: SessionOptions, *, kind: Literal["client", "engine"], workflows: Registry
+    ) -> None:
+        self.kind = kind
+        self.workflows = workflows
+        self._url = store if isinstance(store, str) else None
+        self.store = open_store(store) if isinstance(store, str) else store
+        self.clock: Clock = options.clock or self.store.clock or SystemClock()
+        self.codec: Codec = options.codec or PlainCodec()
+        self.ids = options.ids
+        self.limits = options.limits
+        self.poll_s = self.store.poll_s if options.poll_s is msgspec.UNSET else options.poll_s
+        self._probe = options.probe
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self._state = "new"
+        self._stopped_by: BaseException | None = None
+        self.sign_off_failure: StoreError | None = None  # why the store did not take that it was shut down
+        self._ended = asyncio.Event()  # It has stopped, by itself or because it was shut down.
+        self.followers = Followers()
+        self.listener: SessionListener
+        self.coordinator: Coordinator
+        self.mail: PostOffice
+        self.patience: Patience
+        self.engine_store: Store
+        self.caller_store: Store
+        self.handlers: Book
+        self.drafting: Drafting
+
+    @property
+    def event_retention_us(self) -> int:
+        """How long an event is kept that names no time of its own, in microseconds."""
+        return span_of(self.limits.event_retention, "event_retention") // _MICROSECOND
+
+    # Opening.
+
+    def assemble(self, listener: SessionListener) -> None:
+        """Make the parts that talk to the store. Raises Misuse if that was done before."""
+        if self._state != "new":
+            raise Misuse(f"this {self.kind} was opened before; make a new one")
+        self.listener = listener
+        self.workflows.load()
+        self.engine_store = reporting(self.store, self._start_over)
+        self.mail = PostOffice(self.engine_store, self._find_members)
+        self.coordinator = Coordinator(
+            self.store,
+            limits=self.limits,
+            enroll=self._enroll,
+            perform=listener.perform,
+            lost_track=listener.lost_track,
+            broken=self._broke,
+            now=self.clock.now,
+            workflows=self.workflows.code,
+            posted=self.mail.expect,
+            hearing=listener.hearing,
+            probe=self._probe,
+        )
+        self.coordinator.callers.looked = lambda: self.mail.give_up(self.coordinator.callers.overdue)
+        self.patience = Patience(self.limits, self.coordinator.stats.outages, self.check_unbroken)
+        self.caller_store = patient(self.store, self.patience)
+        self.handlers = Book(self.caller_store, self.ids)
+        self.drafting = Drafting(
+            operations=Operations(),
+            book=self.handlers,
+            rows=RowCodec(self.codec),
+            codec=self.codec,
+            ids=self.ids,
+            now=self.clock.now,
+        )
+
+    def opened(self) -> None:
+        """From now on callers are answered."""
+        self._state = "open"
+
+    async def close_store(self) -> None:
+        """Let go of the store after opening has failed. If it was given by its URL, opening may be tried again."""
+        await self.store.close()
+        if self._url is not None:
+            was, self.store = self.store, open_store(self._url)  # A store is opened once.
+            if was.clock is not None and self.clock is was.clock:
+                self.clock = self.store.clock or self.clock
+
+    def watch(
+        self, recover: Callable[[], Coroutine[Any, Any, object]], is_behind: Callable[[], bool] = lambda: False
+    ) -> None:
+        """From now on, notice what other engines and clients do."""
+        if self.poll_s is not None:
+            watch = Watch(
+                self.engine_store,
+                self.coordinator,
+                self.mail,
+                self.clock,
+                offers=self.workflows.offers,
+                recover=recover,
+                is_behind=is_behind,
+                poll_s=self.poll_s,
+            )
+            self.background(watch.run())
+
+    async def _enroll(self) -> EngineRow:
+        return await self.store.enroll(
+            engine_id=self.ids(self.clock.now()),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            workflows=self.workflows.names(),
+            at=self.clock.now(),
+        )
+
+    # Ending.
+
+    @property
+    def state(self) -> str:
+        """new, open, stopping, stopped, or broken: it has stopped by itself."""
+        return self._state
+
+    async def until_stopped(self) -> None:
+        """Wait until the session has ended. Raises EngineStopped if it stopped by itself."""
+        await self._ended.wait()
+        if self._stopped_by is not None:
+            raise self._stopped_by
+
+    @contextmanager
+    def stopping(self) -> Generator[None]:
+        """Shut down inside this block. Whatever cuts it short, nothing looks alive afterwards, and other engines
+        recover the runs."""
+        self._state = "stopping"
+        try:
+            yield
+        except BaseException:
+            self.kill()
+            raise
+
+    def stopped(self) -> None:
+        """The session has ended as it should."""
+        self._state = "stopped"
+        self._ended.set()
+
+    async def sign_off(self) -> None:
+        """Commit what was submitted, retire the engine's row, and close the store."""
+        try:
+            await asyncio.wait_for(self.coordinator.stop(), self.limits.patience_s)
+        except TimeoutError:
+            log.warning("the store took nothing for %s s; what is not written is done again", self.limits.patience_s)
+            self.coordinator.kill()
+        await self.listener.release()
+        self._let_go(EngineStopped(f"the {self.kind} was shut down; the run goes on when an engine has it again"))
+        if self.coordinator.is_cut_off:
+            # An exception has left the loop, and all tasks were cancelled: that is no graceful end. Runs that were
+            # executing are left as a crash leaves them, so that one that ends its process at every start is noticed.
+            log.warning("the %s was cut off before it could sign off; its runs are recovered", self.kind)
+            self.store.abandon()
+            return
+        try:
+            await self.store.retire(self.coordinator.engine.id)
+        except StoreError as error:
+            self.sign_off_failure = error
+            log.warning("the %s could not sign off (%s); others will notice that it is gone", self.kind, error)
+        await self.store.close()
+
+    def kill(self) -> None:
+        """Stop as a killed process would, at once: nothing is committed, released or tidied up."""
+        self.stopped()
+        for task in self.tasks:
+            task.cancel()
+        self.coordinator.kill()
+        self.store.abandon()
+        self._let_go(EngineStopped(f"the {self.kind} was killed"))
+
+    def _start_over(self, error: StoreMisconfigured) -> None:
+        self.coordinator.start_over(error)
+
+    def _broke(self, error: BaseException) -> None:
+        """The store is lost for good, so nothing can go on in this process. Callers get the error, and the sign of life
+        ends, so that other engines take the runs."""
+        self._state = "broken"
+        self._stopped_by = error
+        for task in self.tasks:
+            task.cancel()
+        self._let_go(error)
+        self.store.abandon()
+        self._ended.set()
+
+    def _let_go(self, error: BaseException) -> None:
+        """Tell everybody who waits for something that it will not come."""
+        self.listener.let_go(error)
+        self.followers.close(error)
+        self.mail.close(error)
+
+    # Tasks of its own.
+
+    def background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine beside everything else, until the session ends."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self._background_ended)
+
+    def _background_ended(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the %s failed: %r", self.kind, error, exc_info=error)
+
+    async def cancel_tasks(self) -> None:
+        """End everything that runs in the background."""
+        tasks = list(self.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Whether it answers.
+
+    def check_open(self, *, to_start: bool = False) -> None:
+        """Raise EngineStopped unless the session answers callers. One that is stopping does, but starts nothing.
+
+        Raises Misuse where it could not answer: in a step that holds the writer until it ends."""
+        if step := holds_writer.get()():
+            raise Misuse(
+                f"the {self.kind} cannot be asked for anything in the transactional step {step!r}: nothing else is "
+                "written before it ends. Do it in another step"
+            )
+        if self._state == "open" or (self._state == "stopping" and not to_start):
+            return
+        self.check_unbroken()
+        kind = self.kind
+        if self._state == "new":
+            raise EngineStopped(
+                f"this {kind} was not opened yet: use it inside `async with {kind.title()}(…) as {kind}:`"
+            )
+        raise EngineStopped(f"this {kind} was shut down; open a new one on the same store")
+
+    def check_unbroken(self) -> None:
+        """Raise EngineStopped if the session has stopped by itself."""
+        if self._stopped_by is not None:
+            raise EngineStopped(f"this {self.kind} has stopped: {self._stopped_by}") from self._stopped_by
+
+    # Mail.
+
+    async def read_mail(self) -> None:
+        """Read the mail that the last commit has left. Raises StoreError."""
+        await self.mail.read_for_caller(self.coordinator, self.caller_store)
+
+    async def _find_members(self, op: ops.TellMembers, store: Store) -> ops.TellMembers:
+        return await self.token_members(store).found(op, self.clock.now())
+
+    def token_members(self, store: Store) -> TokenMembers:
+        """Who the holders of cancellation tokens are, as a store knows them."""
+        return TokenMembers(store, RowCodec(self.codec), self.drafting)
+
+
+__all__ = ["Session", "SessionListener", "SessionOptions"]

@@ -1,0 +1,95 @@
+"""The bounds of an engine or a client: how much of everything, and for how long."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from msgspec import Struct
+
+from perdure.arguments import Duration, span_of
+from perdure.errors import InvalidArguments
+
+PAYLOAD_BYTES_MAX: Final = 2 * 1024 * 1024
+HIERARCHY_LEVELS_MAX: Final = 1_000
+_COUNT_MAX: Final = 2**53
+_MAY_BE_ZERO: Final = frozenset({"live_runs_max", "recoveries_max", "restarts_max"})
+_TOO_MUCH: Final = "%s is more than any machine has"
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """The bounds of an engine or a client. A client uses those of the store and of events.
+
+    Runs: an engine keeps at most `live_runs_max` suspended runs in memory and replays the others on demand. A workflow
+    that runs `callbacks_max` callbacks without waiting for anything is held. A run whose process died `recoveries_max`
+    times while it executed is held as poison. Hierarchies of operations have at most `hierarchy_levels_max` levels.
+
+    Steps: at most `steps_max` run at once, plain functions in `threads_max` threads, those with `process=True` in
+    `processes_max` processes (as many as there are processors). At shutdown they have `grace_s` to end. A step that
+    blocks the event loop for `blocked_warn_s` is named in the log.
+
+    Values: an input, a result or an event takes at most `payload_bytes_max` bytes as JSON. An event is kept for
+    `event_retention` unless its class says otherwise, and `events_pending_max` of one name may wait to be read.
+
+    The store: after `patience_s` without an answer, callers get StoreUnavailable. An engine whose store is unfit
+    (StoreMisconfigured) starts over: it drops its runs, and registers anew after a pause that doubles from
+    `restart_first_s` to `restart_max_s`. It stops for good at the next failure after `restarts_max` of them, unless it
+    was well for `restart_forget_s` in between. A commit that failed is sent again after `resend_first_s`, then ever
+    more rarely, up to every `resend_max_s`.
+
+    The coordinator: callers wait while `inbox_max` operations are queued; a batch has at most `batch_ops_max` of them
+    and `batch_bytes_max` bytes.
+    """
+
+    live_runs_max: int = 20_000
+    callbacks_max: int = 100_000
+    recoveries_max: int = 5
+    hierarchy_levels_max: int = HIERARCHY_LEVELS_MAX
+    steps_max: int = 1_000
+    threads_max: int = 32
+    processes_max: int | None = None
+    grace_s: float = 10.0
+    blocked_warn_s: float = 1.0
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    event_retention: Duration = timedelta(days=7)
+    events_pending_max: int = 10_000
+    inbox_max: int = 10_000
+    batch_ops_max: int = 256
+    batch_bytes_max: int = 4 * 1024 * 1024
+    resend_first_s: float = 0.01
+    resend_max_s: float = 1.0
+    patience_s: float = 30.0
+    restarts_max: int = 10
+    restart_first_s: float = 0.5
+    restart_max_s: float = 60.0
+    restart_forget_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        """Raise InvalidArguments for a bound that is none."""
+        for name in self.__struct_fields__:
+            bound = getattr(self, name)
+            if name == "event_retention":
+                span_of(bound, name)
+            elif name.endswith("_s"):
+                _check_seconds(name, bound)
+            elif not (bound is None and name == "processes_max"):
+                _check_count(name, bound, least=0 if name in _MAY_BE_ZERO else 1)
+
+
+def _check_count(name: str, bound: object, *, least: int) -> None:
+    if not isinstance(bound, int) or isinstance(bound, bool):
+        raise InvalidArguments(f"{name} is a number of things, not {bound!r:.80}")
+    if not least <= bound <= _COUNT_MAX:
+        raise InvalidArguments(f"{name} is at least {least}, not {bound!r:.80}" if bound < least else _TOO_MUCH % name)
+
+
+def _check_seconds(name: str, bound: object) -> None:
+    if not isinstance(bound, (int, float)) or isinstance(bound, bool) or bound != bound:
+        raise InvalidArguments(f"{name} is a number of seconds, not {bound!r:.80}")
+    if bound < 0:
+        raise InvalidArguments(f"{name} is at least 0, not {bound!r:.80}")
+    if bound > _COUNT_MAX and bound != float("inf"):
+        raise InvalidArguments(_TOO_MUCH % name)
+
+
+__all__ = ["HIERARCHY_LEVELS_MAX", "PAYLOAD_BYTES_MAX", "Limits"]
