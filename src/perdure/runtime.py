@@ -161,7 +161,23 @@ class Runtime:
             waiting=self._waiting,
             background=session.background,
         )
-        self.functions = FunctionHost(
+        self.functions = self._function_host()
+        self.operations = self._operation_host()
+        session.drafting = self.operations.drafting
+        self._levels = Levels(session.caller_store, session.codec, coordinator.loaded, limits.hierarchy_levels_max)
+        self._waker = Waker(
+            session.engine_store,
+            coordinator,
+            session.clock,
+            prepare=self.functions.prepare,
+            forgo=self.functions.forgo,
+            served=self._timers.go_on,
+            background=session.background,
+        )
+
+    def _function_host(self) -> FunctionHost:
+        session, limits, coordinator = self._session, self._session.limits, self._session.coordinator
+        return FunctionHost(
             store=session.engine_store,
             clock=session.clock,
             codec=session.codec,
@@ -186,7 +202,10 @@ class Runtime:
             threads_max=limits.threads_max,
             processes_max=limits.processes_max,
         )
-        self.operations = OperationHost(
+
+    def _operation_host(self) -> OperationHost:
+        session, limits, coordinator = self._session, self._session.limits, self._session.coordinator
+        return OperationHost(
             store=session.engine_store,
             clock=session.clock,
             codec=session.codec,
@@ -208,17 +227,6 @@ class Runtime:
             steps_max=limits.steps_max,
             hierarchy_levels_max=limits.hierarchy_levels_max,
             read_mail=partial(try_to_read_mail, session),
-        )
-        session.drafting = self.operations.drafting
-        self._levels = Levels(session.caller_store, session.codec, coordinator.loaded, limits.hierarchy_levels_max)
-        self._waker = Waker(
-            session.engine_store,
-            coordinator,
-            session.clock,
-            prepare=self.functions.prepare,
-            forgo=self.functions.forgo,
-            served=self._timers.go_on,
-            background=session.background,
         )
 
     async def shutdown(self, grace_s: float) -> None:

@@ -23,29 +23,29 @@ LINES_MAX = 70
 MANY_METHODS: dict[str, int] = {
     "perdure.coordinator.coordinator:Coordinator": 43,
     "perdure.models.cooperation.drafting:Drafting": 33,
-    "perdure.models.cooperation.host:OperationHost": 52,
+    "perdure.models.cooperation.host:OperationHost": 53,
     "perdure.models.functions.host:FunctionHost": 53,
-    "perdure.models.functions.runner:LiveRun": 35,
-    "perdure.models.functions.steps:Execution": 37,
+    "perdure.models.functions.runner:LiveRun": 37,
+    "perdure.models.functions.steps:Execution": 39,
     "perdure.models.graphs.jinja.expressions:Words": 37,
     "perdure.models.graphs.machine:Machine": 50,
     "perdure.models.graphs.watched:Watched": 42,
 }
 MANY_PARAMETERS: dict[str, int] = {
-    "perdure.models.cooperation.host:OperationHost": 20,
+    "perdure.models.cooperation.host:OperationHost": 21,
     "perdure.models.cooperation.live:LiveOperation": 14,
     "perdure.models.cooperation.scope:Scope": 13,
     "perdure.models.functions.context:CurrentStep": 13,
-    "perdure.models.functions.host:FunctionHost": 22,
+    "perdure.models.functions.host:FunctionHost": 23,
     "perdure.models.functions.steps:StepRunner": 16,
 }
 LONG_FUNCTIONS: dict[str, int] = {
     "perdure.cli.tokens:add_to": 93,
-    "perdure.coordinator.lookup:look_up": 72,
+    "perdure.coordinator.lookup:look_up": 75,
     "perdure.dashboard.pages.sign_in:handlers_of": 81,
-    "perdure.models.cooperation.host:OperationHost.__init__": 72,
-    "perdure.models.functions.host:FunctionHost.__init__": 79,
-    "perdure.runtime:Runtime._assemble": 82,
+    "perdure.http.app:create_app": 88,
+    "perdure.models.cooperation.host:OperationHost.__init__": 73,
+    "perdure.models.functions.host:FunctionHost.__init__": 81,
 }
 
 

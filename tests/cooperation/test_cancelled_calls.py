@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Workflow, compensate, step, workflow
+from perdure import Limits, Workflow, compensate, step, workflow
 from perdure.client import Client
 from perdure.cooperation import Failure, Operation, Scope, Strategy
 from perdure.errors import ScopeFailed
@@ -337,7 +337,7 @@ async def test_a_step_that_waits_for_its_turn_does_not_begin_while_its_end_is_co
     async def working() -> None:
         await (in_a_thread() if in_thread else on_the_loop())
 
-    limits: dict[str, Any] = {"threads_max": 1} if in_thread else {"steps_max": 1}
+    limits: dict[str, Any] = {"limits": Limits(threads_max=1)} if in_thread else {"limits": Limits(steps_max=1)}
     async with Environment([blocking, working], source, probe=points, **limits) as env:
         first = await env.engine.start(blocking())
         await at_work.wait()
@@ -377,7 +377,7 @@ async def test_no_step_of_many_children_begins_after_the_answer(source: StoreSou
     async def parent() -> None:
         await asyncio.gather(*[child(number) for number in range(children)])
 
-    async with Environment([parent, child], source, steps_max=1) as env:
+    async with Environment([parent, child], source, limits=Limits(steps_max=1)) as env:
         run = await env.engine.start(parent())
         await at_work.wait()
         cancelling = asyncio.create_task(env.engine.handle(run.id).cancel())

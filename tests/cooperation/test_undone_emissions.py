@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Engine, Retry, Workflow, compensate, current_run, first, resource, sleep, step, workflow
+from perdure import Engine, Limits, Retry, Workflow, compensate, current_run, first, resource, sleep, step, workflow
 from perdure.api.emissions import suppress_emission
 from perdure.api.outcomes import outcome_of
 from perdure.cooperation import Failure, Operation, Scope, Topic, emit
@@ -99,7 +99,7 @@ async def answered(env: Environment, call: Any) -> str:
 
 @pytest.mark.parametrize("call", [checkout, graph()], ids=["function", "graph"])
 async def test_a_rollback_that_waits_is_not_blamed_for_deaths(call: Any, source: StoreSource) -> None:
-    async with Environment([call, root()], source, autojump_s=None, recoveries_max=2) as env:
+    async with Environment([call, root()], source, autojump_s=None, limits=Limits(recoveries_max=2)) as env:
         person = await answered(env, call() if call is checkout else call({}))
         for _ in range(5):
             assert await seen(env) == ("rolling_back", None, 0)
@@ -141,7 +141,7 @@ async def test_a_rollback_that_waits_is_reached_by_holds_and_by_nothing_else(sou
 
 
 async def test_rollbacks_wait_though_others_fill_the_memory(source: StoreSource) -> None:
-    async with Environment([checkout, root()], source, autojump_s=None, live_runs_max=1) as env:
+    async with Environment([checkout, root()], source, autojump_s=None, limits=Limits(live_runs_max=1)) as env:
         await env.engine.topics.register(CHILD, "person")
         for number in range(4):
             await env.engine.start(checkout(), id=f"r-{number}")
@@ -264,7 +264,7 @@ async def statuses(env: Environment) -> set[str]:
 
 @pytest.mark.parametrize(("levels", "wide"), [(6, 1), (1, 8), (3, 2)])
 async def test_a_nest_is_undone_with_few_slots(levels: int, wide: int, source: StoreSource) -> None:
-    async with Environment([inner, nest()], source, autojump_s=None, steps_max=2) as env:
+    async with Environment([inner, nest()], source, autojump_s=None, limits=Limits(steps_max=2)) as env:
         await env.engine.start(inner(levels, wide), id="r-1")
         await env.settle()
         assert await env.engine.handle("r-1").cancel()
@@ -278,7 +278,7 @@ async def test_a_nest_is_undone_with_few_slots(levels: int, wide: int, source: S
 
 
 async def test_a_nest_that_has_succeeded_is_undone_with_few_slots(source: StoreSource) -> None:
-    async with Environment([inner, nest()], source, steps_max=2) as env:
+    async with Environment([inner, nest()], source, limits=Limits(steps_max=2)) as env:
         root = await env.engine.emit(NEST, {"left": 6, "wide": 1})
         await root.finished()
         assert await root.roll_back()
@@ -454,7 +454,7 @@ async def test_a_nest_that_is_cancelled_survives_crashes_at_every_commit(on: str
         return await statuses(env)
 
     report = await run_with_crashes(
-        scenario, workflows=[inner, nest()], store=engines.SOURCES[on], autojump_s=None, steps_max=1
+        scenario, workflows=[inner, nest()], store=engines.SOURCES[on], autojump_s=None, limits=Limits(steps_max=1)
     )
     assert report.result == {"rolled_back"}
     assert report.commits > 10

@@ -70,11 +70,11 @@ async def begin(url: str) -> list[str]:
         graph = await engine.start(drawn(shapes.Question(text="why")), id="graph")
         while [(await run.status()) for run in (function, graph)] != ["suspended"] * 2:
             await asyncio.sleep(0.01)
-        while len((await engine.history(function.id)).journal) < 2:
+        while len((await engine.handle(function.id).history()).journal) < 2:
             await asyncio.sleep(0.01)
     async with Client(url) as client:
         root = await client.emit(orders, shapes.Order(text="o"))
-        tree = await client.tree(root.id)
+        tree = await client.handle(root.id).tree()
         operation = tree.children[0].run.id
         for id in ("function", "graph"):
             await client.send(Go(), to=id)
@@ -86,9 +86,9 @@ async def go(url: str, ids: list[str]) -> list[tuple[str, int]]:
     async with Engine(url, workflows=CODE, poll_s=0.05) as engine:
         while len(found) < len(ids):
             for id in ids:
-                view = await engine.get(id)
+                view = await engine.runs.get(id)
                 if view.hold is not None or view.status in ("succeeded", "failed"):
-                    audit = (await engine.history(id)).audit
+                    audit = (await engine.handle(id).history()).audit
                     found[id] = (view.hold.kind if view.hold else view.status, len(audit))
             await asyncio.sleep(0.01)
     return [found[id] for id in ids]

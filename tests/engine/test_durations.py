@@ -67,9 +67,9 @@ def test_every_parameter_whose_name_says_that_it_is_a_duration_is_one() -> None:
 def test_the_walk_sees_the_parameters() -> None:
     found = {f"{one.label.partition(':')[2]}({name})" for one, name, hint in parameters() if is_duration(hint)}
     assert {
-        "Engine.start(deadline)", "Engine.emit(delay)", "Engine.__init__(event_retention)", "Scope.sleep(duration)",
-        "Scope.emit(deadline)", "start(deadline)", "sleep(duration)", "receive(timeout)", "timer(duration)",
-        "Operation.periodic(every)", "TimeWindow.__init__(window)", "Engine.overdue(by)", "Engine.claim_tasks(lease)",
+        "Scope.sleep(duration)", "Scope.emit(deadline)", "start(deadline)", "RunHandle.update(deadline)",
+        "sleep(duration)", "receive(timeout)", "timer(duration)",
+        "Operation.periodic(every)", "TimeWindow.__init__(window)", "Engines.overdue(by)", "Tasks.claim(lease)",
     } <= found  # fmt: skip
 
 

@@ -65,7 +65,8 @@ INSIDE = {
 ONLY_WRONG = {
     "add_kind", "addresses", "assert_exactly_once", "assert_readiness_agrees", "check_store", "compensate",
     "continue_as", "death", "each", "fresh_urls", "run_with_crashes", "serve", "shutdown", "survive", "trace",
-    "until_stopped", "kill", "Engine.open", "Client.open", "Blocking.open", "close", "VirtualClock.sleep", "YieldPoints.passed",
+    "until_stopped", "kill", "Engine.open", "Client.open", "Blocking.open", "close", "VirtualClock.sleep",
+    "YieldPoints.passed",
 }  # fmt: skip
 VERBS = {
     "compensate", "continue_as", "event", "first", "publish", "receive", "run_of", "sleep", "sleep_until", "stage",

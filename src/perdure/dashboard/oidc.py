@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked, span_of
 from perdure.dashboard.sessions import LASTS, NoSession, open_foreign_session
 from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments, Misuse
@@ -52,10 +52,6 @@ _NO_ANSWER: Final = "The provider does not answer as it should. Try again later,
 _TOO_LATE: Final = "Signing in was begun in another browser, or too long ago. Try again."
 
 
-def _seconds(duration: timedelta | float) -> float:
-    return duration.total_seconds() if isinstance(duration, timedelta) else duration
-
-
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Oidc:
@@ -75,7 +71,7 @@ class Oidc:
     client_secret: str = field(default="", repr=False)
     title: str = "single sign-on"
     request: Sequence[str] = ("openid", "email", "profile")
-    lasts: timedelta | float = LASTS
+    lasts: Duration = LASTS
     trust_unverified_email: bool = False
 
     def __post_init__(self) -> None:
@@ -84,7 +80,7 @@ class Oidc:
                 raise InvalidArguments(f"the {what} is an https URL, or one of this machine, not {url!r:.200}")
         if not self.client_id or "openid" not in self.request:
             raise InvalidArguments("a provider needs a client_id, and `openid` among what is requested")
-        if not 0 < _seconds(self.lasts) <= LASTS.total_seconds():
+        if not timedelta(0) < span_of(self.lasts, "lasts") <= LASTS:
             raise InvalidArguments(f"a session lasts up to {LASTS}, not {self.lasts}")
         granted = [given for values in self.scopes.values() for given in values.values()]
         if not granted:
@@ -160,7 +156,7 @@ class OidcProvider:
         if grants is None:
             raise NoSession(f"The provider knows you as {str(who)[:_TEXT_MAX]}, but nothing of that lets you in here.")
         name = f"{'oidc' if is_verified else 'oidc-id'}:{who}"[:_TEXT_MAX]
-        lasts_us = round(_seconds(self.config.lasts) * 1_000_000)
+        lasts_us = span_of(self.config.lasts, "lasts") // _MICROSECOND
         scopes = [str(one) for one in grants.granted]
         await client.credentials.put_session(begun.ended, {}, lasts_us=2 * _LATE_US, actor="oidc")
         session = await open_foreign_session(client, name, self.config.issuer, scopes, lasts_us)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from perdure.api.credentials import TokenRecord
-from perdure.arguments import checked
+from perdure.arguments import Duration, checked, span_of
 from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments, RecordNotFound
 from perdure.http.scopes import Grants, Scope, parse_scopes
@@ -66,7 +66,7 @@ async def make_token(
     name: str,
     scope: Scope | str | Iterable[str],
     *,
-    expires: timedelta | float | None = None,
+    expires: Duration | None = None,
     actor: str = "api",
 ) -> str:
     """Make a token, good for one scope or several; it is not to be had again. It is valid for as long as `expires`
@@ -93,8 +93,8 @@ async def rotate_token(
     client: AnyClient,
     name: str,
     *,
-    overlap: timedelta | float = 0,
-    expires: timedelta | float | None = None,
+    overlap: Duration = 0,
+    expires: Duration | None = None,
     actor: str = "api",
 ) -> str:
     """Give a token a new secret; it is not to be had again. The old one stays valid for the `overlap`, but not for
@@ -102,8 +102,8 @@ async def rotate_token(
     overlap the old secret and all earlier ones end at once. The new one is valid for as long as `expires` says, or as
     long as the old one was made for. Raises RecordNotFound, and InvalidArguments if the token is revoked, or has more
     than ten former secrets that are still valid."""
-    overlap = _span(overlap)
-    if not timedelta(0) <= overlap <= LASTS_MAX:
+    overlap = span_of(overlap, "overlap")
+    if overlap > LASTS_MAX:
         raise InvalidArguments(f"an overlap is between 0 and {LASTS_MAX.days} days, not {overlap}")
     lasts_us = _lasts_us(expires)
     kept = client.credentials
@@ -207,18 +207,10 @@ def _still_valid(name: str, body: dict[str, Any], now: int) -> list[dict[str, An
     return found
 
 
-def _span(duration: timedelta | float) -> timedelta:
-    """A duration; numbers are seconds. Raises InvalidArguments."""
-    try:
-        return duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
-    except (OverflowError, TypeError, ValueError):
-        raise InvalidArguments(f"a timedelta or a finite number of seconds, not {duration!r:.80}") from None
-
-
-def _lasts_us(expires: timedelta | float | None) -> int | None:
+def _lasts_us(expires: Duration | None) -> int | None:
     if expires is None:
         return None
-    lasts = _span(expires)
+    lasts = span_of(expires, "expires")
     if not timedelta(0) < lasts <= LASTS_MAX:
         raise InvalidArguments(f"a token lasts for more than nothing, and up to {LASTS_MAX.days} days, not {expires}")
     return lasts // _MICROSECOND

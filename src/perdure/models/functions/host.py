@@ -472,7 +472,6 @@ class FunctionHost(Answering):
             self._evict()
 
     def _take_staged(self, live: LiveRun, request: StepRequest, staged: Staged) -> None:
-        """The step has done its work in another life, and nobody was told."""
         self._progressed(live, live.step_staged(request, staged, self._clock.now()))
 
     def _attempt(self, execution: Execution) -> None:
