@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench.figures import Figures
 from perdure import Engine, Event, receive, workflow
+from perdure.testing.control import is_quiet
 
 
 class Go(Event, event_name="bench.go"):
@@ -29,7 +30,7 @@ async def waiter() -> int:
 
 async def settled(engine: Engine) -> None:
     """Wait until all that follows from what was asked so far is committed."""
-    while not engine.runtime.is_quiet:  # noqa: ASYNC110 - there is nothing to wait for: it is a property, for tests
+    while not is_quiet(engine):  # noqa: ASYNC110 - there is nothing to wait for: it is a property, for tests
         await asyncio.sleep(0.001)
 
 

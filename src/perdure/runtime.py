@@ -264,11 +264,6 @@ class Runtime:
     # What is going on, for tests.
 
     @property
-    def is_quiet(self) -> bool:
-        """Nothing is queued, committed, loaded or running: only time or a caller can make something happen."""
-        return self.is_between_steps and not self.steps_running
-
-    @property
     def is_between_steps(self) -> bool:
         """Nothing is queued, committed or loaded: only a running step, time or a caller can make something happen."""
         is_busy = self.functions.busy or self.operations.busy or self._sweeper.busy or self._waker.reading

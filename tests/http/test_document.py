@@ -28,6 +28,7 @@ from perdure import Engine, Limits
 from perdure.engine import AnyClient
 from perdure.http import make_token, serving
 from perdure.testing import VirtualClock
+from perdure.testing.control import is_quiet
 from perdure.views import RunView
 from tests.http.site import APPROVALS, ORDERS, WORKFLOWS, Paid
 
@@ -69,7 +70,7 @@ class Target:
         client = self._client
         # What was begun goes on until it waits or has ended: then nothing changes but by request.
         # One that waits, and has just been given what it waits for, only the engine knows of.
-        while not client.runtime.is_quiet or any(
+        while not is_quiet(client) or any(
             is_busy(run) for run in (await client.runs.list(status=("created", "running"), limit=1000)).runs
         ):
             await asyncio.sleep(0.005)

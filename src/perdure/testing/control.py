@@ -12,7 +12,7 @@ def kill(engine: AnyClient) -> None:
 
 def is_quiet(engine: Engine) -> bool:
     """Whether nothing is queued, committed, loaded or running: only time or a caller can make something happen."""
-    return engine.runtime.is_quiet
+    return engine.runtime.is_between_steps and not engine.runtime.steps_running
 
 
 def steps_running(engine: Engine) -> int:
