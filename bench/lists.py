@@ -33,9 +33,9 @@ from perdure.http import serving
 from perdure.ports import RunFilter
 from perdure.storage import open_store
 from perdure.storage.postgres import PostgresStore
-from perdure.storage.postgres import listing as postgres_listing
+from perdure.storage.postgres import lists as postgres_listing
 from perdure.storage.postgres.connection import connect
-from perdure.storage.sqlite import listing as sqlite_listing
+from perdure.storage.sqlite import lists as sqlite_listing
 from tests.storage.postgres.server import PostgresServer
 
 LIMIT_MS: Final = 100

@@ -10,9 +10,9 @@ from perdure.api.waits import WaitView
 from perdure.blocking import Blocking
 from perdure.client import Client
 from perdure.engine import Engine
-from perdure.kernel.delivery import Delivered, Queued, TargetFinished, TargetNotFound
 from perdure.kernel.retry import Retry
-from perdure.models.functions.assigning import NewArtifact, task
+from perdure.kernel.rules.delivery import Delivered, Queued, TargetFinished, TargetNotFound
+from perdure.models.functions.artifacts import stage
 from perdure.models.functions.children import ChildHandle, continue_as, run_of, start
 from perdure.models.functions.compensation import compensate
 from perdure.models.functions.context import (
@@ -27,9 +27,9 @@ from perdure.models.functions.context import (
 )
 from perdure.models.functions.define import RunCall, Step, StepCall, Stub, Workflow, step, stub, workflow
 from perdure.models.functions.events import Event, NamedEvent
-from perdure.models.functions.publishing import Stream, publish, stream
-from perdure.models.functions.staging import stage
-from perdure.models.functions.waiting import RunEnded, event, first, receive, timer, timer_at
+from perdure.models.functions.publications import Stream, publish, stream
+from perdure.models.functions.tasks import NewArtifact, task
+from perdure.models.functions.waits import RunEnded, event, first, receive, timer, timer_at
 from perdure.values.limits import Limits
 from perdure.views import RunView, StreamItemView
 

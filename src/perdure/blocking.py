@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 from weakref import WeakMethod
 
-from perdure.arguments import Duration, checked, span_of
 from perdure.client import Client
 from perdure.engine import Engine
 from perdure.errors import EngineStopped, InvalidArguments, Misuse
 from perdure.models.functions.define import RunCall, StepCall
 from perdure.models.functions.forbidden import forbidden, in_workflow
+from perdure.values.arguments import Duration, checked, span_of
 
 C = TypeVar("C", bound=Client | Engine)
 T = TypeVar("T")

@@ -23,14 +23,14 @@ from perdure.api.records import Records
 from perdure.api.runs import Runs
 from perdure.api.tasks import Tasks
 from perdure.api.topics import Topics
-from perdure.arguments import checked
-from perdure.coordinator.deciding import Deaf, Hearing
+from perdure.coordinator.decisions import Deaf, Hearing
 from perdure.kernel.effects import Drop, Effect, Finish
 from perdure.models.cooperation.live import LiveOperation
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.ports import Clock, Codec, Ids, Probe, Store, new_id
 from perdure.registry import Registry, called
 from perdure.session import Session, SessionOptions
+from perdure.values.arguments import checked
 from perdure.values.limits import Limits
 
 

@@ -2,7 +2,7 @@
 
 from perdure.api.root_handle import RootHandle
 from perdure.errors import InfrastructureFailed
-from perdure.joining import emit
+from perdure.models.bridges.function_emissions import emit
 from perdure.models.cooperation.context import CancellationToken, Context, Deadline, Key
 from perdure.models.cooperation.define import (
     Operation,

@@ -19,7 +19,6 @@ from perdure.api.records import Records
 from perdure.api.runs import Runs
 from perdure.api.tasks import Tasks
 from perdure.api.topics import Topics
-from perdure.arguments import Duration, checked, span_of
 from perdure.client import Client
 from perdure.coordinator.recovery import RecoveryReport
 from perdure.models.cooperation.define import Operation
@@ -28,6 +27,7 @@ from perdure.ports import Clock, Codec, Ids, Probe, Store, new_id
 from perdure.registry import Registry
 from perdure.runtime import Runtime
 from perdure.session import Session, SessionOptions
+from perdure.values.arguments import Duration, checked, span_of
 from perdure.values.limits import Limits
 
 

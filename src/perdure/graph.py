@@ -1,6 +1,6 @@
 """Graphs: workflows as nodes and edges. The vocabulary beyond that of `perdure` itself."""
 
-from perdure.emission import emit
+from perdure.models.bridges.graph_emissions import emit
 from perdure.models.graphs.define import Graph
 from perdure.models.graphs.kinds import Kind, add_kind
 from perdure.models.graphs.network import Network

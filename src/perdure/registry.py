@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
-from perdure.arguments import shown
 from perdure.errors import DuplicateWorkflow, Misuse, UnknownWorkflow
 from perdure.kernel.cooperation import read_version
+from perdure.models.common.deployment import offered
 from perdure.models.cooperation.define import Operation, decorated_operations
 from perdure.models.cooperation.versions import Operations
-from perdure.models.deployment import offered
 from perdure.models.functions.define import RunCall, StepCall, Stub, Workflow, decorated_workflows
 from perdure.ports import Offer
+from perdure.values.arguments import shown
 
 
 def named(workflow: str, version: str, topic: str | None = None) -> str:

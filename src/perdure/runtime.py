@@ -18,34 +18,34 @@ from perdure.api.records import Records
 from perdure.api.runs import Runs
 from perdure.api.stranding import warn_of_missing_code
 from perdure.api.topics import announce_handlers
-from perdure.coordinator.deciding import Hearing, Outlook
+from perdure.coordinator.decisions import Hearing, Outlook
+from perdure.coordinator.due_runs import Waker
 from perdure.coordinator.notices import Outage
 from perdure.coordinator.recovery import Recovery, RecoveryReport
 from perdure.coordinator.sweep import Answered, Sweeper
 from perdure.coordinator.timers import Timer, Timers, pause
 from perdure.coordinator.turns import in_turns
-from perdure.coordinator.waking import Waker
 from perdure.errors import DeadlineExceeded, EngineStopped, Fenced, PerdureError, StoreError
-from perdure.joining import Cooperator
 from perdure.kernel import ops
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Examine, Finish, Look, Proceed, Published, Rearm
 from perdure.kernel.records import Run
 from perdure.kernel.status import ACTIVE, FINISHED
+from perdure.models.bridges.function_emissions import Cooperator
+from perdure.models.common.deployment import DEPLOYMENT
+from perdure.models.common.resources import Resources
 from perdure.models.cooperation.host import OperationHost
 from perdure.models.cooperation.levels import Levels
 from perdure.models.cooperation.live import LiveOperation
-from perdure.models.deployment import DEPLOYMENT
-from perdure.models.functions.blocking import BlockWatch
+from perdure.models.functions.block_watch import BlockWatch
 from perdure.models.functions.catalogue import Catalogue
 from perdure.models.functions.compensation import is_waiting
 from perdure.models.functions.context import enter_operation
 from perdure.models.functions.define import RunCall, Workflow
-from perdure.models.functions.failures import to_failure
 from perdure.models.functions.host import FunctionHost
 from perdure.models.functions.records import Records as StepRecords
 from perdure.ports import LoadedRun
-from perdure.resources import Resources
 from perdure.session import Session
+from perdure.values.failures import to_failure
 
 log = logging.getLogger("perdure")
 

@@ -18,30 +18,30 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 from msgspec import Struct
 
-from perdure.arguments import span_of
 from perdure.coordinator.coordinator import Coordinator
-from perdure.coordinator.deciding import Hearing
+from perdure.coordinator.decisions import Hearing
 from perdure.coordinator.followers import Followers
+from perdure.coordinator.mail import PostOffice
 from perdure.coordinator.patience import Patience, patient, reporting
-from perdure.coordinator.post import PostOffice
 from perdure.coordinator.watch import Watch
 from perdure.errors import EngineStopped, Misuse, StoreError, StoreMisconfigured
 from perdure.kernel import ops
 from perdure.kernel.effects import Effect
 from perdure.kernel.records import Engine as EngineRow
-from perdure.log_text import tame_logs
-from perdure.models.cooperation.book import Book
+from perdure.models.common.transactions import holds_writer
 from perdure.models.cooperation.cancellation import TokenMembers
-from perdure.models.cooperation.drafting import Drafting
+from perdure.models.cooperation.drafter import Drafting
+from perdure.models.cooperation.handler_registry import Book
 from perdure.models.cooperation.live import LiveOperation
 from perdure.models.cooperation.rows import RowCodec
 from perdure.models.cooperation.versions import Operations
 from perdure.models.functions.define import RunCall, Workflow
-from perdure.models.transacting import holds_writer
 from perdure.ports import Clock, Codec, Ids, PlainCodec, Probe, Store, SystemClock, new_id
 from perdure.registry import Registry
 from perdure.storage import open_store
+from perdure.values.arguments import span_of
 from perdure.values.limits import Limits
+from perdure.values.log_text import tame_logs
 
 log = logging.getLogger("perdure")
 tame_logs()

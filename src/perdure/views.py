@@ -15,10 +15,10 @@ from perdure.kernel.cooperation import VERSION_SEPARATOR, MessageEventRow, read_
 from perdure.kernel.invariants import TIME_MAX, TIME_MIN, damage_to_run
 from perdure.kernel.records import Audit, DeadLetter, Engine, Entry, Event, Failure, Hold, Run, StreamItem
 from perdure.models.cooperation.failures import Failure as Cause
-from perdure.models.functions.checks import checked_text
-from perdure.models.functions.context import to_datetime
-from perdure.models.functions.staging import STAGED
+from perdure.models.functions.artifacts import STAGED
 from perdure.ports import Codec, PlainCodec, StoredRun
+from perdure.values.checks import checked_text
+from perdure.values.times import to_datetime
 
 _CURSOR_TIME: Final = re.compile(r"-?[0-9]{1,18}|[1-8][0-9]{18}", re.ASCII)  # what fits 64 bits
 

@@ -13,7 +13,7 @@ from bench import events_floor, fanout, fanout_floor, floor, hierarchies, hierar
 from bench.events import send_all, start_waiters, waiter
 from bench.events_floor import EventsFloor
 from perdure import Engine
-from tests.storage.postgres.meddling import meddler
+from tests.storage.postgres.meddler import meddler
 from tests.storage.postgres.server import Servers
 
 # What no two runs of anything have in common: ids, times and numbers of a count.

@@ -24,7 +24,7 @@ IMPORTED = (
     "perdure.graph",
     "perdure.storage.postgres",
     "perdure.storage.sqlite",
-    "perdure.upgrading",
+    "perdure.upgrade",
     "rich.live",
     "rich.progress",
     "rich.table",

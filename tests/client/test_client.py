@@ -23,7 +23,7 @@ from perdure.errors import (
     UnknownWorkflow,
 )
 from perdure.kernel.status import Status
-from perdure.models.functions.publishing import publish, stream
+from perdure.models.functions.publications import publish, stream
 from perdure.ports import Store, StoredRun
 from perdure.testing.proxy import StoreProxy
 from perdure.values.limits import Limits

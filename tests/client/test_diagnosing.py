@@ -14,7 +14,7 @@ from perdure.engine import AnyClient
 from perdure.errors import Misuse, RunNotFound
 from perdure.ports import Store
 from perdure.testing import VirtualClock
-from perdure.upgrading import look, upgrade
+from perdure.upgrade import look, upgrade
 from tests.fleet.conftest import until
 from tests.storage.postgres.server import Servers
 

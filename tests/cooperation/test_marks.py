@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from perdure.models.cooperation.book import Book
+from perdure.models.cooperation.handler_registry import Book
 from perdure.ports import Store, new_id
 
 PAIR = ("orders", "approval")

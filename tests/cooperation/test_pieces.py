@@ -15,7 +15,7 @@ from perdure.errors import ScopeFailed
 from perdure.kernel import pieces
 from perdure.kernel.cooperation import extended
 from perdure.kernel.pieces import PIECE_ITEMS_MAX
-from perdure.models.cooperation import drafting, emitting, requests
+from perdure.models.cooperation import drafter, emissions, requests
 from perdure.models.cooperation.drafts import Drafts
 from perdure.models.cooperation.live import LiveOperation
 from perdure.models.cooperation.progress import Window
@@ -112,13 +112,13 @@ IN_ONE_TURN_MAX = 2 * PIECE_ITEMS_MAX + 5 * (BEGUN_AT_ONCE_MAX + BATCH_OPS_MAX)
 def watched(monkeypatch: pytest.MonkeyPatch) -> Turn:
     """Counts the rows, messages and runs that are made in each turn."""
     turn = Turn()
-    monkeypatch.setattr(emitting, "extended", turn.counting("emitted", extended))
+    monkeypatch.setattr(emissions, "extended", turn.counting("emitted", extended))
     for owner, name in (
         (RowCodec, "event"),
         (RowCodec, "message"),
         (LiveOperation, "__init__"),
-        (drafting.Drafting, "_new_run"),
-        (drafting.Drafting, "undoing"),
+        (drafter.Drafting, "_new_run"),
+        (drafter.Drafting, "undoing"),
     ):
         monkeypatch.setattr(owner, name, turn.counting(name, getattr(owner, name)))
     return turn

@@ -19,7 +19,7 @@ from perdure.testing.environment import StoreSource
 from tests.cooperation.test_cancelling import CHILD, ROOT, Gated, Message, passing
 from tests.cooperation.test_cooperation_engine import agree
 from tests.cooperation.test_crashes import survives
-from tests.races.meeting import ORDERS, Order, Racer, meet
+from tests.races.races import ORDERS, Order, Racer, meet
 
 TOKEN = CancellationToken("deploy-17")
 POINTS = ["before_commit", "committed"]

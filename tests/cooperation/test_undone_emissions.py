@@ -16,7 +16,7 @@ from perdure.cooperation import Failure, Operation, Scope, Topic, emit
 from perdure.errors import RunCancelled, RunFailed, ScopeFailed
 from perdure.graph import Graph, terminate
 from perdure.graph import emit as emit_node
-from perdure.joining import emit_message
+from perdure.models.bridges.function_emissions import emit_message
 from perdure.models.functions.children import run_of as child_of
 from perdure.testing import CRASH_POINTS, Environment, VirtualClock, run_with_crashes
 from perdure.testing.environment import StoreSource

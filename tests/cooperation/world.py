@@ -18,7 +18,7 @@ import msgspec
 from perdure.models.cooperation.causes import resolved
 from perdure.models.cooperation.context import EMPTY, Context
 from perdure.models.cooperation.define import Operation, Topic
-from perdure.models.cooperation.emitting import Emitting, emit
+from perdure.models.cooperation.emissions import Emitting, emit
 from perdure.models.cooperation.events import (
     EventType,
     Lineage,
@@ -32,7 +32,7 @@ from perdure.models.cooperation.events import (
     state_of,
 )
 from perdure.models.cooperation.failures import Failure, to_failure
-from perdure.models.cooperation.gathering import Hierarchy
+from perdure.models.cooperation.hierarchy import Hierarchy
 from perdure.models.cooperation.moves import (
     Dismiss,
     Handle,

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from perdure.coordinator.coordinator import Coordinator
-from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Deliver, Effect
+from perdure.kernel.mailboxes import Box
 from perdure.kernel.ops import Advance, End, Op, Send, Start
 from perdure.kernel.records import Engine, Entry, Event, Outcome, Wait
 from perdure.kernel.status import Status

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from perdure.coordinator.deciding import Deaf, Hearing, deliberate
+from perdure.coordinator.batch_context import Found
+from perdure.coordinator.decisions import Deaf, Hearing, deliberate
 from perdure.coordinator.inbox import Item
-from perdure.coordinator.lookup import Found
 from perdure.coordinator.memory import Memory
 from perdure.errors import HandlersChanged
 from perdure.kernel.cooperation import Cooperation

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from perdure.coordinator.deciding import Deaf, deliberate
+from perdure.coordinator.batch_context import Found
+from perdure.coordinator.decisions import Deaf, deliberate
 from perdure.coordinator.inbox import Item
-from perdure.coordinator.lookup import Found
 from perdure.coordinator.memory import Memory
-from perdure.kernel import boxes, matching
+from perdure.kernel import mailboxes
 from perdure.kernel.decision import Decision
-from perdure.kernel.delivery import Queued
 from perdure.kernel.effects import Begin
 from perdure.kernel.ops import Advance, Onward, Send, Wake
 from perdure.kernel.records import Engine, Run, Wait
+from perdure.kernel.rules import broadcasts
+from perdure.kernel.rules.delivery import Queued
 from perdure.kernel.status import Status
 from perdure.ports import LoadedRun, Store
 from perdure.storage import open_store
@@ -49,7 +50,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
 async def held(office: PostOffice, run_id: str) -> list[tuple[str, str | None]]:
     """A run's events and the positions that they won; in memory there must be the same."""
     loaded = (await office.store.load([run_id]))[run_id]
-    stored = boxes.opened(loaded.waits, loaded.events)
+    stored = mailboxes.opened(loaded.waits, loaded.events)
     in_memory = office.box(run_id)
     assert {event.id: event.position for event in stored.events} == {e.id: e.position for e in in_memory.events}
     assert stored.waits.keys() == in_memory.waits.keys()
@@ -168,7 +169,7 @@ async def test_a_run_created_in_the_batch_of_a_retained_event_knows_who_was_firs
 async def test_a_run_gets_a_retained_event_once_however_many_of_its_tasks_wait(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matching, "SPREAD_MAX", 2)
+    monkeypatch.setattr(broadcasts, "SPREAD_MAX", 2)
     async with opened() as office:
         for run_id, position in (("r", "1"), ("s", "1"), ("r", "2"), ("t", "1"), ("r", "3")):
             await office.do(office.wait(run_id, position, for_event(run_id, position, "a")))
@@ -183,7 +184,7 @@ async def test_a_run_gets_a_retained_event_once_however_many_of_its_tasks_wait(
 async def test_a_position_with_the_same_event_twice_does_not_end_the_spreading(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matching, "SPREAD_MAX", 2)
+    monkeypatch.setattr(broadcasts, "SPREAD_MAX", 2)
     async with opened() as office:
         for run_id in ("r", "s", "t"):
             twice = [for_event(run_id, "1", "a", option) for option in range(2)]
@@ -196,17 +197,17 @@ async def test_a_position_with_the_same_event_twice_does_not_end_the_spreading(
 async def test_a_retained_event_that_expires_on_its_way_stops_there(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matching, "SPREAD_MAX", 1)
+    monkeypatch.setattr(broadcasts, "SPREAD_MAX", 1)
     async with opened() as office:
         for run_id in ("r", "s", "t"):
             await office.do(office.wait(run_id, "1", for_event(run_id, "1", "a")))
-        spread = matching._Matching._spread
+        spread = broadcasts._Matching._spread
 
         def slow(self: Any, event: Any, after: int) -> Any:
             office.now = 5_000
             return spread(self, event, after)
 
-        monkeypatch.setattr(matching._Matching, "_spread", slow)
+        monkeypatch.setattr(broadcasts._Matching, "_spread", slow)
         await office.do(office.send("e", "a", consumed=False, expires_at=4_000))
         await office.idle()
         assert len(office.delivered) == 1

@@ -10,8 +10,8 @@ import sys
 
 import msgspec
 
-from perdure.models.functions.context import to_datetime
 from perdure.testing import VirtualClock
+from perdure.values.times import to_datetime
 from tests.crash.ledger import Ledger
 from tests.crash.programs import Trace, environment, trace
 

@@ -22,7 +22,7 @@ from perdure.testing.faults import DEADLY
 from perdure.testing.proxy import StoreProxy
 from tests.crash.test_claims import FirstLife
 from tests.fleet.conftest import until
-from tests.storage.postgres.meddling import meddler
+from tests.storage.postgres.meddler import meddler
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from perdure.dashboard.filters import Unclear, parsed
-from perdure.http.wanted import Wanted
+from perdure.http.params import Wanted
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
 

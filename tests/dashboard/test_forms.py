@@ -10,7 +10,7 @@ import pytest
 
 from perdure.dashboard.forms import Field, field_of, value_of
 from perdure.dashboard.page import Form, Wrong
-from perdure.models.functions.schemas import misfit, schema_of
+from perdure.values.schemas import misfit, schema_of
 
 
 class Line(msgspec.Struct):

@@ -19,7 +19,7 @@ from perdure.dashboard import dashboard
 from perdure.http import serving
 from perdure.ports import Store
 from perdure.storage import open_store
-from perdure.upgrading import upgrade
+from perdure.upgrade import upgrade
 from tests.http.site import WORKFLOWS, greet, sleeps
 
 STREAM = {"accept": "text/event-stream"}

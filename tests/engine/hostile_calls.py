@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 import perdure
-from perdure.arguments import Form, form_of, hint_of
+from perdure.values.arguments import Form, form_of, hint_of
 from tests.api.surface import FACADES, facets
 
 

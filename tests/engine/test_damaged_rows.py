@@ -19,7 +19,7 @@ from perdure.errors import StoreBroken
 from perdure.storage.sqlite.schema import OUR_TABLES
 from tests.engine.damaged_checks import go_on, opened, read_lists, read_victims, wake_victims
 from tests.engine.damaged_world import furnish
-from tests.storage.postgres.meddling import meddler
+from tests.storage.postgres.meddler import meddler
 
 JSON = {
     "tags", "hold", "fields", "workflows", "filter", "input", "output", "failure", "value", "payload", "schema", "body",

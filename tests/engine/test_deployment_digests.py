@@ -12,13 +12,13 @@ import pytest
 
 from perdure import Engine, step, workflow
 from perdure.kernel.fingerprints import KEPT_MAX, may_fit, tried_too
-from perdure.models import deployment
-from perdure.models.deployment import Deployment
+from perdure.models.common import deployment
+from perdure.models.common.deployment import Deployment
 
 PROGRAM = """
 import os, sys
 import helpers, package
-from perdure.models.deployment import DEPLOYMENT
+from perdure.models.common.deployment import DEPLOYMENT
 {extra}
 print(DEPLOYMENT.digest())
 """

@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from perdure import Client, Engine, Event, Limits, sleep, start, step, timer, workflow
-from perdure.arguments import IS_DURATION, hint_of, span_of
 from perdure.cooperation import Operation, Scope, TimeWindow, Topic
 from perdure.errors import InvalidArguments, InvalidDefinition, Misuse
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
+from perdure.values.arguments import IS_DURATION, hint_of, span_of
 from tests.engine.hostile_calls import Public, public_calls
 
 # Words that name a duration in a parameter, wherever it is added. `due_at`, `until` and the like are times.

@@ -23,7 +23,6 @@ import pytest
 import perdure
 import perdure.http
 from perdure import Client, Engine, RunHandle, cooperation, current_step, step, workflow
-from perdure.arguments import form_of, own_checks, shown
 from perdure.cooperation import Operation, RootHandle, Scope, Topic
 from perdure.engine import AnyClient
 from perdure.errors import Misuse, PerdureError
@@ -31,6 +30,7 @@ from perdure.graph import Graph
 from perdure.storage.memory import MemoryStore
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
+from perdure.values.arguments import form_of, own_checks, shown
 from tests.api.surface import facets
 from tests.engine.hostile_calls import (
     HOSTILE,

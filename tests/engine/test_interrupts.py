@@ -15,7 +15,7 @@ from perdure import Engine, compensate, step, workflow
 from perdure.cooperation import Operation, Scope, Topic
 from perdure.errors import ForbiddenInWorkflow, RunFailed, ScopeFailed, StepFailed
 from perdure.graph import Graph
-from perdure.models.interrupts import is_by_signal
+from perdure.models.common.interrupts import is_by_signal
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource

@@ -21,7 +21,7 @@ from perdure.storage.postgres import connection, liveness
 from perdure.storage.sqlite.thread import DatabaseThread
 from perdure.testing import Environment
 from perdure.testing.proxy import StoreProxy
-from tests.storage.postgres.meddling import meddler
+from tests.storage.postgres.meddler import meddler
 from tests.storage.postgres.server import Servers
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from perdure import Delivered, Limits, NamedEvent, Queued, TargetFinished, TargetNotFound, To
 from perdure.errors import DeadlineExceeded, QueueFull, RunFailed, RunFinished, RunNotFound, RunNotWaiting
-from perdure.kernel import matching
+from perdure.kernel.rules import broadcasts
 from perdure.testing import Environment, Fault, YieldPoints
 from perdure.testing.environment import StoreSource
 from tests.crash.ledger import Ledger
@@ -295,7 +295,7 @@ _MANY = 200
 
 @pytest.fixture
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "SPREAD_MAX", 50)
+    monkeypatch.setattr(broadcasts, "SPREAD_MAX", 50)
 
 
 async def _listening(env: Environment) -> None:
@@ -321,9 +321,9 @@ async def test_a_retained_event_to_a_great_many_goes_out_in_bounded_batches(sour
         before = len(ledger.batches)
         sent = await env.engine.send(Topic(number=7))
         assert isinstance(sent, Delivered)
-        assert len(sent.run_ids) == matching.SPREAD_MAX
+        assert len(sent.run_ids) == broadcasts.SPREAD_MAX
         assert await _heard(env) == _MANY
-        assert sum(bool(batch.spread) for batch in ledger.batches[before:]) == _MANY // matching.SPREAD_MAX - 1
+        assert sum(bool(batch.spread) for batch in ledger.batches[before:]) == _MANY // broadcasts.SPREAD_MAX - 1
         assert await env.engine.run(topic()) == 7
         await env.check()
 

@@ -11,7 +11,7 @@ import pytest
 from perdure import Engine, Event, receive, sleep, workflow
 from perdure.errors import RunCancelled, RunNotWaiting
 from perdure.kernel.batch import Batch
-from perdure.kernel.delivery import Delivered
+from perdure.kernel.rules.delivery import Delivered
 from perdure.kernel.status import Status
 from perdure.ports import Store
 from perdure.testing.control import kill

@@ -11,7 +11,7 @@ import pytest
 
 from perdure import Engine, Event, Limits, current_step, first, receive, resource, run_of, sleep, step, timer, workflow
 from perdure.errors import ConcurrentModification, QueueFull, RunCancelled, RunFinished, RunNotWaiting
-from perdure.kernel.delivery import Delivered, Queued
+from perdure.kernel.rules.delivery import Delivered, Queued
 from perdure.kernel.status import Status
 from perdure.models.functions.define import Workflow
 from perdure.ports import Store

@@ -25,7 +25,7 @@ from perdure.storage.postgres import upgrade
 from perdure.testing import check_store
 from perdure.testing.proxy import StoreProxy
 from tests.fleet.conftest import Sailing, until
-from tests.storage.postgres.meddling import meddler
+from tests.storage.postgres.meddler import meddler
 from tests.storage.postgres.test_rights import make_roles
 
 T = TypeVar("T")

@@ -37,13 +37,13 @@ from perdure.errors import (
     RunFailed,
     UnstorableValue,
 )
-from perdure.models.functions import staging
+from perdure.models.functions import artifacts
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
 from tests.functions.artifact_steps import stages_in_a_process
 
-LARGE = "ä" * staging.INLINE_BYTES_MAX
+LARGE = "ä" * artifacts.INLINE_BYTES_MAX
 
 
 class World:

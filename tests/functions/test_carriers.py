@@ -12,9 +12,9 @@ import pytest
 
 from perdure import Engine, Retry, current_step, step, workflow
 from perdure.errors import RunFailed
-from perdure.models.carriers import Carriers
-from perdure.models.functions.blocking import culprit
-from perdure.models.proof import Proof
+from perdure.models.common.carriers import Carriers
+from perdure.models.common.fence_check import Proof
+from perdure.models.functions.block_watch import culprit
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
 

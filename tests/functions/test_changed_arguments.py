@@ -30,9 +30,9 @@ from perdure import (
     step,
     workflow,
 )
-from perdure.models.functions.digests import BYTES_MAX, LARGE, digest_of
 from perdure.testing import Environment, run_with_crashes
 from perdure.testing.environment import StoreSource
+from perdure.values.digests import BYTES_MAX, LARGE, digest_of
 
 HOUR = timedelta(hours=1)
 

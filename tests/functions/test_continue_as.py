@@ -28,8 +28,8 @@ from perdure import (
     workflow,
 )
 from perdure.errors import InvalidArguments, Misuse, NotInWorkflow, RunExists, RunFailed
-from perdure.kernel.matching import _Matching
 from perdure.kernel.records import Event
+from perdure.kernel.rules.broadcasts import _Matching
 from perdure.testing import Environment, YieldPoints, run_with_crashes
 from perdure.testing.environment import StoreSource
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from perdure.errors import RowDamaged, RunNotFound, StoreBusy
-from perdure.models.functions.loading import Loader
+from perdure.models.functions.journal_reader import Loader
 from perdure.ports import Journal
 from perdure.storage.sqlite import SqliteStore
 from perdure.testing.conformance.base import Author, a_run, a_wait, an_entry, insert

@@ -21,7 +21,7 @@ import pytest
 
 from perdure.errors import ForbiddenInWorkflow
 from perdure.models.functions import forbidden
-from perdure.models.functions.failures import mark
+from perdure.values.failures import mark
 from tests.functions.loop_driver import Driver, step
 
 

@@ -37,7 +37,7 @@ from perdure.errors import (
     UnstorableValue,
 )
 from perdure.kernel.batch import Batch, Committed
-from perdure.models.functions import publishing
+from perdure.models.functions import publications
 from perdure.ports import Store
 from perdure.testing import Environment, StoreProxy, run_with_crashes
 from perdure.testing.environment import StoreSource
@@ -524,9 +524,9 @@ async def test_bad_names_are_refused(name: Any) -> None:
 
 
 async def test_keys_and_words_between_two_waits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "KEYS_MAX", 3)
-    monkeypatch.setattr(publishing, "POSTS_MAX", 5)
-    monkeypatch.setattr(publishing, "POSTS_CHARS_MAX", 20_000)
+    monkeypatch.setattr(publications, "KEYS_MAX", 3)
+    monkeypatch.setattr(publications, "POSTS_MAX", 5)
+    monkeypatch.setattr(publications, "POSTS_CHARS_MAX", 20_000)
 
     @workflow
     async def keys() -> None:

@@ -22,9 +22,9 @@ from perdure import Retry, sleep, step, workflow
 from perdure.errors import ChildFailed, MaxRetriesExceeded, RunFailed, StepFailed
 from perdure.graph import Graph, assign
 from perdure.kernel.records import Attempt, Failure
-from perdure.models.functions import failures
-from perdure.models.functions.failures import rebuild, to_failure
 from perdure.testing import Environment
+from perdure.values import failures
+from perdure.values.failures import rebuild, to_failure
 from tests.functions.process_steps import open_missing
 from tests.functions.test_step_errors import raised_by
 

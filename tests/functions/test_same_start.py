@@ -21,10 +21,10 @@ from perdure import Workflow, continue_as, receive, start, workflow
 from perdure.errors import RunExists
 from perdure.kernel.records import Run
 from perdure.kernel.status import Status
-from perdure.models.functions.canonical import canonical
 from perdure.models.functions.identity import check_same, identity
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
+from perdure.values.canonical import canonical
 
 Open = Callable[..., Environment]
 

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure import Engine, task, tasking, workflow
-from perdure.arguments import shown
 from perdure.errors import InvalidAnswer, InvalidArguments
-from perdure.models.functions.schemas import TooManySteps, misfit, schema_of
+from perdure.values.arguments import shown
+from perdure.values.schemas import TooManySteps, misfit, schema_of
 
 
 class Colour(enum.Enum):

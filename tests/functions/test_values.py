@@ -20,9 +20,9 @@ import pytest
 from perdure import Limits, sleep, step, workflow
 from perdure.errors import InvalidArguments, RunFailed, UnstorableValue
 from perdure.models.functions.define import Step, Workflow
-from perdure.models.functions.values import PAYLOAD_MAX_BYTES
 from perdure.testing import Environment
 from perdure.testing.environment import StoreSource
+from perdure.values.json import PAYLOAD_MAX_BYTES
 
 
 class Colour(enum.Enum):

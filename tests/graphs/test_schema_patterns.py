@@ -10,10 +10,10 @@ import pytest
 from perdure import Engine
 from perdure.errors import InvalidDefinition, UnstorableValue
 from perdure.graph import Graph
-from perdure.models.functions.values import Reader
 from perdure.models.graphs.schemas import type_of
-from perdure.models.pattern_syntax import Chars, parse
-from perdure.models.patterns import STATES_MAX, Pattern, PatternFailed, Search, Searches, is_among
+from perdure.values.json import Reader
+from perdure.values.pattern_syntax import Chars, parse
+from perdure.values.patterns import STATES_MAX, Pattern, PatternFailed, Search, Searches, is_among
 
 TEXT = """
 graph: schema_patterns.asks

@@ -18,7 +18,7 @@ from perdure.errors import InvalidArguments, InvalidDefinition, Misuse, RunFaile
 from perdure.graph import Graph, add_kind, all_of, assign, child, collect, human, reduce_with, wait
 from perdure.models.functions.commands import Post
 from perdure.models.functions.context import require_loop
-from perdure.models.functions.publishing import said
+from perdure.models.functions.publications import said
 from perdure.models.graphs import define
 from perdure.models.graphs.runner import interpret
 from perdure.models.graphs.stored import KEY

@@ -357,7 +357,7 @@ async def test_every_behaviour_has_a_whole_story(one: Behaviour) -> None:
 
 
 async def test_thousands_of_tokens_are_told_of_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.models.graphs.tracing.TOKENS_TOLD_MAX", 50)
+    monkeypatch.setattr("perdure.models.graphs.trace.TOKENS_TOLD_MAX", 50)
     graph: Graph[Any, Any] = Graph("wide")
     graph.node("begin", assign({}))
     graph.node("work", wait("go", where={"n": "branch.index"}))

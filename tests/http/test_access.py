@@ -15,7 +15,7 @@ from perdure import Client
 from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments, Misuse, RecordNotFound
 from perdure.http import create_app, make_token, revoke_token, serve, serving, tokens
-from perdure.http.pace import CALLERS_MAX, Pace
+from perdure.http.rate_limit import CALLERS_MAX, Pace
 from perdure.ports import Store
 from perdure.storage.memory import MemoryStore
 from tests.http.site import JSON, refused, site, told

@@ -25,7 +25,7 @@ from perdure.ports import Store, SystemClock
 from perdure.storage import open_store
 from perdure.storage.postgres import schema as postgres_schema
 from perdure.storage.sqlite import schema as sqlite_schema
-from tests.storage.postgres.meddling import meddler
+from tests.storage.postgres.meddler import meddler
 from tests.storage.postgres.server import Servers
 
 MakeStore = Callable[[], Store]

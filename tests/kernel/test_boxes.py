@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from perdure.errors import InvariantViolated
-from perdure.kernel import boxes
-from perdure.kernel.boxes import EMPTY, Box
+from perdure.kernel import mailboxes
 from perdure.kernel.decide import _meet
+from perdure.kernel.mailboxes import EMPTY, Box
 from perdure.kernel.ops import Advance
 from perdure.kernel.records import Event, Wait
 from tests.kernel.examples import NOW
@@ -27,22 +27,22 @@ def a_wait(position: str = "1", name: str = "a", **fields: Any) -> Wait:
 
 
 def with_waits(*waits: Wait) -> Box:
-    return boxes.add_waits(EMPTY, waits)
+    return mailboxes.add_waits(EMPTY, waits)
 
 
 def test_an_event_wins_the_position_that_was_opened_first() -> None:
-    box, given = boxes.put(with_waits(a_wait("2"), a_wait("1")), an_event())
+    box, given = mailboxes.put(with_waits(a_wait("2"), a_wait("1")), an_event())
     assert (given.position, box.won) == ("2", {"2": (0, "e")})
-    box, given = boxes.put(box, an_event("e-2"))
+    box, given = mailboxes.put(box, an_event("e-2"))
     assert given.position == "1"
-    box, given = boxes.put(box, an_event("e-3"))
+    box, given = mailboxes.put(box, an_event("e-3"))
     assert given.position is None
 
 
 def test_a_stored_box_has_the_order_of_waiting_and_of_sending() -> None:
     waits = [a_wait("10", number=5), a_wait("2", number=3), a_wait("3", number=4)]
     events = [an_event("z", number=2), an_event("y", number=1)]
-    box = boxes.opened(waits, events)
+    box = mailboxes.opened(waits, events)
     assert list(box.waits) == ["2", "3", "10"]
     assert [event.id for event in box.events] == ["y", "z"]
 
@@ -54,104 +54,104 @@ def test_positions_without_an_event_among_their_options_are_not_watched() -> Non
 
 
 def test_a_stored_position_that_was_won_by_an_end_is_won() -> None:
-    box = boxes.opened([a_wait(kind="run", name="run", target="x", due_at=0), a_wait("2")], [])
+    box = mailboxes.opened([a_wait(kind="run", name="run", target="x", due_at=0), a_wait("2")], [])
     assert box.won.keys() == {"1"}
-    again = boxes.add_waits(box, [a_wait(kind="run", name="run", target="x")])
+    again = mailboxes.add_waits(box, [a_wait(kind="run", name="run", target="x")])
     assert not again.won
-    assert boxes.is_open(again, "2")
+    assert mailboxes.is_open(again, "2")
 
 
 def test_what_an_end_has_won_is_known_until_its_position_is_done_with() -> None:
-    box = boxes.fire(boxes.fire(EMPTY, "1", 0), "2", 0)
-    box = boxes.close(box, ["1"], [])
+    box = mailboxes.fire(mailboxes.fire(EMPTY, "1", 0), "2", 0)
+    box = mailboxes.close(box, ["1"], [])
     assert box.won.keys() == {"2"}
-    assert boxes.close(box, ["2"], []) is EMPTY
-    assert boxes.hop(box, []) is EMPTY
+    assert mailboxes.close(box, ["2"], []) is EMPTY
+    assert mailboxes.hop(box, []) is EMPTY
 
 
 def test_an_end_that_won_elsewhere_does_not_keep_events_from_open_positions() -> None:
-    box = boxes.fire(boxes.add_waits(boxes.opened([], [an_event()]), [a_wait("1")]), "7", 0)
-    _, winners = boxes.settle(box, NOW)
+    box = mailboxes.fire(mailboxes.add_waits(mailboxes.opened([], [an_event()]), [a_wait("1")]), "7", 0)
+    _, winners = mailboxes.settle(box, NOW)
     assert [event.position for event in winners] == ["1"]
 
 
 def test_settling_gives_open_positions_the_earliest_that_fit_and_have_not_expired() -> None:
     events = [an_event("old", expires_at=NOW), an_event("b", "b"), an_event("e-1"), an_event("e-2")]
-    box = boxes.opened([], events)
-    box = boxes.add_waits(box, [a_wait("1"), a_wait("2", where=(("colour", '"red"'),)), a_wait("3")])
-    box, winners = boxes.settle(box, NOW)
+    box = mailboxes.opened([], events)
+    box = mailboxes.add_waits(box, [a_wait("1"), a_wait("2", where=(("colour", '"red"'),)), a_wait("3")])
+    box, winners = mailboxes.settle(box, NOW)
     assert [(event.id, event.position) for event in winners] == [("e-1", "1"), ("e-2", "3")]
-    assert boxes.settle(box, NOW)[1] == []
+    assert mailboxes.settle(box, NOW)[1] == []
 
 
 def test_a_where_needs_every_field() -> None:
     wait = a_wait(where=(("colour", '"red"'), ("size", "1")))
-    assert boxes.accepts(wait, an_event(fields={"size": "1", "colour": '"red"', "more": "2"}))
-    assert not boxes.accepts(wait, an_event(fields={"colour": '"red"'}))
-    assert not boxes.accepts(wait, an_event(fields={"colour": '"red"', "size": '"1"'}))
+    assert mailboxes.accepts(wait, an_event(fields={"size": "1", "colour": '"red"', "more": "2"}))
+    assert not mailboxes.accepts(wait, an_event(fields={"colour": '"red"'}))
+    assert not mailboxes.accepts(wait, an_event(fields={"colour": '"red"', "size": '"1"'}))
 
 
 def test_a_closed_position_frees_what_was_sent_and_leaves_what_was_shared() -> None:
-    box, _ = boxes.put(with_waits(a_wait("1"), a_wait("2")), an_event("mine"))
-    box = boxes.give(box, an_event("shared", position="2", shared=True))
-    assert boxes.give(box, an_event("shared", position="2", shared=True)) is box
-    closed = boxes.close(box, ["1", "2"], [])
+    box, _ = mailboxes.put(with_waits(a_wait("1"), a_wait("2")), an_event("mine"))
+    box = mailboxes.give(box, an_event("shared", position="2", shared=True))
+    assert mailboxes.give(box, an_event("shared", position="2", shared=True)) is box
+    closed = mailboxes.close(box, ["1", "2"], [])
     assert [(event.id, event.position) for event in closed.events] == [("mine", None)]
     assert closed.won == {}
-    assert boxes.close(box, ["1", "2"], ["mine"]) is EMPTY
+    assert mailboxes.close(box, ["1", "2"], ["mine"]) is EMPTY
 
 
 def test_expired_events_do_not_count_and_are_forgotten_unless_they_have_won() -> None:
-    box, _ = boxes.put(with_waits(a_wait()), an_event("won", expires_at=NOW))
-    box, _ = boxes.put(box, an_event("expired", expires_at=NOW))
-    box, _ = boxes.put(box, an_event("fresh"))
-    assert boxes.pending(box, "a", NOW) == 1
-    assert [event.id for event in boxes.without_expired(box, NOW).events] == ["won", "fresh"]
-    assert boxes.without_expired(box, NOW - 1) is box
+    box, _ = mailboxes.put(with_waits(a_wait()), an_event("won", expires_at=NOW))
+    box, _ = mailboxes.put(box, an_event("expired", expires_at=NOW))
+    box, _ = mailboxes.put(box, an_event("fresh"))
+    assert mailboxes.pending(box, "a", NOW) == 1
+    assert [event.id for event in mailboxes.without_expired(box, NOW).events] == ["won", "fresh"]
+    assert mailboxes.without_expired(box, NOW - 1) is box
 
 
 def test_a_timer_wins_an_open_position_once() -> None:
-    box = boxes.fire(with_waits(a_wait()), "1", 1)
-    assert not boxes.is_open(box, "1")
-    box, given = boxes.put(box, an_event())
+    box = mailboxes.fire(with_waits(a_wait()), "1", 1)
+    assert not mailboxes.is_open(box, "1")
+    box, given = mailboxes.put(box, an_event())
     assert given.position is None
 
 
 def test_what_a_position_would_be_given_is_what_settling_gives_it() -> None:
     events = [an_event("old", expires_at=NOW), an_event("b", "b"), an_event("e-1"), an_event("e-2")]
-    box = boxes.opened([], events)
+    box = mailboxes.opened([], events)
     options = [a_wait("1", kind="timer", name="timer"), a_wait("1", option=1), a_wait("1", "b", option=2)]
-    found = boxes.first_of(box, options, NOW)
+    found = mailboxes.first_of(box, options, NOW)
     assert found is not None
     left, event, option = found
     assert (event.id, option) == ("b", 2)
     assert [other.id for other in left.events] == ["old", "e-1", "e-2"]
-    _, (given,) = boxes.settle(boxes.add_waits(box, options), NOW)
+    _, (given,) = mailboxes.settle(mailboxes.add_waits(box, options), NOW)
     assert (given.id, given.option) == (event.id, option)
-    assert boxes.first_of(box, [a_wait("1", "c")], NOW) is None
-    assert boxes.first_of(box, [a_wait("1", where=(("colour", '"red"'),))], NOW) is None
+    assert mailboxes.first_of(box, [a_wait("1", "c")], NOW) is None
+    assert mailboxes.first_of(box, [a_wait("1", where=(("colour", '"red"'),))], NOW) is None
 
 
 def test_what_was_read_ahead_is_gone_even_if_it_has_expired_since() -> None:
-    box = boxes.opened([], [an_event("e-1"), an_event("e-2"), an_event("e-3")])
-    left = boxes.read_ahead(box, ["e-2", "gone"])
+    box = mailboxes.opened([], [an_event("e-1"), an_event("e-2"), an_event("e-3")])
+    left = mailboxes.read_ahead(box, ["e-2", "gone"])
     assert [event.id for event in left.events] == ["e-1", "e-3"]
-    assert boxes.read_ahead(box, ["e-1", "e-2", "e-3"]) is EMPTY
+    assert mailboxes.read_ahead(box, ["e-1", "e-2", "e-3"]) is EMPTY
 
 
 def test_what_has_won_a_wait_is_not_read_ahead() -> None:
-    box, _ = boxes.put(with_waits(a_wait("1")), an_event())
+    box, _ = mailboxes.put(with_waits(a_wait("1")), an_event())
     with pytest.raises(InvariantViolated, match="have won a wait"):
-        boxes.read_ahead(box, ["e"])
+        mailboxes.read_ahead(box, ["e"])
 
 
 def test_an_event_of_which_the_position_is_known_wins_nothing_else() -> None:
     box = with_waits(a_wait("1"), a_wait("2"))
-    box, given = boxes.put(box, an_event(), only_at="2")
+    box, given = mailboxes.put(box, an_event(), only_at="2")
     assert given.position == "2"
-    box, given = boxes.put(box, an_event("e-2"), only_at="2")
+    box, given = mailboxes.put(box, an_event("e-2"), only_at="2")
     assert given.position is None
-    _, given = boxes.put(box, an_event("e-3"), only_at="3")
+    _, given = mailboxes.put(box, an_event("e-3"), only_at="3")
     assert given.position is None
 
 
@@ -162,7 +162,7 @@ def test_what_is_unread_never_fits_what_is_open_whatever_was_looked_at(seed: int
     box, opened = EMPTY, 0
     for number in range(200):
         if chance.random() < 0.5:
-            box, _ = boxes.put(box, an_event(f"e-{number}", chance.choice("abc")))
+            box, _ = mailboxes.put(box, an_event(f"e-{number}", chance.choice("abc")))
         else:
             dropped = tuple(position for position in box.waits if chance.random() < 0.3)
             given = [box.given[position][1].id for position in dropped if position in box.given]
@@ -178,14 +178,14 @@ def test_what_is_unread_never_fits_what_is_open_whatever_was_looked_at(seed: int
             )
             met, _ = _meet(box, op)
             box = box if met is None else met
-        assert boxes.settle(box, NOW)[1] == []
+        assert mailboxes.settle(box, NOW)[1] == []
 
 
 def test_an_advance_does_not_look_at_positions_that_were_open_before(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Wait] = []
     box = with_waits(*[a_wait(str(number), where=(("n", str(number)),)) for number in range(1_000)])
-    box, _ = boxes.put(box, an_event("other", fields={"n": "none"}))
-    monkeypatch.setattr(boxes, "accepts", lambda wait, _: looked.append(wait))
+    box, _ = mailboxes.put(box, an_event("other", fields={"n": "none"}))
+    monkeypatch.setattr(mailboxes, "accepts", lambda wait, _: looked.append(wait))
     _meet(box, Advance(run_id="r-1", at=NOW, claim=1, cause="", waits=(a_wait("x"),), waits_dropped=("5",)))
-    boxes.put(box, an_event("answer"), only_at="7")
+    mailboxes.put(box, an_event("answer"), only_at="7")
     assert [wait.position for wait in looked] == ["x", "7"]

@@ -13,11 +13,11 @@ from perdure.errors import (
     RunNotRetryable,
     RunOwnedElsewhere,
 )
-from perdure.kernel import boxes, ops
-from perdure.kernel.boxes import EMPTY
+from perdure.kernel import mailboxes, ops
 from perdure.kernel.decide import NOTHING, Started, decide
 from perdure.kernel.decision import Scene
 from perdure.kernel.effects import Begin, Drop, Finish, Proceed, Rearm
+from perdure.kernel.mailboxes import EMPTY
 from perdure.kernel.ops import End
 from perdure.kernel.records import Outcome
 from perdure.kernel.status import ACTIVE, FINISHED, Status
@@ -105,7 +105,7 @@ def test_nothing_left_to_run_suspends() -> None:
 
 
 def test_a_run_that_an_end_is_on_its_way_to_does_not_fall_asleep_before_it_has_read_it() -> None:
-    box = boxes.fire(boxes.fire(EMPTY, "1", 0), "2", 0)
+    box = mailboxes.fire(mailboxes.fire(EMPTY, "1", 0), "2", 0)
     first = decide(a_run(), advance(entries=(an_entry(),), idle=True, waits_dropped=("1",)), ME, Scene(box))
     assert statuses(first) == []
     assert first.box is not None

@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.errors import RunOwnedElsewhere, TaskClosed, TaskLost, TaskNotFound
-from perdure.kernel import boxes, ops
-from perdure.kernel.boxes import Box
+from perdure.kernel import mailboxes, ops
 from perdure.kernel.decide import decide
 from perdure.kernel.decision import Decision, Scene
 from perdure.kernel.effects import Begin, Deliver
+from perdure.kernel.mailboxes import Box
 from perdure.kernel.records import Event, Outcome, Run, Wait
 from perdure.kernel.status import Status
 from perdure.kernel.stock import Chunk, Stock, Task, task_event
@@ -43,7 +43,7 @@ ANSWER = Event(id="e", name=task_event("t"), run_id="r", value="1", expires_at=9
 def waiting(*positions: str) -> Box:
     names = {"1": "t", "2": "t-2"}
     waits = [Wait(run_id="r", position=p, kind="event", name=task_event(names[p])) for p in positions]
-    return boxes.opened(waits, [])
+    return mailboxes.opened(waits, [])
 
 
 def advance(**fields: Any) -> ops.Advance:
@@ -97,12 +97,12 @@ def test_tasks_that_are_no_longer_waited_for_are_withdrawn() -> None:
     assert stock_of(cancelled).withdrawn == ["t", "t-2"]
     onward = ops.Onward(workflow="w", workflow_version="", input="1", origin="")
     assert stock_of(decide(a_run(), advance(onward=onward), ME, scene)).withdrawn == ["t", "t-2"]
-    timed_out = Scene(boxes.fire(scene.box, "1", 1))
+    timed_out = Scene(mailboxes.fire(scene.box, "1", 1))
     assert stock_of(decide(a_run(), advance(waits_dropped=("1",)), ME, timed_out)).withdrawn == ["t"]
 
 
 def test_a_task_that_was_answered_is_not_withdrawn() -> None:
-    box, _ = boxes.put(waiting("1"), ANSWER)
+    box, _ = mailboxes.put(waiting("1"), ANSWER)
     decision = decide(a_run(), advance(waits_dropped=("1",), events_read=("e",)), ME, Scene(box))
     assert stock_of(decision).withdrawn == []
 
@@ -141,9 +141,9 @@ def test_an_answer_that_does_not_count_is_refused() -> None:
     with pytest.raises(TaskClosed, match="withdrawn"):
         answer(run=a_run(status=Status.CANCELLED, owner=None, completed_at=1))
     with pytest.raises(TaskClosed, match="answered"):
-        answer(box=boxes.put(waiting("1"), replace(ANSWER, id="other"))[0])
+        answer(box=mailboxes.put(waiting("1"), replace(ANSWER, id="other"))[0])
     with pytest.raises(TaskClosed, match="withdrawn"):
-        answer(box=boxes.fire(waiting("1"), "1", 1))
+        answer(box=mailboxes.fire(waiting("1"), "1", 1))
     with pytest.raises(RunOwnedElsewhere):
         answer(run=a_run(owner="e-2"))
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from perdure import Workflow, task, workflow
 from perdure.errors import TaskClosed
-from tests.races.meeting import Racer, calm
 from tests.races.programs import HOUR, ROOM_FOR_ONE, Rule, Stage, gives_up
+from tests.races.races import Racer, calm
 
 
 @workflow

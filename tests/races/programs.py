@@ -30,7 +30,7 @@ from perdure import (
 )
 from perdure.errors import ChildFailed, RunFinished
 from perdure.testing import Environment, YieldPoints
-from tests.races.meeting import Order, Racer, calm, meet
+from tests.races.races import Order, Racer, calm, meet
 
 HOUR = timedelta(hours=1)
 

@@ -11,8 +11,8 @@ import pytest
 from perdure.testing import CRASH_POINTS, Environment, Fault, YieldPoints
 from perdure.testing.environment import StoreSource
 from tests.races import answers, programs
-from tests.races.meeting import ORDERS, Order
 from tests.races.programs import Gate, Stage
+from tests.races.races import ORDERS, Order
 
 RULES = {**programs.RULES, **answers.RULES}
 WORKFLOWS = [*programs.WORKFLOWS, *answers.WORKFLOWS]

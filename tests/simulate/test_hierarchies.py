@@ -9,7 +9,7 @@ import pytest
 
 from perdure.models.cooperation import host
 from perdure.testing.simulate.hierarchies import simulate_hierarchies
-from perdure.testing.simulate.mixing import Mix
+from perdure.testing.simulate.mix import Mix
 from perdure.testing.simulate.network import Weather
 
 FIRST = int(os.environ.get("PERDURE_SIMULATE_FROM") or secrets.randbelow(2**31))

@@ -13,7 +13,7 @@ import pytest
 from perdure.testing.simulate import Bug
 from perdure.testing.simulate.__main__ import main
 from perdure.testing.simulate.focus import FOCUS
-from perdure.testing.simulate.mixing import MIXES
+from perdure.testing.simulate.mix import MIXES
 from perdure.testing.simulate.scenario import simulate
 
 # The first seed is drawn anew each time; PERDURE_SIMULATE_FROM runs those of a failure again.

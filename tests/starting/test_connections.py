@@ -26,7 +26,7 @@ from perdure.kernel.status import Status
 from perdure.storage.postgres import caller_grants
 from tests.starting.conftest import path_of
 from tests.starting.transactions import ON_POSTGRES, opened
-from tests.storage.postgres.meddling import meddler
+from tests.storage.postgres.meddler import meddler
 
 
 @workflow

@@ -16,7 +16,7 @@ from perdure.cooperation import Topic
 from perdure.errors import RunNotFound
 from tests.starting.conftest import Begin
 from tests.starting.transactions import ON_POSTGRES
-from tests.storage.postgres.meddling import meddler
+from tests.storage.postgres.meddler import meddler
 
 # However each driver has it.
 CUT = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, psycopg.Error, DBAPIError)
@@ -53,7 +53,7 @@ async def test_a_process_that_is_killed_before_or_after_it_commits_a_message(
     async with Client(url) as client:
         await client.topics.register(ORDERS, "clerk")
         with subprocess.Popen(
-            [sys.executable, "-m", "tests.starting.dying", url, new_id, mode], stdout=subprocess.PIPE, cwd=ROOT
+            [sys.executable, "-m", "tests.starting.deaths", url, new_id, mode], stdout=subprocess.PIPE, cwd=ROOT
         ) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"started\n"
@@ -73,7 +73,7 @@ async def test_a_process_that_is_killed_before_the_commit(urls: dict[str, str], 
     url = urls[backend]
     async with Client(url) as client:
         with subprocess.Popen(
-            [sys.executable, "-m", "tests.starting.dying", url, new_id], stdout=subprocess.PIPE, cwd=ROOT
+            [sys.executable, "-m", "tests.starting.deaths", url, new_id], stdout=subprocess.PIPE, cwd=ROOT
         ) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"started\n"

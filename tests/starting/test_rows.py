@@ -15,7 +15,7 @@ from perdure import Client, Event, workflow
 from perdure.ports import SystemClock
 from tests.starting.conftest import path_of
 from tests.starting.transactions import opened
-from tests.storage.postgres.meddling import meddler
+from tests.storage.postgres.meddler import meddler
 from tests.storage.postgres.server import VERSIONS, Servers
 
 NOW = time.time_ns() // 1_000  # The server refuses a time that is far from its own.

@@ -17,7 +17,7 @@ from perdure.kernel.status import Status
 from perdure.storage.postgres import PostgresStore, lookout
 from tests.starting.conftest import Begin, path_of
 from tests.starting.transactions import DRIVERS, Transaction
-from tests.storage.postgres.meddling import meddler, until_somebody_waits
+from tests.storage.postgres.meddler import meddler, until_somebody_waits
 
 pytestmark = pytest.mark.parametrize("driver", DRIVERS)
 

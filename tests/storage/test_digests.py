@@ -13,7 +13,7 @@ from perdure.storage.postgres.schema import MIGRATIONS as POSTGRES_MIGRATIONS
 from perdure.storage.sqlite.schema import MIGRATIONS as SQLITE_MIGRATIONS
 from perdure.testing import Environment
 from perdure.testing.conformance.base import a_run, an_entry, insert
-from tests.storage.postgres.meddling import author_on, meddler
+from tests.storage.postgres.meddler import author_on, meddler
 
 
 @step(retry=Retry.never())

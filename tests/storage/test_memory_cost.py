@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.kernel.batch import Batch
-from perdure.kernel.matching import Freed, Pending, Queue, Settlement
 from perdure.kernel.records import Event, Wait
+from perdure.kernel.rules.broadcasts import Freed, Pending, Queue, Settlement
 from perdure.kernel.stock import Artifact, Stock
 from perdure.storage.memory_events import Answers, EventTables
 from perdure.storage.memory_stock import StockTables

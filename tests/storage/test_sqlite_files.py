@@ -19,7 +19,7 @@ from perdure import Engine, step, workflow
 from perdure.errors import EngineStopped, StoreBroken, StoreReplaced
 from perdure.storage.sqlite.faults import store_fault
 from perdure.storage.sqlite.losses import has_reset_bug, known_losses
-from perdure.upgrading import look
+from perdure.upgrade import look
 
 KILLED = """
     import asyncio, os, signal, sys

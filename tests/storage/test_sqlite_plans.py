@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from perdure.storage.listing import ways
+from perdure.storage.lists import ways
 from perdure.storage.sqlite import cooperation, queries, stock
 from perdure.storage.sqlite.connection import connect_writer
-from perdure.storage.sqlite.listing import counting, listing
+from perdure.storage.sqlite.lists import counting, listing
 from perdure.storage.sqlite.queries import GatheredRows, WideStatement
 from tests.storage.listings import LISTINGS, Listing
 

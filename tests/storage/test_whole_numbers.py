@@ -10,7 +10,7 @@ import pytest
 from perdure import Delivered, Engine, Event, receive, workflow
 from perdure.storage.postgres.schema import MIGRATIONS as POSTGRES_MIGRATIONS
 from perdure.storage.sqlite.schema import MIGRATIONS as SQLITE_MIGRATIONS
-from tests.storage.postgres.meddling import meddler
+from tests.storage.postgres.meddler import meddler
 
 
 class Weighed(Event, event_name="whole-numbers.weighed"):

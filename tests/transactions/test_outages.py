@@ -19,7 +19,7 @@ from perdure.models.functions.context import CurrentStep
 from perdure.storage.postgres import connection as connections
 from perdure.storage.postgres import upgrade
 from perdure.testing import Environment
-from tests.storage.postgres.meddling import schema_of
+from tests.storage.postgres.meddler import schema_of
 from tests.storage.postgres.proxy import Moment, proxy_to
 from tests.transactions.notes import PostgresWorld, Script, SqliteWorld
 

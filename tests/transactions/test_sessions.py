@@ -13,7 +13,7 @@ from perdure.models.functions.context import CurrentStep
 from perdure.storage import open_store
 from perdure.storage.postgres import connection as connections
 from perdure.storage.postgres import steps
-from tests.storage.postgres.meddling import meddler, until_somebody_waits
+from tests.storage.postgres.meddler import meddler, until_somebody_waits
 from tests.storage.postgres.proxy import Moment, proxy_to
 from tests.transactions.notes import PostgresWorld
 

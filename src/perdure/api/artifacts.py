@@ -10,10 +10,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from perdure.arguments import checked
 from perdure.errors import ArtifactNotFound, InvalidArguments, InvariantViolated, RowDamaged
 from perdure.kernel.stock import Artifact
-from perdure.models.functions.checks import (
+from perdure.models.functions.artifacts import unsealed
+from perdure.ports import ArtifactFilter, Within
+from perdure.session import Session
+from perdure.values.arguments import checked
+from perdure.values.checks import (
     checked_flag,
     checked_limit,
     checked_option,
@@ -21,9 +24,6 @@ from perdure.models.functions.checks import (
     checked_version,
     checked_within,
 )
-from perdure.models.functions.staging import unsealed
-from perdure.ports import ArtifactFilter, Within
-from perdure.session import Session
 from perdure.views import shown_time
 
 

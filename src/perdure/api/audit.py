@@ -14,10 +14,10 @@ from typing import Final
 from msgspec import Struct
 
 from perdure.api.credentials import Credentials
-from perdure.arguments import checked
-from perdure.models.functions.checks import checked_time
 from perdure.ports import Store
 from perdure.session import Session
+from perdure.values.arguments import checked
+from perdure.values.checks import checked_time
 from perdure.views import shown_time
 
 _RUNS: Final = 200  # runs whose rows are read at once

@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from perdure.errors import StoreError
 from perdure.kernel.access import StoredSession, StoredToken
-from perdure.models.functions.checks import checked_remark, checked_text
 from perdure.ports import Codec, Store
 from perdure.session import Session
+from perdure.values.checks import checked_remark, checked_text
 from perdure.views import plain_value, shown_time
 
 _PAGE: Final = 200

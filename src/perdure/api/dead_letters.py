@@ -6,15 +6,15 @@ from typing import Final
 
 from perdure.api.events import LISTED_MAX, received
 from perdure.api.records import Records
-from perdure.arguments import checked
 from perdure.errors import DeadLetterNotFound
 from perdure.kernel import ops
-from perdure.kernel.delivery import Delivered, Queued, Sent
 from perdure.kernel.records import DeadLetter
 from perdure.kernel.records import Event as EventRecord
-from perdure.models.functions.checks import checked_limit, checked_option, checked_text
+from perdure.kernel.rules.delivery import Delivered, Queued, Sent
 from perdure.models.functions.events import check_text
 from perdure.session import Session
+from perdure.values.arguments import checked
+from perdure.values.checks import checked_limit, checked_option, checked_text
 from perdure.views import DeadLetterView, dead_letter_view
 
 REMOVAL_RECORD: Final = "perdure.dead-letter-removal"  # the kind of record that says who removed a dead letter

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from perdure.api.connections import insert_async
 from perdure.api.hierarchies import try_to_read_mail
 from perdure.api.root_handle import RootHandle
-from perdure.arguments import Duration
-from perdure.coordinator.deciding import drafted_emission
+from perdure.coordinator.decisions import drafted_emission
 from perdure.errors import CommitRefused, HandlersChanged, InvalidArguments, Misuse, RunExists, UnstorableValue
 from perdure.kernel import ops
 from perdure.kernel.cooperation import MessageEventRow
@@ -22,10 +21,11 @@ from perdure.models.cooperation.context import EMPTY, CancellationToken, Context
 from perdure.models.cooperation.define import Topic
 from perdure.models.cooperation.live import Draft
 from perdure.models.cooperation.scope import Emission, checked_emission
-from perdure.models.functions.canonical import canonical
-from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
 from perdure.ports import TakenMessage
 from perdure.session import Session
+from perdure.values.arguments import Duration
+from perdure.values.canonical import canonical
+from perdure.values.checks import checked_remark, checked_tags, checked_text
 
 
 async def emit_root(

@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from perdure.arguments import Duration, checked, span_of
 from perdure.coordinator.notices import Stats
-from perdure.models.functions.checks import checked_limit
 from perdure.ports import Offer
 from perdure.session import Session
+from perdure.values.arguments import Duration, checked, span_of
+from perdure.values.checks import checked_limit
 from perdure.views import EngineView, engine_view, shown_time
 
 

@@ -9,18 +9,18 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from perdure.arguments import check_fields, checked
 from perdure.errors import InvalidArguments, RunFinished, RunNotFound
 from perdure.kernel import ops
-from perdure.kernel.delivery import Delivered, Queued, Sent, TargetFinished, TargetNotFound, keyed
 from perdure.kernel.records import Event as EventRecord
-from perdure.models.functions.assigning import is_reserved
-from perdure.models.functions.canonical import digest
-from perdure.models.functions.checks import checked_limit, checked_option, checked_text
+from perdure.kernel.rules.delivery import Delivered, Queued, Sent, TargetFinished, TargetNotFound, keyed
 from perdure.models.functions.events import Event, NamedEvent, check_value, fields_of, options_of, value_of
-from perdure.models.functions.values import to_text
+from perdure.models.functions.tasks import is_reserved
 from perdure.ports import PlainCodec
 from perdure.session import Session
+from perdure.values.arguments import check_fields, checked
+from perdure.values.canonical import digest
+from perdure.values.checks import checked_limit, checked_option, checked_text
+from perdure.values.json import to_text
 from perdure.views import EventView, event_view
 
 LISTED_MAX: Final = 10_000

@@ -16,8 +16,8 @@ from typing import Final
 
 from perdure.errors import EngineStopped, StoreUnavailable
 from perdure.kernel import ops
-from perdure.kernel.cooperating import ASK, FENCE
 from perdure.kernel.records import Run
+from perdure.kernel.rules.operations import ASK, FENCE
 from perdure.kernel.status import FINISHED, Status
 from perdure.session import Session
 

@@ -10,8 +10,8 @@ import msgspec
 from perdure.api.emissions import emit_root, suppress_emission
 from perdure.api.hierarchies import hierarchy_rows, request_cancel, roll_back_hierarchy, root_rows
 from perdure.api.root_handle import failure_of
-from perdure.joining import Emitted, Undoing
 from perdure.kernel.status import FINISHED, Status
+from perdure.models.bridges.function_emissions import Emitted, Undoing
 from perdure.models.cooperation.define import Topic
 from perdure.models.cooperation.events import EventType
 from perdure.models.cooperation.failures import Failure

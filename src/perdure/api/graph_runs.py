@@ -14,15 +14,15 @@ import msgspec
 
 from perdure.errors import Misuse, RunNotFound
 from perdure.kernel.records import Entry, Run
-from perdure.models.functions.checks import checked_text
 from perdure.registry import named
 from perdure.session import Session
+from perdure.values.checks import checked_text
 
 if TYPE_CHECKING:
     from perdure.models.graphs.define import Graph
     from perdure.models.graphs.stored import DefinitionView, StoredDefinition
     from perdure.models.graphs.token_views import GraphEvents, TokensView
-    from perdure.models.graphs.tracing import Trace
+    from perdure.models.graphs.trace import Trace
 
 Journal = tuple[str, list[Entry]]  # a run's input, and what it did
 _EVENTS_MAX: Final = 10_000

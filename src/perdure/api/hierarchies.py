@@ -31,8 +31,8 @@ from perdure.models.cooperation.moves import NewRun, OperationRun
 from perdure.models.cooperation.requests import cancel, roll_back
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
 from perdure.models.cooperation.tokens import cancellation
-from perdure.models.functions.checks import checked_remark, checked_text
 from perdure.session import Session
+from perdure.values.checks import checked_remark, checked_text
 
 AT_WORK: Final = (Status.SUSPENDED, Status.RUNNING)
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from perdure.errors import Misuse, RunNotFound
 from perdure.kernel.records import DEFINITION, Run
 from perdure.kernel.status import FINISHED, Status
-from perdure.models.functions.checks import checked_number, checked_text, checked_within
 from perdure.ports import RunFilter, Within
 from perdure.session import Session
+from perdure.values.checks import checked_number, checked_text, checked_within
 from perdure.views import (
     AuditView,
     HierarchyView,

@@ -12,10 +12,10 @@ from perdure.api.stranding import why_stranded
 from perdure.errors import EngineStopped, RunCancelled, RunFailed, RunNotFound
 from perdure.kernel.records import Failure, Outcome, Run
 from perdure.kernel.status import FINISHED, Status
-from perdure.models.functions.checks import checked_text
-from perdure.models.functions.failures import rebuild
-from perdure.models.functions.values import Reader
 from perdure.session import Session
+from perdure.values.checks import checked_text
+from perdure.values.failures import rebuild
+from perdure.values.json import Reader
 
 _ASK_AGAIN_S: Final = 0.01
 _ASK_AGAIN_MAX_S: Final = 0.25

@@ -8,19 +8,19 @@ from typing import Any
 
 from msgspec import Struct
 
-from perdure.arguments import checked
 from perdure.errors import RecordNotFound
 from perdure.kernel.stock import Record
-from perdure.models.functions.canonical import canonical
-from perdure.models.functions.checks import (
+from perdure.session import Session
+from perdure.values.arguments import checked
+from perdure.values.canonical import canonical
+from perdure.values.checks import (
     checked_limit,
     checked_option,
     checked_remark,
     checked_text,
     checked_version,
 )
-from perdure.models.functions.values import to_text
-from perdure.session import Session
+from perdure.values.json import to_text
 from perdure.views import plain_value, shown_time, shown_value
 
 

@@ -13,16 +13,16 @@ from msgspec.structs import replace
 
 from perdure.api.fences import Fences
 from perdure.api.hierarchies import cancel_hierarchy
-from perdure.arguments import Duration, span_of
 from perdure.errors import ConcurrentModification, InvalidArguments, IsOperation, RunNotFound, RunNotRetryable
 from perdure.kernel import ops
 from perdure.kernel.records import Entry, Event, Failure, Hold
 from perdure.kernel.status import Status
-from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
-from perdure.models.functions.context import from_datetime
-from perdure.models.functions.waiting import failed_before, read_before, started_before
+from perdure.models.functions.waits import failed_before, read_before, started_before
 from perdure.ports import RunFilter, StoredRun
 from perdure.session import Session
+from perdure.values.arguments import Duration, span_of
+from perdure.values.checks import checked_remark, checked_tags, checked_text
+from perdure.values.times import from_datetime
 from perdure.views import RunView, run_view
 
 _PAGE: Final = 500  # children that are retried at once

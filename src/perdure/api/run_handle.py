@@ -17,14 +17,14 @@ from perdure.api.run_changes import cancel_run, pause_run, resume_run, retry_run
 from perdure.api.runs import Runs
 from perdure.api.streams import published_by, stream_of, streams_of
 from perdure.api.waits import WaitView, waits_of
-from perdure.arguments import Duration, checked
 from perdure.errors import RunNotFound
-from perdure.kernel.delivery import Delivered, Queued
+from perdure.kernel.rules.delivery import Delivered, Queued
 from perdure.kernel.status import Status
 from perdure.models.functions.events import Event, NamedEvent
-from perdure.models.functions.values import Reader
 from perdure.ports import Within
 from perdure.session import Session
+from perdure.values.arguments import Duration, checked
+from perdure.values.json import Reader
 from perdure.views import AuditView, HierarchyView, History, RunTree, RunView, StreamItemView
 
 if TYPE_CHECKING:

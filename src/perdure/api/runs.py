@@ -14,10 +14,12 @@ from msgspec.structs import replace
 from perdure.api.run_changes import cancel_run, pause_run, resume_run, retry_run
 from perdure.api.stranding import with_stranded
 from perdure.api.waits import TimerView, timers_of
-from perdure.arguments import checked
 from perdure.errors import ConcurrentModification, InvalidArguments, Misuse, RunFinished, RunNotFound, RunNotRetryable
 from perdure.kernel.status import FINISHED, Status
-from perdure.models.functions.checks import (
+from perdure.ports import RunFilter
+from perdure.session import Session
+from perdure.values.arguments import checked
+from perdure.values.checks import (
     checked_limit,
     checked_option,
     checked_tags,
@@ -25,8 +27,6 @@ from perdure.models.functions.checks import (
     checked_time,
     checked_times,
 )
-from perdure.ports import RunFilter
-from perdure.session import Session
 from perdure.views import Page, RunView, from_cursor, run_view, to_cursor
 
 _NEVER: Final = 2**62

@@ -9,20 +9,20 @@ from typing import Any, Generic, TypeVar
 from perdure.api.connections import insert, insert_async
 from perdure.api.run_changes import deadline_at
 from perdure.api.run_handle import RunHandle
-from perdure.arguments import Duration
-from perdure.coordinator.deciding import drafted
+from perdure.coordinator.decisions import drafted
 from perdure.errors import InvalidArguments
 from perdure.kernel import ops
 from perdure.kernel.decide import Started
 from perdure.kernel.records import Run
-from perdure.models.functions.canonical import plain
 from perdure.models.functions.catalogue import Catalogue
-from perdure.models.functions.checks import checked_remark, checked_tags, checked_text
 from perdure.models.functions.define import RunCall, Workflow
 from perdure.models.functions.identity import check_same
-from perdure.models.functions.values import Reader, to_text
 from perdure.ports import Insertion, Taken, TakenRun
 from perdure.session import Session
+from perdure.values.arguments import Duration
+from perdure.values.canonical import plain
+from perdure.values.checks import checked_remark, checked_tags, checked_text
+from perdure.values.json import Reader, to_text
 
 R = TypeVar("R")
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from perdure.errors import InvalidArguments, NotPublished
 from perdure.kernel.records import PublishedValue, StreamItem
-from perdure.models.functions.checks import checked_text
-from perdure.models.functions.publishing import RESERVED
+from perdure.models.functions.publications import RESERVED
 from perdure.session import Session
+from perdure.values.checks import checked_text
 from perdure.views import StreamItemView, plain_value, stream_item_view
 
 _PAGE: Final = 200

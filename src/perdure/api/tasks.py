@@ -11,26 +11,26 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.arguments import Duration, checked
 from perdure.errors import InvalidAnswer, InvalidArguments, Misuse, RowDamaged, TaskNotFound, UnstorableValue
 from perdure.kernel import ops
 from perdure.kernel.records import Event
+from perdure.kernel.rules.artifacts import closed, lost
 from perdure.kernel.stock import Task, task_event
-from perdure.kernel.stocking import closed, lost
-from perdure.models.functions.assigning import Given, NewArtifact
-from perdure.models.functions.checks import (
+from perdure.models.functions.artifacts import draft_of
+from perdure.models.functions.tasks import Given, NewArtifact
+from perdure.ports import PlainCodec, TaskFilter, Within
+from perdure.session import Session
+from perdure.values.arguments import Duration, checked
+from perdure.values.checks import (
     checked_limit,
     checked_option,
     checked_remark,
     checked_text,
     checked_within,
 )
-from perdure.models.functions.context import seconds_of
-from perdure.models.functions.schemas import TooManySteps, misfit
-from perdure.models.functions.staging import draft_of
-from perdure.models.functions.values import to_text
-from perdure.ports import PlainCodec, TaskFilter, Within
-from perdure.session import Session
+from perdure.values.json import to_text
+from perdure.values.schemas import TooManySteps, misfit
+from perdure.values.times import seconds_of
 from perdure.views import plain_value, shown_time, shown_value
 
 TaskStatus = Literal["open", "claimed", "answered", "withdrawn"]

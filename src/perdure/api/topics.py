@@ -12,12 +12,11 @@ from msgspec.structs import replace
 from perdure.api.hierarchies import AT_WORK, cancel_token, read_rows, root_rows, run_rows, stamped, submitted
 from perdure.api.records import Records
 from perdure.api.root_handle import RootHandle
-from perdure.arguments import checked
 from perdure.coordinator.turns import in_turns
 from perdure.errors import Misuse, RunNotFound, UnstorableValue
 from perdure.kernel import ops
-from perdure.kernel.cooperating import JOIN
 from perdure.kernel.records import Outcome
+from perdure.kernel.rules.operations import JOIN
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import CancellationToken
 from perdure.models.cooperation.define import Topic
@@ -27,9 +26,10 @@ from perdure.models.cooperation.live import News
 from perdure.models.cooperation.moves import OperationRun, Writes
 from perdure.models.cooperation.requests import complete, complete_rollback, dismiss, fail
 from perdure.models.cooperation.rows import RowCodec, StoredScopes, outcome_failure
-from perdure.models.functions.checks import checked_remark, checked_text
 from perdure.ports import RunFilter
 from perdure.session import Session
+from perdure.values.arguments import checked
+from perdure.values.checks import checked_remark, checked_text
 
 HANDLER_RECORD: Final = "perdure.handler"  # the kind of record that says who registered or retired a handler
 _PAGE: Final = 64

@@ -15,14 +15,14 @@ from perdure.api.events import To, send_event, send_events
 from perdure.api.root_handle import RootHandle
 from perdure.api.run_handle import RunHandle
 from perdure.api.starts import PreparedStart, prepare, start_all
-from perdure.arguments import Duration
-from perdure.kernel.delivery import Delivered, Queued, Sent
+from perdure.kernel.rules.delivery import Delivered, Queued, Sent
 from perdure.models.cooperation.context import EMPTY, CancellationToken, Context
 from perdure.models.cooperation.define import Topic
-from perdure.models.functions.checks import checked_text
 from perdure.models.functions.define import RunCall
 from perdure.models.functions.events import Event, NamedEvent
 from perdure.session import Session
+from perdure.values.arguments import Duration
+from perdure.values.checks import checked_text
 
 M = TypeVar("M")
 R = TypeVar("R")

@@ -12,9 +12,9 @@ from msgspec import Struct
 from perdure.api.stranding import with_stranded
 from perdure.errors import RunNotFound
 from perdure.kernel.status import FINISHED, Status
-from perdure.models.functions.checks import checked_text, checked_texts
 from perdure.models.functions.runner import Fired
 from perdure.session import Session
+from perdure.values.checks import checked_text, checked_texts
 from perdure.views import run_view, shown_time
 
 

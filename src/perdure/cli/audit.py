@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli.desk import Desk
-from perdure.cli.given import moment
+from perdure.cli.params import moment
 from perdure.cli.verbs import group, verb
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import bulk
-from perdure.cli.changing import AtMost, Everything, Yes
+from perdure.cli.changes import AtMost, Everything, Yes
 from perdure.cli.desk import Desk
 from perdure.cli.failures import Refusal
 from perdure.cli.settings import actor

@@ -76,7 +76,7 @@ def _mark(is_good: bool) -> str:
 async def _play(desk: Desk, folder: Path) -> Report:
     from perdure.cli.demo_orders import ORDERS, STEPS
     from perdure.client import Client
-    from perdure.upgrading import upgrade
+    from perdure.upgrade import upgrade
 
     url = f"sqlite:///{folder / 'demo.db'}"
     notes = folder / "notes.txt"

@@ -65,7 +65,7 @@ class Desk:
     async def check_store(self) -> None:
         url = self.settings.store
         not_in_memory(url)
-        from perdure.upgrading import look
+        from perdure.upgrade import look
 
         schema = await look(url)
         if schema.is_current:

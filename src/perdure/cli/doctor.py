@@ -82,9 +82,9 @@ async def examine(desk: Desk) -> tuple[list[Finding], int]:
 
 
 async def _schema(url: str) -> Finding:
-    from perdure import upgrading
+    from perdure import upgrade
 
-    schema = await upgrading.examine(url)
+    schema = await upgrade.examine(url)
     if schema.lacks:
         more = f" and {len(schema.lacks) - _NAMED} more" if len(schema.lacks) > _NAMED else ""
         return Finding(
@@ -128,7 +128,7 @@ def _disk(url: str) -> Finding:
 
 def _files(url: str) -> list[Finding]:
     """What is known of an SQLite file: what was lost of it, and whether this SQLite has a bug that can damage it."""
-    from perdure.upgrading import look_at_file
+    from perdure.upgrade import look_at_file
 
     file = file_of(url)
     if file is None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from perdure.cli import given
+from perdure.cli import params
 from perdure.cli.desk import Desk
 from perdure.cli.settings import actor
 from perdure.cli.texts import brief
@@ -34,7 +34,7 @@ def add_to(app: typer.Typer) -> None:
         """Send an event to a run, or to whoever waits for it. It is durable when this returns."""
         from perdure import Delivered, NamedEvent
 
-        event_given = NamedEvent(event, given.values(fields or (), value, "--value"))
+        event_given = NamedEvent(event, params.values(fields or (), value, "--value"))
         async with desk.client() as client:
             sent = await client.send(event_given, to=to, key=key, strict=strict, actor=actor())
         tell_sent(desk, sent.run_ids if isinstance(sent, Delivered) else None, getattr(sent, "event_id", None))

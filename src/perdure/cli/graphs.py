@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli import given
+from perdure.cli import params
 from perdure.cli.desk import Desk
 from perdure.cli.failures import Code, Refusal
-from perdure.cli.loading import load
+from perdure.cli.modules import load
 from perdure.cli.settings import actor
-from perdure.cli.starting import ended
+from perdure.cli.starts import ended
 from perdure.cli.texts import ago
 from perdure.cli.verbs import group, verb
 
@@ -135,9 +135,9 @@ def _add_run(graph: typer.Typer) -> None:
         from perdure import Engine
 
         found = _loaded(desk, target, module).build()
-        limit_s = None if timeout is None else given.length(timeout, "--timeout").total_seconds()
+        limit_s = None if timeout is None else params.length(timeout, "--timeout").total_seconds()
         is_given = bool(arguments) or input is not None
-        values = given.values(arguments or (), input, "--input") if is_given else None
+        values = params.values(arguments or (), input, "--input") if is_given else None
         store = desk.settings.store if keep else "memory://"
         async with Engine(store, workflows=[found], codec=desk.settings.codec if keep else None) as engine:
             arguments_given = {"input": values} if is_given else {}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure.cli.failures import Refusal
-from perdure.cli.given import length
+from perdure.cli.params import length
 from perdure.cli.settings import Settings
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`perdure runs`: look at runs, and change one of them. Several at once: changing.py; as they go on: watching.py."""
+"""`perdure runs`: look at runs, and change one of them. Several at once: changes.py; as they go on: watch.py."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli import changing, watching
-from perdure.cli.choosing import Before, Choice, Hold, Parent, Since, Statuses, Tags, Workflow
+from perdure.cli import changes, watch
 from perdure.cli.desk import COLOURS, Desk
 from perdure.cli.failures import Code, Refusal
+from perdure.cli.selection import Before, Choice, Hold, Parent, Since, Statuses, Tags, Workflow
 from perdure.cli.settings import actor
 from perdure.cli.texts import ago, brief, moment, span, tame, to_json
 from perdure.cli.verbs import group, verb
@@ -36,8 +36,8 @@ def add_to(app: typer.Typer) -> None:
     _add_history(runs)
     _add_tree(runs)
     _add_holds(runs)
-    changing.add_to(runs)
-    watching.add_to(runs)
+    changes.add_to(runs)
+    watch.add_to(runs)
 
 
 def _add_list(runs: typer.Typer) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from perdure.cli import given
+from perdure.cli import params
 from perdure.cli.desk import Desk
 from perdure.cli.failures import Refusal
 from perdure.cli.settings import actor
@@ -97,10 +97,10 @@ def _add_answer(tasks: typer.Typer) -> None:
             str | None, typer.Option("--value", metavar="JSON", help="The whole answer instead; @FILE, or -.")
         ] = None,
     ) -> None:
-        """Answer a task. One answer counts. In a terminal it asks for what its schema wants if nothing is given."""
+        """Answer a task. One answer counts. In a terminal it asks for what its schema wants if nothing is params."""
         async with desk.client() as client:
             if fields or value is not None:
-                answered = given.values(fields or (), value, "--value")
+                answered = params.values(fields or (), value, "--value")
             else:
                 task = await client.tasks.get(id)
                 desk.fields([("title", task.title), ("payload", to_json(task.payload))])
@@ -121,7 +121,7 @@ def _asked(desk: Desk, schema: Any) -> Any:
     schema = _resolved(schema, schema)
     fields = schema.get("properties") if isinstance(schema, dict) else None
     if not fields:
-        return given.json_value(desk.ask("answer (JSON): "), "the answer")
+        return params.json_value(desk.ask("answer (JSON): "), "the answer")
     answer: dict[str, Any] = {}
     for name, wanted in fields.items():
         is_needed = name in schema.get("required", ())
@@ -139,7 +139,7 @@ def _read(typed: str, kind: object) -> Any:
         return typed
     if kind == "boolean" and typed.strip().lower() in ("y", "yes", "n", "no"):
         return typed.strip().lower().startswith("y")
-    return given.values([f"x={typed}"], None, "")["x"]
+    return params.values([f"x={typed}"], None, "")["x"]
 
 
 def _resolved(part: Any, schema: Any) -> Any:

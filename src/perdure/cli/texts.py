@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.log_text import tame, tame_lines
+from perdure.values.log_text import tame, tame_lines
 
 _STEERING_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 

@@ -9,8 +9,8 @@ import typer
 
 from perdure.cli.desk import Desk
 from perdure.cli.failures import Code, Refusal
-from perdure.cli.given import length
-from perdure.cli.serving import http_extra
+from perdure.cli.params import length
+from perdure.cli.serve import http_extra
 from perdure.cli.settings import actor
 from perdure.cli.texts import ago
 from perdure.cli.verbs import group, verb

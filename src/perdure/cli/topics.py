@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure import errors
-from perdure.cli import given
+from perdure.cli import params
 from perdure.cli.desk import Desk
 from perdure.cli.failures import Code, Refusal, refused
 from perdure.cli.settings import actor
@@ -68,19 +68,19 @@ def _add_emit(app: typer.Typer) -> None:
         """Emit a message on a topic: all who are registered for it handle it. It is durable when this returns."""
         from perdure.models.cooperation.context import CancellationToken
 
-        what = given.values(fields or (), message, "--message")
-        limit_s = None if timeout is None else given.length(timeout, "--timeout").total_seconds()
+        what = params.values(fields or (), message, "--message")
+        limit_s = None if timeout is None else params.length(timeout, "--timeout").total_seconds()
         async with desk.client() as client:
             with _advised():
                 root = await client.emit(
                     topic,
                     what,
                     id=id,
-                    deadline=given.deadline(deadline),
-                    rollback_deadline=given.deadline(rollback_deadline, "--rollback-deadline"),
-                    delay=None if delay is None else given.length(delay, "--delay"),
+                    deadline=params.deadline(deadline),
+                    rollback_deadline=params.deadline(rollback_deadline, "--rollback-deadline"),
+                    delay=None if delay is None else params.length(delay, "--delay"),
                     tokens=[CancellationToken(name) for name in token or ()],
-                    tags=given.tags(tag or ()),
+                    tags=params.tags(tag or ()),
                     actor=actor(),
                 )
             if wait or timeout is not None:
@@ -191,7 +191,7 @@ def _add_outside(topics: typer.Typer) -> None:
         ] = None,
     ) -> None:
         """Say that what the run of a handler was to do is done, by somebody outside."""
-        returned = given.values(values or (), None, "NAME=VALUE")
+        returned = params.values(values or (), None, "NAME=VALUE")
         async with desk.client() as client:
             await client.topics.complete(id, returned, actor=actor())
         _done(desk, "completed", id)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli import given
+from perdure.cli import params
 from perdure.cli.desk import Desk
 from perdure.cli.failures import Code, Refusal
-from perdure.cli.loading import load
+from perdure.cli.modules import load
 from perdure.cli.settings import not_in_memory, shown
-from perdure.cli.stopping import StopSignals
+from perdure.cli.signals import StopSignals
 from perdure.cli.texts import tame
 from perdure.cli.verbs import verb
 
@@ -53,7 +53,7 @@ def add_to(app: typer.Typer) -> None:
 
         If the engine cannot go on, since its store is broken, the command ends with exit code 5."""
         set_up_logging(log_level)
-        grace_s = given.length(grace, "--grace").total_seconds()
+        grace_s = params.length(grace, "--grace").total_seconds()
         engine = assembled(
             desk, modules or (), {"steps_max": steps_max, "threads_max": threads_max, "processes_max": processes_max}
         )

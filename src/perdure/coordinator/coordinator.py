@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from perdure.coordinator.assembly import Assembly
+from perdure.coordinator.batch_builder import Assembly
+from perdure.coordinator.batch_context import Found, look_up
 from perdure.coordinator.callers import Callers
 from perdure.coordinator.damage import damage_to, set_aside
-from perdure.coordinator.deciding import Deaf, Decided, Deliberation, Hearing, Knowledge, Posted, in_pieces
+from perdure.coordinator.decisions import Deaf, Decided, Deliberation, Hearing, Knowledge, Posted, in_pieces
 from perdure.coordinator.effects import Effects
 from perdure.coordinator.inbox import Callback, Inbox, Item
-from perdure.coordinator.lookup import Found, look_up
 from perdure.coordinator.memory import Memory
 from perdure.coordinator.notices import Outage, Stats, entries_of, note_hold
 from perdure.coordinator.patience import Restarts
@@ -43,11 +43,11 @@ from perdure.errors import (
     StoreMisconfigured,
     StoreUnavailable,
 )
-from perdure.kernel import boxes
+from perdure.kernel import mailboxes
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.boxes import Box
 from perdure.kernel.decide import Decision
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Proceed
+from perdure.kernel.mailboxes import Box
 from perdure.kernel.ops import (
     Advance,
     Append,
@@ -641,7 +641,7 @@ class Coordinator:
             for one in (await self._store.load(known[start : start + _RECOLLECTED_AT_ONCE])).values():
                 if one.run.owner == self._engine.id:
                     assembly.runs[one.run.id] = one.run
-                    assembly.boxes[one.run.id] = boxes.opened(one.waits, one.events)
+                    assembly.boxes[one.run.id] = mailboxes.opened(one.waits, one.events)
                     won = [e for e in one.events if e.position is not None]
                     for event in won:
                         committed.sent[event.id] = (*committed.sent.get(event.id, ()), one.run.id)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perdure.coordinator.assembly import Assembly
-from perdure.kernel import boxes
+from perdure.coordinator.batch_builder import Assembly
+from perdure.kernel import mailboxes
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.boxes import EMPTY, Box
 from perdure.kernel.effects import Deliver
+from perdure.kernel.mailboxes import EMPTY, Box
 from perdure.kernel.records import Outcome, Run
 from perdure.ports import LoadedRun
 
@@ -46,7 +46,7 @@ class Memory:
             if self.changed is not None:
                 self.changed.add(one.run.id)
             self.runs[one.run.id] = one.run
-            self.keep_box(one.run.id, boxes.opened(one.waits, one.events))
+            self.keep_box(one.run.id, mailboxes.opened(one.waits, one.events))
 
     def forget(self, run_ids: Iterable[str]) -> list[str]:
         """Drop what is known of runs; those of which something was."""
@@ -77,7 +77,7 @@ class Memory:
             if run_id in runs:
                 self.keep_box(run_id, box)
         for run_id, waits, events in committed.taken:
-            self.keep_box(run_id, boxes.opened(waits, events))
+            self.keep_box(run_id, mailboxes.opened(waits, events))
 
     def win(self, batch: Batch, committed: Committed) -> tuple[list[Deliver], list[str]]:
         """What the transaction found out: what our own runs have won, and which winners nobody has."""
@@ -90,9 +90,9 @@ class Memory:
                 continue
             box = self.box(won.run_id)
             if won.event is not None:
-                self.keep_box(won.run_id, boxes.give(box, won.event))
+                self.keep_box(won.run_id, mailboxes.give(box, won.event))
             elif won.position not in box.won:
-                self.keep_box(won.run_id, boxes.fire(box, won.position, won.option))
+                self.keep_box(won.run_id, mailboxes.fire(box, won.position, won.option))
             outcome: tuple[Run, Outcome] | None = None
             if won.target is not None and (write := batch.runs.get(won.target)) is not None:
                 outcome = write.run, write.outcome or Outcome()

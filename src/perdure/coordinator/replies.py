@@ -7,8 +7,8 @@ from typing import Any
 from perdure.coordinator.inbox import Item
 from perdure.errors import QueueFull, RunNotWaiting
 from perdure.kernel.batch import Committed
-from perdure.kernel.delivery import Delivered, FromCommit, Queued
 from perdure.kernel.ops import Send
+from perdure.kernel.rules.delivery import Delivered, FromCommit, Queued
 
 
 def answer(item: Item, reply: Any, committed: Committed) -> None:

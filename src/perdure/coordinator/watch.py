@@ -10,8 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from perdure.coordinator.coordinator import Coordinator
+from perdure.coordinator.mail import PostOffice
 from perdure.coordinator.notices import Outage
-from perdure.coordinator.post import PostOffice
 from perdure.errors import Fenced, StoreError, StoreReplaced
 from perdure.ports import Clock, Offer, Store
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.dashboard.words import words_of
-from perdure.http.wanted import Wanted
+from perdure.http.params import Wanted
 from perdure.kernel.status import ACTIVE, FINISHED, Status
 
 _WORD: Final = re.compile(r'(?:([A-Za-z]+):)?(?:"([^"]*)"|(\S+))')

@@ -12,7 +12,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from perdure.dashboard.rendering import PATH, Renderer
+from perdure.dashboard.renderer import PATH, Renderer
 from perdure.dashboard.sessions import COOKIE, LASTS, find_session
 from perdure.http.access import Access, Caller, check_local
 from perdure.http.pages import Answer

@@ -24,12 +24,12 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from perdure.arguments import Duration, checked, span_of
 from perdure.dashboard.sessions import LASTS, NoSession, open_foreign_session
 from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments, Misuse
 from perdure.http.access import is_loopback
 from perdure.http.scopes import Grants, parse_scopes
+from perdure.values.arguments import Duration, checked, span_of
 
 log = logging.getLogger("perdure.http")
 

@@ -21,11 +21,11 @@ from litestar.types import ControllerRouterHandler
 from msgspec import Struct
 
 from perdure.dashboard.graphs import Graphs
-from perdure.dashboard.rendering import HEADERS, PATH, Renderer
+from perdure.dashboard.renderer import HEADERS, PATH, Renderer
 from perdure.engine import AnyClient
 from perdure.errors import PerdureError
 from perdure.http.access import Caller, caller_of, operates, reads
-from perdure.http.given import Asked, TheClient, TheStreams
+from perdure.http.dependencies import Asked, TheClient, TheStreams
 from perdure.http.problems import Refused
 from perdure.http.scopes import Scope
 from perdure.http.streams import MEDIA_TYPE, Said, Streams, looked, may_still_read

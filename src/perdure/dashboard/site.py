@@ -12,18 +12,18 @@ from litestar.exceptions import HTTPException
 from litestar.params import FromPath
 from litestar.types import ControllerRouterHandler
 
-from perdure.arguments import checked
 from perdure.dashboard.gate import Gate, safe_target
 from perdure.dashboard.graphs import Graphs
 from perdure.dashboard.oidc import Oidc, OidcProvider
 from perdure.dashboard.page import handlers_of
 from perdure.dashboard.pages import PAGES, sign_in
-from perdure.dashboard.rendering import PATH, MenuItem, Renderer
+from perdure.dashboard.renderer import PATH, MenuItem, Renderer
 from perdure.errors import PerdureError
 from perdure.http.access import Access, Caller
-from perdure.http.given import Asked
+from perdure.http.dependencies import Asked
 from perdure.http.pages import Answer
 from perdure.http.problems import HANDLERS, Problem, Refused
+from perdure.values.arguments import checked
 
 _FOREVER: Final = "public, max-age=31536000, immutable"
 

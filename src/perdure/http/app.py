@@ -14,7 +14,6 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ASGIApp, Receive, Send
 
-from perdure.arguments import checked, shown
 from perdure.client import Client
 from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments
@@ -22,15 +21,16 @@ from perdure.http.access import Access
 from perdure.http.addresses import Proxies
 from perdure.http.bodies import checked as checked_body
 from perdure.http.measures import Measures
-from perdure.http.pace import Pace
 from perdure.http.pages import Pages
+from perdure.http.params import Body
 from perdure.http.problems import HANDLERS, Refused
+from perdure.http.rate_limit import Pace
 from perdure.http.reach import reads_some
 from perdure.http.routes import CAPABILITIES, WATCHED
 from perdure.http.shield import SLASH, Shield
 from perdure.http.streams import Streams
-from perdure.http.wanted import Body
 from perdure.ports import Store
+from perdure.values.arguments import checked, shown
 
 PATH: Final = "/api/v1"
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import h11
 from msgspec import Struct
 
-from perdure.arguments import check_fields
+from perdure.values.arguments import check_fields
 
 log = logging.getLogger("perdure.http")
 

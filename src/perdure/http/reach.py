@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from perdure.engine import AnyClient
 from perdure.errors import ArtifactNotFound, RunExists, RunNotFound, TaskNotFound, UnknownWorkflow
 from perdure.http.access import Asking, Caller, caller_of
+from perdure.http.params import Wanted
 from perdure.http.problems import Refused
 from perdure.http.scopes import Grant, Scope
-from perdure.http.wanted import Wanted
 from perdure.ports import Within
 from perdure.views import Page, RunView
 

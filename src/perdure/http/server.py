@@ -11,7 +11,6 @@ from typing import Any
 
 import uvicorn
 
-from perdure.arguments import checked
 from perdure.client import Client
 from perdure.engine import AnyClient
 from perdure.errors import Misuse
@@ -21,6 +20,7 @@ from perdure.http.connections import ConnectionLimits, Connections, protocol, qu
 from perdure.http.tls import Tls, secured, server_context
 from perdure.http.tokens import has_tokens, has_valid_tokens
 from perdure.ports import Store
+from perdure.values.arguments import checked
 
 log = logging.getLogger("perdure.http")
 

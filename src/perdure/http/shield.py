@@ -15,9 +15,9 @@ from perdure.errors import PerdureError
 from perdure.http.access import ADDRESS, IDENTIFY, Access, Caller
 from perdure.http.addresses import Proxies
 from perdure.http.measures import Measures
-from perdure.http.pace import Pace
 from perdure.http.pages import Answer, Pages
 from perdure.http.problems import MEDIA_TYPE, Problem, Refused, code_of, encoded, own, problem, status_of
+from perdure.http.rate_limit import Pace
 from perdure.http.streams import Streams
 
 log = logging.getLogger("perdure.http")

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from perdure.arguments import check_fields
 from perdure.errors import Misuse
 from perdure.http.connections import Connections
 from perdure.http.private_files import check_private
+from perdure.values.arguments import check_fields
 
 log = logging.getLogger("perdure.http")
 

@@ -20,10 +20,10 @@ from typing import Any, Final
 from msgspec import Struct
 
 from perdure.api.credentials import TokenRecord
-from perdure.arguments import Duration, checked, span_of
 from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments, RecordNotFound
 from perdure.http.scopes import Grants, Scope, parse_scopes
+from perdure.values.arguments import Duration, checked, span_of
 from perdure.views import shown_time
 
 _PREFIX: Final = "perdure"

@@ -12,8 +12,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from perdure.errors import ConcurrentModification, Misuse, RunFinished, RunNotRetryable
-from perdure.kernel import boxes, cooperating, delivery, ops, publishing, stocking
-from perdure.kernel.boxes import EMPTY, Box
+from perdure.kernel import mailboxes, ops
 from perdure.kernel.cooperation import token_tags, without_token_tags
 from perdure.kernel.decision import (
     NO_SCENE,
@@ -30,7 +29,9 @@ from perdure.kernel.decision import (
 from perdure.kernel.effects import Begin, Drop, Effect, Examine, Finish, Proceed, Rearm
 from perdure.kernel.fingerprints import tried_too
 from perdure.kernel.lives import next_life
+from perdure.kernel.mailboxes import EMPTY, Box
 from perdure.kernel.records import Audit, Event, Hold, Outcome, Run
+from perdure.kernel.rules import artifacts, delivery, operations, streams
 from perdure.kernel.status import FINISHED, Status, check_transition
 
 
@@ -171,10 +172,10 @@ def _ended(
         entries=op.entries,
         waits_cleared=undoes or end.has_waited or scene.box is not EMPTY,
         events_read=op.events_read + op.read_ahead,
-        consumed=(*op.consumed, *cooperating.heard_of(run)),
+        consumed=(*op.consumed, *operations.heard_of(run)),
         audit=audit_rows + more,
         effects=effects,
-        posts=(*posts, *cooperating.to_caller(run, op)),
+        posts=(*posts, *operations.to_caller(run, op)),
         reply=True,
     )
 
@@ -207,11 +208,11 @@ def _continue(run: Run, op: ops.Advance, me: str, scene: Scene) -> Decision:
         started_at=op.at,
         origin=next_life(run.origin or onward.origin),
     )
-    box = boxes.read_ahead(scene.box, op.read_ahead) if op.read_ahead else scene.box
+    box = mailboxes.read_ahead(scene.box, op.read_ahead) if op.read_ahead else scene.box
     return Decision(
         run=run,
         row=True,
-        box=boxes.hop(box, op.events_read),
+        box=mailboxes.hop(box, op.events_read),
         hops=True,
         input=onward.input,
         events_read=op.events_read + op.read_ahead,
@@ -231,9 +232,9 @@ def _advance_aloud(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> D
     if heard and decision.run is not None:
         decision = replace(decision, row=True, audit=heard + decision.audit)
     if op.published or op.stream_items:
-        decision = publishing.said(decision, op)
+        decision = streams.said(decision, op)
     if op.stock is not None or (op.end is not None and op.end.has_staged) or scene.box is not EMPTY:
-        decision = stocking.brought(decision, op, scene)
+        decision = artifacts.brought(decision, op, scene)
     return decision
 
 
@@ -253,14 +254,14 @@ def _meet(box: Box, op: ops.Advance) -> tuple[Box | None, tuple[Event, ...]]:
     """Suspend and check in one: what the run no longer waits for, what it waits for now, and what is there for it."""
     before = box
     if op.read_ahead:
-        box = boxes.read_ahead(box, op.read_ahead)
+        box = mailboxes.read_ahead(box, op.read_ahead)
     unread = box.unread
     if box is not EMPTY and (op.waits_dropped or op.events_read):
-        box = boxes.close(box, op.waits_dropped, op.events_read)
+        box = mailboxes.close(box, op.waits_dropped, op.events_read)
     # No event that was unread fits a position that was open, but one that is freed may.
     anew = op.waits if box.unread is unread else None
-    box = boxes.add_waits(box, op.waits)
-    box, given = boxes.settle(box, op.at, anew)
+    box = mailboxes.add_waits(box, op.waits)
+    box, given = mailboxes.settle(box, op.at, anew)
     return (None if box is before else box), tuple(given)
 
 
@@ -291,7 +292,7 @@ def _take(run: Run | None, op: ops.Take, me: str, _scene: Scene) -> Decision:
         return NOTHING
     audit_rows: tuple[Audit, ...] = ()
     if run.hold is not None:
-        lifted: dict[str, Any] = {**cooperating.lifted(run), "recoveries": 0, "tried": run.hold.fingerprint}
+        lifted: dict[str, Any] = {**operations.lifted(run), "recoveries": 0, "tried": run.hold.fingerprint}
         run, audit_rows = note(run, op, "resumed", "other code is there now", run.hold.reason, **lifted)
         if run.status is Status.CREATED:
             run, more = move(run, Status.RUNNING, op, "claimed")
@@ -333,14 +334,14 @@ def _cancel(run: Run | None, op: ops.Cancel, me: str, scene: Scene) -> Decision:
     if run is None or run.status in FINISHED or run.status in _UNDOING:
         return NOTHING
     run = mine_or_free(run, op, me)
-    cooperating.check_no_operation(run)
+    operations.check_no_operation(run)
     status, cause = (Status.FAILED, "deadline passed") if op.is_late else (Status.CANCELLED, "cancelled")
-    return stocking.ended(_end(run, status, op, Outcome(failure=op.failure), cause, me, scene), scene)
+    return artifacts.ended(_end(run, status, op, Outcome(failure=op.failure), cause, me, scene), scene)
 
 
 def _expire(run: Run | None, op: ops.Expire, me: str, scene: Scene) -> Decision:
     if run is not None and run.model == "operation":
-        return cooperating.expire(run, op, me, scene)
+        return operations.expire(run, op, me, scene)
     if run is None or run.status in FINISHED or run.status in _UNDOING:
         return NOTHING
     if run.deadline is None or run.deadline > op.at:
@@ -348,7 +349,7 @@ def _expire(run: Run | None, op: ops.Expire, me: str, scene: Scene) -> Decision:
     if run.owner is not None and run.owner != me:
         return NOTHING
     decision = _end(run, Status.FAILED, op, Outcome(failure=op.failure), "deadline passed", me, scene)
-    return stocking.ended(decision, scene)
+    return artifacts.ended(decision, scene)
 
 
 def _end(
@@ -387,24 +388,24 @@ def _end(
         box=EMPTY,
         outcome=outcome,
         waits_cleared=True,
-        consumed=cooperating.heard_of(run),
+        consumed=operations.heard_of(run),
         audit=audit_rows,
         effects=(Finish(run, outcome),),
-        posts=(*posts, *cooperating.to_caller(run, op)),
+        posts=(*posts, *operations.to_caller(run, op)),
         reply=True,
     )
 
 
 def _tell(run: Run | None, op: ops.Tell, me: str, scene: Scene) -> Decision:
-    if op.kind == cooperating.FENCE:
+    if op.kind == operations.FENCE:
         if run is not None and run.status not in FINISHED:
             mine_or_free(run, op, me)
         return NOTHING
     if run is None or run.model == "operation":
-        return cooperating.tell(run, op, me, scene)
+        return operations.tell(run, op, me, scene)
     if op.kind == "undo" and run.status is Status.SUCCEEDED:
-        return cooperating.undo_call(run, op, me, scene)
-    is_asked = op.kind == cooperating.ASK and cooperating.ask_call(run, op)
+        return operations.undo_call(run, op, me, scene)
+    is_asked = op.kind == operations.ASK and operations.ask_call(run, op)
     if not (is_asked or op.kind in ("stop", "undo")) or run.status in FINISHED or run.status in _UNDOING:
         return NOTHING
     reason = "the operation that called it gives up"
@@ -447,7 +448,7 @@ def _retry(run: Run | None, op: ops.Retry, me: str, scene: Scene) -> Decision:
     )
     box = scene.box
     for event in op.events:
-        box, _ = boxes.put(box, event)
+        box, _ = mailboxes.put(box, event)
     decision = Decision(
         run=run,
         row=True,
@@ -459,7 +460,7 @@ def _retry(run: Run | None, op: ops.Retry, me: str, scene: Scene) -> Decision:
         effects=(Begin(run),) if scene.has_code else (),
         reply=run,
     )
-    return stocking.retried(decision)
+    return artifacts.retried(decision)
 
 
 def _update(run: Run | None, op: ops.Update, me: str, _scene: Scene) -> Decision:
@@ -473,7 +474,7 @@ def _update(run: Run | None, op: ops.Update, me: str, _scene: Scene) -> Decision
             raise RunFinished(
                 f"run {run.id!r} is {run.status}: its deadline no longer matters", run_id=run.id, status=run.status
             )
-        cooperating.check_no_operation(run, ": give the deadline to `emit`, or set it in a step with `scope.deadline`")
+        operations.check_no_operation(run, ": give the deadline to `emit`, or set it in a step with `scope.deadline`")
         changes["deadline"] = op.deadline
     if not changes:
         raise Misuse(f"nothing to update for run {run.id!r}: give tags or deadline")
@@ -501,11 +502,11 @@ def _set_hold(run: Run | None, op: ops.SetHold, me: str, _scene: Scene) -> Decis
             return NOTHING
         raise RunFinished(f"run {run.id!r} is {run.status}: it cannot be held", run_id=run.id, status=run.status)
     if run.hold is not None or op.examined:
-        return cooperating.examined(run, op) if op.examined else NOTHING
+        return operations.examined(run, op) if op.examined else NOTHING
     hold = replace(op.hold, fingerprint=tried_too(run.tried, op.hold.fingerprint))
     run, audit_rows = note(run, op, hold.kind, hold.reason, hold.details, hold=hold, tried="", owner=None)
     if run.model == "operation":
-        return cooperating.held(run, hold, op, audit_rows)
+        return operations.held(run, hold, op, audit_rows)
     return Decision(run=run, row=True, audit=audit_rows, effects=(Drop(run.id, hold.kind),), reply=True)
 
 
@@ -515,7 +516,7 @@ def _resume(run: Run | None, op: ops.Resume, me: str, scene: Scene) -> Decision:
     if run.hold is None:
         return NOTHING
     is_taken = op.take and scene.has_code
-    changes = cooperating.lifted(run)
+    changes = operations.lifted(run)
     if is_taken:
         changes |= {"owner": me, "claim": run.claim + 1}
     run, audit_rows = note(run, op, "resumed", "resumed by hand", run.hold.reason, recoveries=0, **changes)
@@ -532,9 +533,9 @@ _UNDOING = frozenset({Status.CANCELLING, Status.ROLLING_BACK})
 _RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
     ops.Start: _start,
     ops.Advance: _advance_aloud,
-    ops.Append: publishing.append,
-    ops.Deposit: stocking.deposit,
-    ops.Answer: stocking.answer,
+    ops.Append: streams.append,
+    ops.Deposit: artifacts.deposit,
+    ops.Answer: artifacts.answer,
     ops.Take: _take,
     ops.Count: _count,
     ops.Release: _release,
@@ -550,13 +551,13 @@ _RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
     ops.Due: delivery.due,
     ops.Wake: delivery.wake,
     ops.Prove: delivery.prove,
-    ops.Emit: cooperating.emit,
-    ops.Cooperate: cooperating.cooperate,
+    ops.Emit: operations.emit,
+    ops.Cooperate: operations.cooperate,
     ops.Tell: _tell,
-    ops.Settle: cooperating.settle,
-    ops.CancelScope: cooperating.cancel_scope,
-    ops.TellMembers: cooperating.tell_members,
-    ops.UndoScope: cooperating.undo_scope,
+    ops.Settle: operations.settle,
+    ops.CancelScope: operations.cancel_scope,
+    ops.TellMembers: operations.tell_members,
+    ops.UndoScope: operations.undo_scope,
 }
 
 __all__ = ["NOTHING", "Decision", "Started", "born_of", "decide", "goes_on"]

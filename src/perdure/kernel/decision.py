@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from perdure.errors import RunNotFound, RunOwnedElsewhere
 from perdure.kernel import ops
-from perdure.kernel.boxes import EMPTY, Box
 from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.effects import Deliver, Effect
+from perdure.kernel.mailboxes import EMPTY, Box
 from perdure.kernel.records import (
     Audit,
     DeadLetter,

@@ -12,8 +12,8 @@ import msgspec
 from perdure import errors
 from perdure.errors import EngineBug, PerdureError, RunNotFound
 from perdure.kernel import ops
-from perdure.kernel.delivery import Delivered, Queued, TargetFinished, TargetNotFound
 from perdure.kernel.records import Mail, Run
+from perdure.kernel.rules.delivery import Delivered, Queued, TargetFinished, TargetNotFound
 
 _Deliverable = (
     ops.Send

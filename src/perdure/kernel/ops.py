@@ -232,7 +232,7 @@ class Take(Op, frozen=True, kw_only=True, gc=False):
 
 class Count(Op, frozen=True, kw_only=True, gc=False):
     """Correct how often a run of this engine was recovered in a row: by -1 while it only waits, so that the death of
-    its process is not counted against it, and by +1 before it executes something again. See models/blame.py."""
+    its process is not counted against it, and by +1 before it executes something again. See models/common/blame.py."""
 
     claim: int
     change: int

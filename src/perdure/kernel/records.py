@@ -101,7 +101,7 @@ class Run(Struct, frozen=True, kw_only=True, gc=False):
     origin: str = ""  # what it was started as, if it continues as something else, and how often it has (lives.py)
     tags: Mapping[str, str] = field(default_factory=dict)
     hold: Hold | None = None
-    deadline: int | None = None  # of an operation's run: only while it is held, see kernel/cooperating.py
+    deadline: int | None = None  # of an operation's run: only while it is held, see kernel/rules/operations.py
     attempt: int = 1  # grows with every operator's retry
     recoveries: int = 0  # in a row, without progress between them
     created_at: int

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from perdure.arguments import Duration, checked, shown, span_of
 from perdure.errors import InvalidDefinition, MaxRetriesExceeded, Misuse, NonRetryable
+from perdure.values.arguments import Duration, checked, shown, span_of
 
 # What no second attempt can cure: the program is being stopped, or the machine is out of memory, or the code says so.
 HOPELESS: tuple[type[BaseException], ...] = (

@@ -10,9 +10,9 @@ from msgspec.structs import astuple, replace
 from perdure.errors import CommitConflict, CommitRefused, Fenced
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, outdated, taken_in, winners_elsewhere
 from perdure.kernel.mail import knock
-from perdure.kernel.matching import Settlement
 from perdure.kernel.pieces import Pieces, parts
 from perdure.kernel.records import Engine, Hold, Outcome
+from perdure.kernel.rules.broadcasts import Settlement
 from perdure.kernel.status import ACTIVE
 from perdure.ports import StoredRun
 from perdure.storage.memory_database import MemoryDatabase

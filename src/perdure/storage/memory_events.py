@@ -11,7 +11,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perdure.kernel.batch import Batch
-from perdure.kernel.matching import (
+from perdure.kernel.records import DeadLetter, Event, Wait
+from perdure.kernel.rules.broadcasts import (
     Awaiting,
     Ended,
     Freed,
@@ -25,9 +26,8 @@ from perdure.kernel.matching import (
     Shapes,
     Waiting,
 )
-from perdure.kernel.records import DeadLetter, Event, Wait
 from perdure.kernel.status import FINISHED, Status
-from perdure.storage.matching import settled
+from perdure.storage.broadcasts import settled
 
 Key = tuple[str, str]  # whose (the run's id, or "" for the queue of a name), the event's id
 

@@ -9,9 +9,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
 
-from perdure.arguments import Duration, checked, span_of
 from perdure.errors import Misuse, NotInStep
-from perdure.models.functions.context import current_step, from_datetime, to_datetime
+from perdure.models.functions.context import current_step
+from perdure.values.arguments import Duration, checked, span_of
+from perdure.values.times import from_datetime, to_datetime
 
 __all__ = ["Pilot", "VirtualClock", "VirtualTimer", "release"]
 

@@ -9,12 +9,12 @@ from uuid import uuid4
 
 from msgspec import Struct
 
-from perdure.arguments import checked
 from perdure.errors import Misuse
 from perdure.models.cooperation.define import Operation
 from perdure.models.functions.define import Workflow
 from perdure.testing.environment import Environment, StoreSource
 from perdure.testing.faults import CRASH_POINTS, Fault, Point
+from perdure.values.arguments import checked
 
 T = TypeVar("T")
 

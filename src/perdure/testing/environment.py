@@ -9,7 +9,6 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar
 
-from perdure.arguments import Duration, checked, span_of
 from perdure.engine import Engine
 from perdure.kernel.records import Staged
 from perdure.models.cooperation.define import Operation
@@ -22,6 +21,7 @@ from perdure.testing.control import kill
 from perdure.testing.faults import Fault, FaultyStore
 from perdure.testing.invariants import check_store
 from perdure.testing.proxy import StoreProxy
+from perdure.values.arguments import Duration, checked, span_of
 
 T = TypeVar("T")
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeVar, get_args
 
-from perdure.arguments import checked
 from perdure.errors import CommitRefused, EngineBug, Misuse, OutcomeUnknown, StoreBroken, StoreBusy
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.records import Staged
 from perdure.ports import StepPlace, Store
 from perdure.testing.proxy import StoreProxy
+from perdure.values.arguments import checked
 
 log = logging.getLogger("perdure.testing")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
-from perdure.arguments import checked
 from perdure.errors import InvalidTransition, InvariantViolated
-from perdure.kernel import boxes
+from perdure.kernel import mailboxes
 from perdure.kernel.invariants import check_entry, check_run
 from perdure.kernel.records import DEFINITION, Audit, Entry, Run, Staged, Wait
 from perdure.kernel.status import FINISHED, Status, check_transition
 from perdure.kernel.stock import TASK_EVENT, task_event
 from perdure.ports import ArtifactFilter, LoadedRun, RunFilter, Store, TaskFilter
+from perdure.values.arguments import checked
 
 _PAGE = 200
 _QUEUE = 10_000
@@ -205,7 +205,7 @@ async def _overlooked(store: Store, loaded: LoadedRun, now: int) -> AsyncIterato
         queued += [event for event in await store.events(name=name, limit=_QUEUE) if event.consumed]
     for wait in waits:
         for event in queued:
-            if event.expires_at > now and boxes.accepts(wait, event):
+            if event.expires_at > now and mailboxes.accepts(wait, event):
                 yield f"waits at {wait.position} for event {wait.name!r}, and {event.id} is there"
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from perdure.arguments import checked
 from perdure.errors import InvariantViolated
 from perdure.kernel.cooperation import read_origin
 from perdure.kernel.status import Status
@@ -16,6 +15,7 @@ from perdure.models.cooperation.readiness import ready
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
 from perdure.models.cooperation.tokens import add_cancellations
 from perdure.ports import Codec, PlainCodec, RunFilter, Store
+from perdure.values.arguments import checked
 
 _PAGE = 200
 

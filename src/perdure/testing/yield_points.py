@@ -15,7 +15,7 @@ from contextlib import contextmanager
 __all__ = ["Held", "YieldPoints"]
 
 
-from perdure.arguments import checked
+from perdure.values.arguments import checked
 
 
 class Held:

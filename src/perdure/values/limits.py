@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from perdure.arguments import Duration, span_of
 from perdure.errors import InvalidArguments
+from perdure.values.arguments import Duration, span_of
 
 PAYLOAD_BYTES_MAX: Final = 2 * 1024 * 1024
 HIERARCHY_LEVELS_MAX: Final = 1_000

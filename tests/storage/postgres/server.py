@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from perdure.storage.postgres import upgrade
-from tests.storage.postgres.emptying import PRISTINE, empty
+from tests.storage.postgres.truncation import PRISTINE, empty
 
 VERSIONS = (16, 18)
 _MEMORY = Path("/dev/shm")

@@ -18,7 +18,7 @@ from perdure import Engine
 from perdure.errors import Misuse, StoreBroken, StoreBusy, StoreError
 from perdure.storage import open_store
 from perdure.testing.conformance.base import a_run, insert
-from tests.storage.postgres.meddling import author_on, meddler, schema_of
+from tests.storage.postgres.meddler import author_on, meddler, schema_of
 from tests.storage.postgres.proxy import tls_to
 from tests.storage.postgres.server import _free_port
 

@@ -11,7 +11,7 @@ import pytest
 from perdure import Client, Engine
 from perdure.errors import PerdureError
 from perdure.kernel.status import Status
-from tests.storage.postgres.meddling import meddler
+from tests.storage.postgres.meddler import meddler
 from tests.storage.postgres.test_callers import BOOKINGS, as_caller, booking, make_caller, ship
 
 CUT = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, PerdureError)

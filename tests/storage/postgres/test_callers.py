@@ -19,7 +19,7 @@ from perdure.http import make_token, tokens
 from perdure.kernel.status import Status
 from perdure.storage import open_store
 from perdure.storage.postgres import caller_grants, schema, upgrade
-from tests.storage.postgres.meddling import meddler, schema_of
+from tests.storage.postgres.meddler import meddler, schema_of
 from tests.storage.postgres.server import Servers
 from tests.storage.postgres.test_rights import make_roles
 

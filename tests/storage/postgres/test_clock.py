@@ -10,7 +10,7 @@ import pytest
 
 from perdure import Engine, ports, sleep, workflow
 from perdure.storage.postgres.clock import ServerClock, passed_us
-from tests.storage.postgres.meddling import author_on, meddler
+from tests.storage.postgres.meddler import author_on, meddler
 
 HOUR_US = 3_600_000_000
 

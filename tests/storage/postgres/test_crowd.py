@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from perdure.errors import OutcomeUnknown, StoreBusy
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.boxes import accepts
+from perdure.kernel.mailboxes import accepts
 from perdure.kernel.records import Event, Wait
 from perdure.kernel.status import Status
 from perdure.testing.conformance.base import Author, a_run, an_event, insert, update, waits_for
-from tests.storage.postgres.meddling import author_on, meddler
+from tests.storage.postgres.meddler import author_on, meddler
 from tests.storage.postgres.server import Servers
 
 ENGINES = 4

@@ -11,7 +11,7 @@ from perdure.storage.postgres import PostgresStore
 from perdure.storage.postgres.connection import connect
 from perdure.storage.postgres.events import match, prepared
 from perdure.testing.conformance.base import a_run, insert
-from tests.storage.postgres.meddling import author_on, meddler
+from tests.storage.postgres.meddler import author_on, meddler
 from tests.storage.postgres.server import VERSIONS
 
 INSERT = """

@@ -22,7 +22,7 @@ from perdure.storage.postgres import PostgresStore
 from perdure.storage.postgres.connection import Connection, Session
 from perdure.storage.postgres.faults import is_lost
 from perdure.testing.conformance.base import Author, a_run, an_entry, an_event, insert, offers, update, waits_for
-from tests.storage.postgres.meddling import author_on, meddler, until_somebody_waits
+from tests.storage.postgres.meddler import author_on, meddler, until_somebody_waits
 from tests.storage.postgres.proxy import Proxy, proxy_to
 from tests.storage.postgres.server import PostgresServer, Servers
 

@@ -9,7 +9,7 @@ from perdure.kernel.records import Mail
 from perdure.kernel.status import Status
 from perdure.storage.postgres import PostgresStore
 from perdure.testing.conformance.base import a_run, an_event, insert, update, waits_for
-from tests.storage.postgres.meddling import author_on, meddler, schema_of
+from tests.storage.postgres.meddler import author_on, meddler, schema_of
 
 
 def mail_for(run_id: str, slot: str = "") -> Mail:

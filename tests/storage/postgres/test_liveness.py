@@ -15,7 +15,7 @@ import pytest
 from perdure.errors import Fenced
 from perdure.storage import open_store
 from perdure.testing.conformance.base import a_run, insert
-from tests.storage.postgres.meddling import author_on, meddler
+from tests.storage.postgres.meddler import author_on, meddler
 
 ROOT = Path(__file__).resolve().parents[3]
 

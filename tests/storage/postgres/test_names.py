@@ -17,7 +17,7 @@ from perdure.errors import StoreBusy
 from perdure.kernel.batch import Committed
 from perdure.kernel.status import Status
 from perdure.testing.conformance.base import Author, a_run, an_entry, an_event, insert, update, waits_for
-from tests.storage.postgres.meddling import author_on, meddler, until_somebody_waits
+from tests.storage.postgres.meddler import author_on, meddler, until_somebody_waits
 
 WAITING = a_run("waiting", owner="e-1")
 SENDING = a_run("sending", owner="e-2")

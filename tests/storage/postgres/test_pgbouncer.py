@@ -20,7 +20,7 @@ from perdure.storage.postgres import PostgresStore
 from perdure.testing.conformance import StoreConformance
 from perdure.testing.conformance.base import a_run, an_event, insert, update, waits_for
 from tests.storage.postgres.bouncer import PgBouncer
-from tests.storage.postgres.meddling import author_on, meddler
+from tests.storage.postgres.meddler import author_on, meddler
 from tests.storage.postgres.server import Servers
 
 

@@ -10,13 +10,13 @@ from typing import cast
 
 import pytest
 
-from perdure.storage.listing import ways
+from perdure.storage.lists import ways
 from perdure.storage.postgres import PostgresStore, cooperation, queries, stock
 from perdure.storage.postgres.connection import Connection, connect
-from perdure.storage.postgres.listing import LISTING, counting, listing
+from perdure.storage.postgres.lists import LISTING, counting, listing
 from perdure.storage.postgres.queries import Query
 from tests.storage.listings import LISTINGS
-from tests.storage.postgres.meddling import author_on
+from tests.storage.postgres.meddler import author_on
 from tests.storage.postgres.server import VERSIONS, Servers
 
 QUERIES = {**queries.QUERIES, **stock.QUERIES, **cooperation.QUERIES}

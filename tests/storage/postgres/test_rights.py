@@ -16,7 +16,7 @@ from perdure.ports import Store
 from perdure.storage import open_store
 from perdure.storage.postgres import grants, schema, upgrade
 from perdure.testing.conformance import StoreConformance
-from tests.storage.postgres.meddling import author_on, meddler, schema_of
+from tests.storage.postgres.meddler import author_on, meddler, schema_of
 from tests.storage.postgres.server import Servers
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

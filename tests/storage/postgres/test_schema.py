@@ -10,7 +10,7 @@ from perdure.errors import SchemaTooNew, StoreBroken
 from perdure.storage import open_store
 from perdure.storage.postgres.schema import SCHEMA_VERSION
 from perdure.testing.conformance.base import a_run, insert
-from tests.storage.postgres.meddling import author_on, meddler, schema_of
+from tests.storage.postgres.meddler import author_on, meddler, schema_of
 from tests.storage.postgres.server import Servers
 
 

@@ -15,7 +15,7 @@ from perdure.storage import open_store
 from perdure.storage.postgres import PostgresStore
 from perdure.testing.conformance.base import a_run, insert
 from tests.fleet.conftest import until
-from tests.storage.postgres.meddling import author_on, meddler
+from tests.storage.postgres.meddler import author_on, meddler
 from tests.storage.postgres.server import PostgresServer
 
 CALLS: list[str] = []

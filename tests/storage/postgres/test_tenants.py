@@ -17,7 +17,7 @@ from perdure import Engine, Event, receive, workflow
 from perdure.errors import StoreError
 from perdure.storage import open_store
 from perdure.storage.postgres.hints import channel_of
-from tests.storage.postgres.meddling import meddler, schema_of, until_somebody_waits
+from tests.storage.postgres.meddler import meddler, schema_of, until_somebody_waits
 from tests.storage.postgres.server import Servers
 
 ENGINE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -12,7 +12,7 @@ from perdure.storage.postgres import PostgresStore
 from perdure.storage.postgres.connection import Session, connect
 from perdure.storage.postgres.queries import QUERIES
 from perdure.testing.conformance.base import a_run, insert
-from tests.storage.postgres.meddling import author_on, meddler
+from tests.storage.postgres.meddler import author_on, meddler
 from tests.storage.postgres.server import VERSIONS, Servers
 
 # What the driver reads of a type; it asks for more, and the order is that of what needs what.

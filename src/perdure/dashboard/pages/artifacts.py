@@ -8,11 +8,11 @@ from litestar import get
 from litestar.response import Stream
 
 from perdure.dashboard.page import Page, Shown, Visit
-from perdure.dashboard.rendering import PATH
+from perdure.dashboard.renderer import PATH
 from perdure.http.access import reads
-from perdure.http.given import TheClient
+from perdure.http.dependencies import TheClient
+from perdure.http.params import Id
 from perdure.http.routes.artifacts import content_of
-from perdure.http.wanted import Id
 
 _LIMIT: Final = 50
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from perdure.dashboard.filters import Unclear, parsed
 from perdure.dashboard.page import Action, Form, Page, Shown, Visit
-from perdure.dashboard.rendering import url
+from perdure.dashboard.renderer import url
 from perdure.engine import AnyClient
 from perdure.errors import ConcurrentModification, Misuse, RunFinished, RunNotFound, RunNotRetryable
 from perdure.http.problems import Refused

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from perdure.dashboard.page import Action, Form, Page, Shown, Visit, Wrong
 from perdure.dashboard.pages.events import json_of
-from perdure.dashboard.rendering import url
+from perdure.dashboard.renderer import url
 from perdure.errors import InvalidArguments, RunExists, UnknownWorkflow, UnstorableValue
 
 

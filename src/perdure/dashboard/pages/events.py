@@ -8,7 +8,7 @@ import msgspec
 
 from perdure import Delivered, NamedEvent
 from perdure.dashboard.page import Action, Form, Page, Shown, Visit, Wrong
-from perdure.dashboard.rendering import url
+from perdure.dashboard.renderer import url
 from perdure.errors import InvalidArguments, QueueFull, RunFinished, RunNotFound, UnstorableValue
 
 _LIMIT: Final = 50

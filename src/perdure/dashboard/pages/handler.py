@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from perdure.dashboard.page import Action, Form, Visit, Wrong
 from perdure.dashboard.pages.events import json_of
-from perdure.dashboard.rendering import url
+from perdure.dashboard.renderer import url
 from perdure.errors import InvalidArguments, UnstorableValue
 from perdure.kernel.status import Status
 from perdure.views import EntryView, RunView

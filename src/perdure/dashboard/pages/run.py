@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from perdure.dashboard.page import Action, Form, Page, Shown, Visit
 from perdure.dashboard.pages import handler
-from perdure.dashboard.rendering import url
+from perdure.dashboard.renderer import url
 from perdure.dashboard.timeline import timeline
 from perdure.dashboard.words import reasons
 from perdure.errors import Misuse, RunFinished, RunNotFound

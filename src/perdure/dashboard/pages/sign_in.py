@@ -8,13 +8,13 @@ from litestar.types import ControllerRouterHandler
 from perdure.dashboard.gate import SIGN_IN, cookie_of, safe_target, secure_mark, session_cookie, session_of
 from perdure.dashboard.oidc import COOKIE, PENDING, OidcProvider
 from perdure.dashboard.page import form_of
-from perdure.dashboard.rendering import HEADERS, PATH, Renderer
+from perdure.dashboard.renderer import HEADERS, PATH, Renderer
 from perdure.dashboard.sessions import NoSession, close_session, open_session
 from perdure.engine import AnyClient
 from perdure.http.access import Access, address_of, reads
-from perdure.http.given import Asked, TheAccess, TheClient
-from perdure.http.pace import Pace
+from perdure.http.dependencies import Asked, TheAccess, TheClient
 from perdure.http.problems import Refused
+from perdure.http.rate_limit import Pace
 
 _TRIES_PER_S, _TRIES_BURST = 1, 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.dashboard.forms import field_of, value_of
 from perdure.dashboard.page import Action, Form, Page, Shown, Visit, Wrong
-from perdure.dashboard.rendering import url
+from perdure.dashboard.renderer import url
 from perdure.errors import InvalidAnswer, UnstorableValue
 
 

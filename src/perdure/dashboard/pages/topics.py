@@ -11,7 +11,7 @@ from msgspec import Struct
 from perdure.cooperation import Topic
 from perdure.dashboard.page import Action, Form, Page, Shown, Visit, Wrong
 from perdure.dashboard.pages.events import json_of
-from perdure.dashboard.rendering import url
+from perdure.dashboard.renderer import url
 from perdure.engine import AnyClient
 from perdure.errors import InvalidArguments, UnstorableValue
 from perdure.kernel.status import Status

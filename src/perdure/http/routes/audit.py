@@ -14,10 +14,10 @@ from litestar.response import Stream
 
 from perdure.api.audit import AuditLine
 from perdure.http.access import administers
-from perdure.http.given import Asked, TheClient, TheStreams
+from perdure.http.dependencies import Asked, TheClient, TheStreams
+from perdure.http.params import moment
 from perdure.http.problems import no
 from perdure.http.streams import may_still_read
-from perdure.http.wanted import moment
 
 MEDIA_TYPE: Final = "application/x-ndjson"
 _CHUNK_BYTES: Final = 64 * 1024

@@ -21,12 +21,12 @@ from litestar.response import Stream
 from msgspec import Struct
 
 from perdure.errors import Misuse, RunNotFound
-from perdure.http.given import Asked, TheClient, TheStreams
+from perdure.http.dependencies import Asked, TheClient, TheStreams
+from perdure.http.params import Id, Wanted, wanted_runs
 from perdure.http.problems import no
 from perdure.http.reach import reach_of, reads_run, reads_some
 from perdure.http.routes.runs import found
 from perdure.http.streams import MEDIA_TYPE, Said, looked
-from perdure.http.wanted import Id, Wanted, wanted_runs
 from perdure.kernel.status import FINISHED, Status
 from perdure.views import AuditView, RunView
 

@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from perdure.errors import DeadLetterNotFound, InvalidArguments, QueueFull, RunFinished, RunNotFound
 from perdure.http.access import caller_of, operates, reads
-from perdure.http.given import Asked, TheClient
+from perdure.http.dependencies import Asked, TheClient
+from perdure.http.params import After, Body, Id, Limit, Name, Text, cursor_of
 from perdure.http.problems import no
 from perdure.http.routes.events import SentView, sent_view
-from perdure.http.wanted import After, Body, Id, Limit, Name, Text, cursor_of
 from perdure.views import DeadLetterView
 
 

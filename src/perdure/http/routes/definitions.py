@@ -5,7 +5,7 @@ from __future__ import annotations
 from litestar import Router, get
 from msgspec import Struct
 
-from perdure.http.given import Asked, TheClient
+from perdure.http.dependencies import Asked, TheClient
 from perdure.http.problems import no
 from perdure.http.reach import reach_of, reads_some
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from litestar import Router, get
 
 from perdure.http.access import reads
-from perdure.http.given import TheClient
+from perdure.http.dependencies import TheClient
 from perdure.http.problems import no
 from perdure.views import EngineView
 

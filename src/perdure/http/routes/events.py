@@ -20,11 +20,11 @@ from perdure.errors import (
 )
 from perdure.http.access import caller_of, operates
 from perdure.http.conditions import IdempotencyKey, event_key_of
-from perdure.http.given import Asked, TheClient
+from perdure.http.dependencies import Asked, TheClient
+from perdure.http.params import Body, Id, Limit, Name, Text
 from perdure.http.problems import Refused, no
 from perdure.http.reach import operates_run, reach_of, reads_some
 from perdure.http.scopes import Scope
-from perdure.http.wanted import Body, Id, Limit, Name, Text
 from perdure.views import EventView
 
 _SENDING = (RunNotWaiting, KeyReused, QueueFull, UnstorableValue, InvalidArguments)

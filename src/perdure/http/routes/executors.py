@@ -13,10 +13,10 @@ from perdure import NewArtifact
 from perdure.api.tasks import TaskView
 from perdure.errors import InvalidAnswer, InvalidArguments, TaskClosed, TaskLost, TaskNotFound, UnstorableValue
 from perdure.http.access import caller_of, operates
-from perdure.http.given import Asked, TheClient
+from perdure.http.dependencies import Asked, TheClient
+from perdure.http.params import Body, Id, Name
 from perdure.http.problems import Refused, no
 from perdure.http.reach import operates_task
-from perdure.http.wanted import Body, Id, Name
 
 _HOLDING = (TaskNotFound, TaskClosed, TaskLost, InvalidArguments)
 _LEASE_S_MAX = 24 * 3600

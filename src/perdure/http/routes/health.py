@@ -10,7 +10,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from msgspec import Struct
 
 from perdure.errors import PerdureError
-from perdure.http.given import TheClient
+from perdure.http.dependencies import TheClient
 
 _PATIENCE_S: Final = 5.0
 

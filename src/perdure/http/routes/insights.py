@@ -13,10 +13,10 @@ from perdure.api.waits import WaitView
 from perdure.errors import Misuse, RunNotFound
 from perdure.graph import DefinitionView, GraphEvents, TokensView
 from perdure.http.access import reads
-from perdure.http.given import TheClient
+from perdure.http.dependencies import TheClient
+from perdure.http.params import Id
 from perdure.http.problems import no
 from perdure.http.reach import reads_run
-from perdure.http.wanted import Id
 from perdure.views import HierarchyView
 
 _RUNS_MAX = 10_000

@@ -10,7 +10,7 @@ from litestar import Response, Router, get
 from perdure.engine import AnyClient
 from perdure.errors import EngineStopped, StoreError
 from perdure.http.access import reads
-from perdure.http.given import TheClient, TheMeasures, TheStreams
+from perdure.http.dependencies import TheClient, TheMeasures, TheStreams
 from perdure.http.measures import CONTENT_TYPE, metric
 from perdure.http.problems import no
 from perdure.kernel.status import ACTIVE

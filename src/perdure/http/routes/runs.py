@@ -27,11 +27,11 @@ from perdure.errors import (
 )
 from perdure.http.access import caller_of
 from perdure.http.conditions import IdempotencyKey, IfMatch, etag, expected_version, run_id_of
-from perdure.http.given import Asked, TheClient
+from perdure.http.dependencies import Asked, TheClient
+from perdure.http.params import Body, Id, Limit, Name, Wanted, moment, wanted_runs
 from perdure.http.problems import no
 from perdure.http.reach import operates_run, operates_some, reach_of, reads_run, reads_some
 from perdure.http.scopes import Scope
-from perdure.http.wanted import Body, Id, Limit, Name, Wanted, moment, wanted_runs
 from perdure.views import History, Page, RunTree, RunView, StreamItemView
 
 Tags = dict[Name, Name]

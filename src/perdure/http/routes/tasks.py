@@ -11,10 +11,10 @@ from msgspec import Struct
 from perdure.api.tasks import TaskStatus, TaskView
 from perdure.errors import InvalidAnswer, Misuse, TaskClosed, TaskNotFound, UnstorableValue
 from perdure.http.access import caller_of
-from perdure.http.given import Asked, TheClient
+from perdure.http.dependencies import Asked, TheClient
+from perdure.http.params import After, Body, Id, Limit, Text, cursor_of
 from perdure.http.problems import no
 from perdure.http.reach import operates_task, reach_of, reads_some, reads_task
-from perdure.http.wanted import After, Body, Id, Limit, Text, cursor_of
 
 
 class Tasks(Struct, frozen=True, kw_only=True):

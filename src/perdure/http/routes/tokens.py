@@ -11,11 +11,11 @@ from msgspec import Meta, Struct
 
 from perdure.errors import InvalidArguments, RecordNotFound
 from perdure.http.access import administers, caller_of
-from perdure.http.given import Asked, TheClient
+from perdure.http.dependencies import Asked, TheClient
+from perdure.http.params import Body, Id
 from perdure.http.problems import no
 from perdure.http.scopes import parse_scopes
 from perdure.http.tokens import LASTS_MAX, TokenView, make_token, revoke_token, rotate_token, tokens
-from perdure.http.wanted import Body, Id
 
 ScopeText = Annotated[str, Meta(max_length=1_100, pattern=r"^(read|operate|admin)(:.+)?$")]
 _SECONDS_MAX = int(LASTS_MAX.total_seconds())

@@ -25,11 +25,11 @@ from perdure.errors import (
 )
 from perdure.http.access import caller_of, operates, reads
 from perdure.http.conditions import IdempotencyKey, run_id_of
-from perdure.http.given import Asked, TheClient
+from perdure.http.dependencies import Asked, TheClient
+from perdure.http.params import Body, Id, Name, moment
 from perdure.http.problems import Refused, no
 from perdure.http.reach import operates_run, reads_run
 from perdure.http.routes.runs import Nothing, Reason, Tags, found
-from perdure.http.wanted import Body, Id, Name, moment
 from perdure.views import RunView
 
 _DELAY_S_MAX = 100 * 366 * 86_400

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from perdure.coordinator.turns import in_turns
 from perdure.kernel import ops
-from perdure.kernel.cooperating import ASK
 from perdure.kernel.cooperation import depth_of
+from perdure.kernel.rules.operations import ASK
 from perdure.kernel.status import Status
 from perdure.models.cooperation.context import CancellationToken
-from perdure.models.cooperation.drafting import GIVEN, Drafting
+from perdure.models.cooperation.drafter import GIVEN, Drafting
 from perdure.models.cooperation.events import State
 from perdure.models.cooperation.failures import Failure, gave_up
 from perdure.models.cooperation.live import News

@@ -15,9 +15,9 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from perdure.arguments import Duration, checked, shown, span_of
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 from perdure.kernel.cooperation import TOKEN_TAG
+from perdure.values.arguments import Duration, checked, shown, span_of
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -15,7 +15,6 @@ from typing import Any, Generic, Literal, TypeVar, overload
 import msgspec
 from msgspec import Struct
 
-from perdure.arguments import Duration, checked, is_check, span_of
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 from perdure.kernel.cooperation import VERSION_SEPARATOR, stored_version
 from perdure.kernel.retry import Retry
@@ -24,6 +23,7 @@ from perdure.models.cooperation.context import ROUNDS
 from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.scope import NextStep, Scope
 from perdure.models.cooperation.strategies import Registry, Strategy
+from perdure.values.arguments import Duration, checked, is_check, span_of
 
 M = TypeVar("M")
 

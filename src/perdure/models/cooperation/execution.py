@@ -17,11 +17,11 @@ from perdure.kernel import ops
 from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.records import Wait
 from perdure.kernel.status import Status
+from perdure.models.common.heartbeats import Beats
+from perdure.models.common.transactions import Fate
 from perdure.models.cooperation.attempts import Attempts, Effort, is_infrastructure, note_failure, read_attempts
 from perdure.models.cooperation.context import deadline_in
 from perdure.models.cooperation.live import Code, Draft, LiveOperation
-from perdure.models.heartbeats import Beats
-from perdure.models.transacting import Fate
 from perdure.ports import Clock, Codec, Journal, TimerHandle
 
 log = logging.getLogger("perdure")

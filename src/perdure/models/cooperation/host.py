@@ -17,29 +17,33 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from perdure.coordinator.deciding import Outlook
+from perdure.coordinator.decisions import Outlook
 from perdure.coordinator.notices import Outage
 from perdure.coordinator.timers import Timers
 from perdure.coordinator.turns import in_turns
 from perdure.errors import AskedMeanwhile, EngineBug, HandlersChanged, PerdureError, StoreError
 from perdure.kernel import ops
-from perdure.kernel.cooperating import ASK, JOIN, NEWS
 from perdure.kernel.cooperation import token_tags
 from perdure.kernel.effects import Begin, Drop, Examine, Finish, Look
 from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.records import Engine, Run, Staged
+from perdure.kernel.rules.operations import ASK, JOIN, NEWS
 from perdure.kernel.status import Status
-from perdure.models.blame import Blame
-from perdure.models.carriers import Carriers
-from perdure.models.cooperation.book import Book
+from perdure.models.common.blame import Blame
+from perdure.models.common.carriers import Carriers
+from perdure.models.common.deployment import deployed
+from perdure.models.common.fence_check import Proof
+from perdure.models.common.interrupts import is_by_signal
+from perdure.models.common.transactions import CodecFailed
 from perdure.models.cooperation.cause_reader import CauseReader
-from perdure.models.cooperation.drafting import Blocked, Drafting
+from perdure.models.cooperation.drafter import Blocked, Drafting
 from perdure.models.cooperation.drafts import Drafts, Making
 from perdure.models.cooperation.eviction import Eviction
-from perdure.models.cooperation.executing import Enter, Executor, TryAgain, effort_of, within_bounds
 from perdure.models.cooperation.execution import StepExecution, Surroundings, armed, heartbeat, pause, recall
+from perdure.models.cooperation.executor import Enter, Executor, TryAgain, effort_of, within_bounds
 from perdure.models.cooperation.failures import to_failure
-from perdure.models.cooperation.gathering import Hierarchy
+from perdure.models.cooperation.handler_registry import Book
+from perdure.models.cooperation.hierarchy import Hierarchy
 from perdure.models.cooperation.holds import Holds
 from perdure.models.cooperation.live import Code, Draft, LiveOperation
 from perdure.models.cooperation.moves import Nothing, Raised, Returned
@@ -56,10 +60,6 @@ from perdure.models.cooperation.transactions import Transactions
 from perdure.models.cooperation.turns import Turns
 from perdure.models.cooperation.versions import Operations
 from perdure.models.cooperation.waits import stored_waits
-from perdure.models.deployment import deployed
-from perdure.models.interrupts import is_by_signal
-from perdure.models.proof import Proof
-from perdure.models.transacting import CodecFailed
 from perdure.ports import Clock, Codec, Ids, Journal, Store
 
 log = logging.getLogger("perdure")

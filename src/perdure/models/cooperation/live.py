@@ -26,7 +26,7 @@ from perdure.models.cooperation.events import (
     State,
 )
 from perdure.models.cooperation.failures import Failure, source_of
-from perdure.models.cooperation.gathering import Hierarchy, wake_of
+from perdure.models.cooperation.hierarchy import Hierarchy, wake_of
 from perdure.models.cooperation.moves import (
     Ask,
     Handle,

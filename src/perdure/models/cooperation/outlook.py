@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perdure.coordinator.deciding import Outlook
-from perdure.kernel.cooperating import NEWS
+from perdure.coordinator.decisions import Outlook
 from perdure.kernel.ops import Tell
+from perdure.kernel.rules.operations import NEWS
 from perdure.models.cooperation.children import Foreseen
-from perdure.models.cooperation.drafting import Drafting
+from perdure.models.cooperation.drafter import Drafting
 from perdure.models.cooperation.live import Code, LiveOperation
 from perdure.models.cooperation.moves import Wait
 from perdure.models.cooperation.rules import next_move

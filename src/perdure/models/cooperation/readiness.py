@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from perdure.arguments import checked
 from perdure.kernel.cooperation import depth_of
 from perdure.models.cooperation.context import (
     EXEMPT,
@@ -24,6 +23,7 @@ from perdure.models.cooperation.context import (
 from perdure.models.cooperation.events import SLEEP_TOPIC, EventType, Kinship, Lineage, Message, MessageEvent
 from perdure.models.cooperation.failures import DISMISSED, Failure
 from perdure.models.cooperation.strategies import Pending, Registry, Strategy
+from perdure.values.arguments import checked
 
 Pair = tuple[str, str]  # message id, handler: exactly one run has it
 

@@ -13,15 +13,15 @@ from perdure.coordinator.turns import in_turns
 from perdure.errors import EngineBug
 from perdure.kernel.pieces import Pieces
 from perdure.kernel.records import Run
+from perdure.models.common.deployment import deployed
 from perdure.models.cooperation.define import Operation
-from perdure.models.cooperation.gathering import Hierarchy
+from perdure.models.cooperation.hierarchy import Hierarchy
 from perdure.models.cooperation.holds import Holds
 from perdure.models.cooperation.live import LiveOperation, revived
 from perdure.models.cooperation.moves import Wait
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
 from perdure.models.cooperation.rules import next_move
 from perdure.models.cooperation.versions import Operations, lacking
-from perdure.models.deployment import deployed
 from perdure.ports import Clock, Store
 
 log = logging.getLogger("perdure")

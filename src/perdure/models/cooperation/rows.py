@@ -30,7 +30,7 @@ from perdure.models.cooperation.events import (
     ReturnValue,
 )
 from perdure.models.cooperation.failures import Failure, as_stored, placed, source_of, trace
-from perdure.models.cooperation.gathering import Hierarchy
+from perdure.models.cooperation.hierarchy import Hierarchy
 from perdure.models.cooperation.moves import NewRun
 from perdure.ports import Codec
 

@@ -24,7 +24,7 @@ from perdure.models.cooperation.context import (
     not_before,
 )
 from perdure.models.cooperation.define import Plan
-from perdure.models.cooperation.emitting import Emitting, Origin, emit_in_pieces
+from perdure.models.cooperation.emissions import Emitting, Origin, emit_in_pieces
 from perdure.models.cooperation.events import (
     EventType,
     MessageEvent,

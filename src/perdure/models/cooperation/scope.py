@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from perdure.arguments import Duration, checked, span_of
 from perdure.errors import HierarchyTooDeep, InvalidArguments, Misuse, UnstorableValue
 from perdure.kernel.cooperation import depth_of
 from perdure.models.cooperation.context import (
@@ -32,6 +31,7 @@ from perdure.models.cooperation.context import (
 )
 from perdure.models.cooperation.events import CALL_TOPIC, SLEEP_TOPIC, Lineage, ReturnValue
 from perdure.models.cooperation.failures import Failure, gave_up, source_of
+from perdure.values.arguments import Duration, checked, span_of
 
 if TYPE_CHECKING:
     from perdure.models.cooperation.define import Topic

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
-from perdure.models.blame import Blame
+from perdure.models.common.blame import Blame
 from perdure.models.cooperation.execution import StepExecution
 from perdure.models.cooperation.live import LiveOperation
 

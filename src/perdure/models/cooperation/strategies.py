@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from perdure.arguments import Duration, checked, span_of
 from perdure.errors import InvalidDefinition
 from perdure.models.cooperation.failures import Failure
+from perdure.values.arguments import Duration, checked, span_of
 
 
 class Handlers(Struct, frozen=True, kw_only=True):

@@ -18,17 +18,7 @@ from msgspec import Struct
 
 from perdure.errors import EngineBug
 from perdure.kernel.records import Engine, Staged
-from perdure.models.cooperation.context import EMPTY, Context
-from perdure.models.cooperation.define import Plan
-from perdure.models.cooperation.events import ReturnValue
-from perdure.models.cooperation.execution import StepExecution
-from perdure.models.cooperation.failures import Failure
-from perdure.models.cooperation.live import Code
-from perdure.models.cooperation.moves import Handle, Invoke, Raised, Returned, Undo
-from perdure.models.cooperation.moves import Outcome as StepOutcome
-from perdure.models.cooperation.progress import Mismatch
-from perdure.models.cooperation.scope import Emission, NextStep, Scope
-from perdure.models.transacting import (
+from perdure.models.common.transactions import (
     CodecFailed,
     Fate,
     GivenUp,
@@ -40,6 +30,16 @@ from perdure.models.transacting import (
     transacted,
     without_loop,
 )
+from perdure.models.cooperation.context import EMPTY, Context
+from perdure.models.cooperation.define import Plan
+from perdure.models.cooperation.events import ReturnValue
+from perdure.models.cooperation.execution import StepExecution
+from perdure.models.cooperation.failures import Failure
+from perdure.models.cooperation.live import Code
+from perdure.models.cooperation.moves import Handle, Invoke, Raised, Returned, Undo
+from perdure.models.cooperation.moves import Outcome as StepOutcome
+from perdure.models.cooperation.progress import Mismatch
+from perdure.models.cooperation.scope import Emission, NextStep, Scope
 from perdure.ports import Codec, Store
 
 

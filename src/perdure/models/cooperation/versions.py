@@ -12,8 +12,8 @@ from typing import Any
 
 from perdure.errors import DuplicateWorkflow
 from perdure.kernel.cooperation import read_version
+from perdure.models.common.deployment import offered
 from perdure.models.cooperation.define import Operation
-from perdure.models.deployment import offered
 from perdure.ports import Offer
 
 Handler = tuple[str, str]  # topic, name

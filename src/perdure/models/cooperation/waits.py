@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from perdure.kernel.cooperating import NEWS
 from perdure.kernel.records import Run, Wait
+from perdure.kernel.rules.operations import NEWS
 from perdure.kernel.status import Status
 from perdure.models.cooperation.live import Draft, LiveOperation
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
-from perdure.arguments import Duration, checked, span_of
 from perdure.errors import InvalidArguments, InvariantViolated, Misuse
-from perdure.models.functions.asking import NEVER_US
-from perdure.models.functions.checks import checked_tags, checked_text
 from perdure.models.functions.commands import ChildCall, Continued
 from perdure.models.functions.context import require_loop
 from perdure.models.functions.define import RunCall
-from perdure.models.functions.waiting import RunChoice, RunEnded, first
+from perdure.models.functions.requests import NEVER_US
+from perdure.models.functions.waits import RunChoice, RunEnded, first
+from perdure.values.arguments import Duration, checked, span_of
+from perdure.values.checks import checked_tags, checked_text
 
 R = TypeVar("R")
 

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.json import encode as to_json
 
-from perdure.arguments import checked
 from perdure.errors import Misuse, RollbackFailed
 from perdure.kernel.records import Wait
 from perdure.models.functions.context import require_loop
 from perdure.models.functions.define import RunCall, StepCall
-from perdure.models.functions.digests import digest_of
-from perdure.models.functions.values import PAYLOAD_MAX_BYTES
+from perdure.values.arguments import checked
+from perdure.values.digests import digest_of
+from perdure.values.json import PAYLOAD_MAX_BYTES
 
 BRANCH = "undo."  # where the positions of a rollback begin
 

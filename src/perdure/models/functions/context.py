@@ -6,37 +6,22 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable
 from contextvars import Context, ContextVar
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.json import decode as from_json
 
-from perdure.arguments import Duration, checked, shown, span_of
 from perdure.errors import Misuse, NotInStep, NotInWorkflow
-from perdure.models.functions.failures import mark
 from perdure.models.functions.loop import WorkflowLoop, running_loop
-from perdure.models.functions.values import to_text
+from perdure.values.arguments import Duration, checked
+from perdure.values.failures import mark
+from perdure.values.json import to_text
+from perdure.values.times import from_datetime, seconds_of, to_datetime
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
-
-_SLEEP_MAX_S = 1000 * 366 * 24 * 3600  # A thousand years: Python has no later dates than 9999.
-
-
-def to_datetime(at: int) -> datetime:
-    """Microseconds since the epoch as an aware datetime."""
-    return datetime.fromtimestamp(at // 1_000_000, UTC) + timedelta(microseconds=at % 1_000_000)
-
-
-def from_datetime(when: datetime) -> int:
-    """An aware datetime as microseconds since the epoch. Raises Misuse if it is none."""
-    if not isinstance(when, datetime):
-        raise Misuse(f"a point in time is a datetime with a time zone, not {when!r:.80}")
-    if when.tzinfo is None:
-        raise Misuse(f"{when.isoformat()} has no time zone; use datetime.now(UTC) or the like")
-    return (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 class TimeReached(Struct, frozen=True):
@@ -98,14 +83,6 @@ async def sleep_until(when: datetime) -> TimeReached:
 async def _wait_until(loop: WorkflowLoop, due_at: int, name: str) -> TimeReached:
     scheduled_at, fired_at = await loop.request_timer(due_at, name)
     return TimeReached(to_datetime(scheduled_at), to_datetime(fired_at))
-
-
-def seconds_of(duration: Duration, verb: str) -> float:
-    """A duration in seconds. Raises Misuse if it is none, or is longer than any run lives."""
-    seconds = span_of(duration, f"{verb}(): the duration").total_seconds()
-    if not seconds < _SLEEP_MAX_S:
-        raise Misuse(f"{verb}({shown(duration)}) is longer than any run lives; at most {_SLEEP_MAX_S:,} seconds")
-    return seconds
 
 
 def require_loop(verb: str) -> WorkflowLoop:

@@ -11,12 +11,12 @@ from perdure.errors import ForbiddenInWorkflow, RollbackFailed, UnstorableValue
 from perdure.kernel.ops import End
 from perdure.kernel.records import Failure, Outcome
 from perdure.kernel.status import Status
+from perdure.models.common.interrupts import failed_by_exit, is_by_signal
 from perdure.models.functions.define import Workflow
-from perdure.models.functions.failures import entry_of, to_failure
 from perdure.models.functions.loop import Completed, Raised
-from perdure.models.functions.values import to_text
-from perdure.models.interrupts import failed_by_exit, is_by_signal
 from perdure.ports import Codec
+from perdure.values.failures import entry_of, to_failure
+from perdure.values.json import to_text
 
 
 def outcome_of(

@@ -13,10 +13,10 @@ import msgspec
 from msgspec import UNSET, Struct, StructMeta, UnsetType
 from msgspec.structs import replace
 
-from perdure.arguments import Duration, span_of
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
-from perdure.models.functions.canonical import number_text
-from perdure.models.functions.values import UNSTORABLE_TEXT, Reader
+from perdure.values.arguments import Duration, span_of
+from perdure.values.canonical import number_text
+from perdure.values.json import UNSTORABLE_TEXT, Reader
 
 NAME_MAX_CHARS = 500
 OPTIONS = "__event_options__"

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any, Final
 
 from perdure.errors import ForbiddenInWorkflow
-from perdure.models.functions.failures import is_marked
+from perdure.values.failures import is_marked
 
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _AUDITED: Final = {

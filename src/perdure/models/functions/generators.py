@@ -14,8 +14,8 @@ import weakref
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
-from perdure.models.functions.closing import close_generator
-from perdure.models.functions.reporting import ReportingLoop
+from perdure.models.functions.loop_reports import ReportingLoop
+from perdure.models.functions.teardown import close_generator
 
 Generator = AsyncGenerator[Any, Any]
 Hook = Callable[[Generator], None]

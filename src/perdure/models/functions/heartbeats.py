@@ -1,4 +1,4 @@
-"""Heartbeats: an attempt's signs of life, and the way of what they say to the store (see models/heartbeats.py).
+"""Heartbeats: an attempt's signs of life, and the way of what they say to the store (see models/common/heartbeats.py).
 
 A heartbeat may come from any thread and never waits. It notes the time; details go on to the loop, which writes the
 newest of them, one write at a time.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from perdure.models.functions.context import CurrentStep
-from perdure.models.functions.values import to_text
+from perdure.values.json import to_text
 
 if TYPE_CHECKING:
     from perdure.models.functions.steps import Execution

@@ -20,29 +20,29 @@ from msgspec.structs import replace
 from perdure.coordinator.notices import Outage
 from perdure.coordinator.timers import Timers
 from perdure.errors import Misuse, RowDamaged, StoreError
-from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Begin, Deliver, Drop, Finish
+from perdure.kernel.mailboxes import Box
 from perdure.kernel.ops import Advance, Op, Release, SetHold
 from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.records import Engine, Failure, Hold, Run, Staged, Wait
 from perdure.kernel.status import Status
-from perdure.models.blame import Blame, Request
-from perdure.models.deployment import deployed
+from perdure.models.common.blame import Blame, Request
+from perdure.models.common.deployment import deployed
+from perdure.models.common.fence_check import Proof
 from perdure.models.functions.ahead import Ahead
-from perdure.models.functions.answering import Answering
+from perdure.models.functions.answers import Answering
+from perdure.models.functions.artifacts import Staging
 from perdure.models.functions.closings import Closings
 from perdure.models.functions.define import Workflow
-from perdure.models.functions.failures import to_failure
-from perdure.models.functions.loading import Loader, missing_entry
+from perdure.models.functions.journal_reader import Loader, missing_entry
 from perdure.models.functions.loop import Commands, Livelock, StepRequest, TimerRequest
 from perdure.models.functions.resumption import resume, steps_anew, undelivered
 from perdure.models.functions.runner import LiveRun, Mismatch
-from perdure.models.functions.speaking import Speaking
-from perdure.models.functions.staging import Staging
 from perdure.models.functions.steps import Execution, StepRunner
+from perdure.models.functions.stream_writer import Speaking
 from perdure.models.functions.transactions import Transactions
-from perdure.models.proof import Proof
 from perdure.ports import Clock, Codec, Ids, Journal, Store
+from perdure.values.failures import to_failure
 
 log = logging.getLogger("perdure")
 # A run whose timer is due within this time is not given up, or it would be read again at once. A graph that routes for

@@ -9,8 +9,8 @@ import msgspec
 
 from perdure.errors import PerdureError, RunExists
 from perdure.kernel.lives import without_life
-from perdure.models.functions.canonical import digest
-from perdure.models.functions.values import Signature
+from perdure.values.canonical import digest
+from perdure.values.json import Signature
 
 
 class Existing(Protocol):

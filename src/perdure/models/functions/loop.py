@@ -24,8 +24,7 @@ from typing import Any, Final, Unpack
 
 from perdure.errors import ForbiddenInWorkflow, InvariantViolated, PerdureError
 from perdure.kernel.pieces import Pieces, at_once
-from perdure.models.functions import closing, forbidden, ordering
-from perdure.models.functions.asking import Args, AskingLoop
+from perdure.models.functions import forbidden, order, teardown
 from perdure.models.functions.commands import (
     Ask,
     Commands,
@@ -37,8 +36,9 @@ from perdure.models.functions.commands import (
     TimerRequest,
 )
 from perdure.models.functions.generators import StartHook, wrap_hooks
+from perdure.models.functions.loop_tasks import ReadyHandle, TimerFuture, WorkflowTask
+from perdure.models.functions.requests import Args, AskingLoop
 from perdure.models.functions.stacks import format_stacks
-from perdure.models.functions.tasks import ReadyHandle, TimerFuture, WorkflowTask
 
 __all__ = [
     "Ask",
@@ -175,7 +175,7 @@ class WorkflowLoop(AskingLoop):
     def _close_all(self) -> Pieces[None]:
         if self._ready is None:
             self._ready = deque()
-        work = closing.close_tasks(self._unfinished, self._drain_closing, self.run_id)
+        work = teardown.close_tasks(self._unfinished, self._drain_closing, self.run_id)
         while self._close_some(work):
             yield
 
@@ -302,7 +302,7 @@ class WorkflowLoop(AskingLoop):
             self._drain(CLOSING_CALLBACKS_AT_ONCE, is_closing=True)
             if not self._ready:
                 return
-        closing.logger.debug("run %s ran %d callbacks while it was being closed", self.run_id, callbacks_max)
+        teardown.logger.debug("run %s ran %d callbacks while it was being closed", self.run_id, callbacks_max)
 
     def _end(self) -> Completed | Raised | Continued:
         if isinstance(self._fatal, Continued):
@@ -338,4 +338,4 @@ class WorkflowLoop(AskingLoop):
             raise forbidden.forbidden("waking a workflow from outside (another thread, or a callback of another loop)")
 
 
-ordering.install()
+order.install()

@@ -28,10 +28,10 @@ from msgspec.json import decode as from_json
 from msgspec.json import encode as to_json
 
 from perdure.errors import InvalidDefinition, StepProcessDied
+from perdure.models.common.fence_check import InDoubt
 from perdure.models.functions import worker
 from perdure.models.functions.define import Step
 from perdure.models.functions.worker import Beat, Began, Ended, Item, Job, Ready, Word
-from perdure.models.proof import InDoubt
 
 log = logging.getLogger("perdure")
 

@@ -10,10 +10,10 @@ from typing import Final
 
 from msgspec.json import encode as to_json
 
-from perdure.kernel import boxes
-from perdure.kernel.boxes import Box
+from perdure.kernel import mailboxes
+from perdure.kernel.mailboxes import Box
 from perdure.models.functions.commands import Ask
-from perdure.models.functions.waiting import misfit_of, won_by_event
+from perdure.models.functions.waits import misfit_of, won_by_event
 from perdure.ports import Codec
 
 # In one advance of a run. Meanwhile nothing else runs in the process, and all of it is in one batch.
@@ -41,7 +41,7 @@ class ReadAhead:
         """
         if self._is_over or not self._box.unread:
             return None
-        found = boxes.first_of(self._box, ask.what.rows(self._run_id, ask), at)
+        found = mailboxes.first_of(self._box, ask.what.rows(self._run_id, ask), at)
         if found is None:
             return None
         box, event, option = found

@@ -13,15 +13,15 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.kernel.boxes import Box
 from perdure.kernel.effects import Deliver
+from perdure.kernel.mailboxes import Box
 from perdure.kernel.records import Wait
 from perdure.kernel.stock import TASK_EVENT
 from perdure.models.functions.commands import Ask, Commands, StepRequest, TimerRequest
 from perdure.models.functions.define import StepCall
-from perdure.models.functions.digests import is_other
 from perdure.models.functions.runner import LiveRun, Mismatch
-from perdure.models.functions.waiting import TimerChoice
+from perdure.models.functions.waits import TimerChoice
+from perdure.values.digests import is_other
 
 _OF_STEPS = ("retry", "beat")
 

@@ -16,30 +16,30 @@ from msgspec.json import encode as to_json
 from msgspec.structs import replace
 
 from perdure.errors import InvalidArguments, UnstorableValue
-from perdure.kernel.boxes import Box
 from perdure.kernel.lives import life_of
+from perdure.kernel.mailboxes import Box
 from perdure.kernel.ops import Advance, End, Onward, Start
 from perdure.kernel.pieces import PIECE_ITEMS_MAX, Pieces, at_once, parts
 from perdure.kernel.records import Attempt, Entry, Failure, Run, Staged, Wait
 from perdure.kernel.stock import Stock, Task
+from perdure.models.functions.artifacts import StagePost
 from perdure.models.functions.commands import Ask, ChildCall, Continued
 from perdure.models.functions.compensation import BRANCH, Compensation, roll_back
 from perdure.models.functions.context import TimeReached
 from perdure.models.functions.define import StepCall, Workflow
 from perdure.models.functions.endings import end_of_rollback, outcome_of
-from perdure.models.functions.failures import mark, rebuild, to_failure, where_of
 from perdure.models.functions.identity import identity
 from perdure.models.functions.loop import Commands, StepRequest, TimerRequest, WorkflowLoop
-from perdure.models.functions.merging import NOTHING_AT_ONCE, AnsweredAtOnce, Merged, Replayed
+from perdure.models.functions.merged_commands import NOTHING_AT_ONCE, AnsweredAtOnce, Merged, Replayed
 from perdure.models.functions.mismatch import Mismatch, diff, other_arguments
 from perdure.models.functions.outlines import Outline, refusal, split
 from perdure.models.functions.outlines import read as read_outline
-from perdure.models.functions.posts import rows_of, stock_of
+from perdure.models.functions.outputs import rows_of, stock_of
 from perdure.models.functions.read_ahead import ReadAhead
-from perdure.models.functions.staging import StagePost
-from perdure.models.functions.values import to_text
-from perdure.models.functions.waiting import RunEnded, Won, read_won
+from perdure.models.functions.waits import RunEnded, Won, read_won
 from perdure.ports import Codec, Ids, PlainCodec
+from perdure.values.failures import mark, rebuild, to_failure, where_of
+from perdure.values.json import to_text
 
 _WITH_ARGUMENTS = ("child", "start", "compensate")
 _SET_BACK_US = 1_000_000  # A clock that goes back by less was corrected, or is another machine's.

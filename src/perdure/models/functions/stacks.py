@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
-from perdure.models.functions.tasks import StepFuture, TimerFuture, WorkflowTask
+from perdure.models.functions.loop_tasks import StepFuture, TimerFuture, WorkflowTask
 
 
 def format_stacks(tasks: Iterable[WorkflowTask]) -> str:

@@ -25,20 +25,20 @@ from msgspec.json import decode as from_json
 from perdure.coordinator.timers import Timer, Timers
 from perdure.errors import CommitRefused, Misuse, StepFailed, StepTimedOut, StoreBroken, StoreError, UnstorableValue
 from perdure.kernel.records import Attempt, Failure, StreamItem, Wait
-from perdure.models.blame import Blame
-from perdure.models.carriers import Carriers
+from perdure.models.common.blame import Blame
+from perdure.models.common.carriers import Carriers
+from perdure.models.common.fence_check import InDoubt, Proof
+from perdure.models.common.heartbeats import Beats
+from perdure.models.common.interrupts import failed_by_exit, is_by_signal
+from perdure.models.functions.artifacts import Stager, Staging
 from perdure.models.functions.context import in_step
 from perdure.models.functions.define import Step, StepCall
-from perdure.models.functions.failures import brief, receive
 from perdure.models.functions.heartbeats import Pulse
 from perdure.models.functions.loop import StepRequest
 from perdure.models.functions.runner import LiveRun
-from perdure.models.functions.speaking import Speaker, Speaking
-from perdure.models.functions.staging import Stager, Staging
-from perdure.models.heartbeats import Beats
-from perdure.models.interrupts import failed_by_exit, is_by_signal
-from perdure.models.proof import InDoubt, Proof
+from perdure.models.functions.stream_writer import Speaker, Speaking
 from perdure.ports import Clock, TimerHandle
+from perdure.values.failures import brief, receive
 
 if TYPE_CHECKING:
     from perdure.models.functions.processes import ProcessPool

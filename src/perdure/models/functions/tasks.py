@@ -1,164 +1,239 @@
-"""The tasks, futures and handles of a workflow's loop: asyncio's own, with a place in the program and a fixed hash.
-
-asyncio keeps tasks and futures in sets. Hashed by address, as usual, they would be iterated in another order each time;
-here each hashes by its creation number on its loop, so that a replay iterates as the original did.
-"""
+"""Tasks: what a workflow has people, or programs elsewhere, do for it, and waits for."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
-from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeVar, overload
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
-from perdure.models.functions.commands import Ask, StepRequest, TimerRequest
-from perdure.models.functions.forbidden import foreign_await
+from perdure.errors import InvalidArguments, TaskFailed, UnstorableValue
+from perdure.kernel.records import Wait
+from perdure.kernel.stock import TASK_EVENT, Task, task_event
+from perdure.models.functions.artifacts import draft_of, stage_post
+from perdure.models.functions.commands import Ask
+from perdure.models.functions.context import TimeReached, require_loop, timed_out
+from perdure.models.functions.loop import WorkflowLoop
+from perdure.models.functions.publications import said
+from perdure.models.functions.waits import Choice, EventChoice, TimerChoice, Waits, Won, read_won
+from perdure.ports import Codec
+from perdure.values.arguments import Duration, check_fields, checked
+from perdure.values.checks import checked_text
+from perdure.values.failures import mark
+from perdure.values.json import Reader, to_text
+from perdure.values.schemas import schema_of
+from perdure.values.times import seconds_of
 
-_SLEPT: Final[Any] = getattr(asyncio.futures, "_set_result_unless_cancelled", None)
+T = TypeVar("T")
 
-if TYPE_CHECKING:
-    from perdure.models.functions.loop import WorkflowLoop
+TaskKind = Literal["human", "remote"]
 
-
-class GuardedCoroutine:
-    """A task's coroutine, which sees ForbiddenInWorkflow where asyncio's task throws "attached to a different loop".
-
-    `send` is the coroutine's own bound method, so that the guard costs next to nothing unless something is thrown.
-    """
-
-    __slots__ = ("inner", "send")
-
-    def __init__(self, inner: Coroutine[Any, Any, Any]) -> None:
-        self.inner = inner
-        self.send = inner.send
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def throw(self, error: BaseException) -> Any:
-        if type(error) is RuntimeError:
-            error = foreign_await(error) or error
-        try:
-            return self.inner.throw(error)
-        finally:
-            del error  # Its traceback has this frame: they would keep each other, and all that the workflow had.
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self.inner.__await__()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)  # asyncio's repr and get_stack look for cr_code, cr_frame and the like.
+_TITLE_MAX_CHARS: Final = 2_000
+_ANSWER: Final = EventChoice[Any]("", None, (), "after_wait")  # The event's name has the task's id, which comes later.
 
 
-class WorkflowTask(asyncio.Task[Any]):
-    """A task with a branch of positions of its own: `branch` + 1, 2, 3, … in the order in which its code asks."""
+class NewArtifact(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An artifact that an answer brings: text, or a JSON value."""
 
-    __slots__ = ("branch", "count", "number")
+    name: str
+    value: Any
+    type: str = ""
+    media_type: str | None = None
 
-    def __init__(
-        self,
-        coroutine: Coroutine[Any, Any, Any],
-        loop: WorkflowLoop,
-        number: int,
-        branch: str,
-        name: str,
-        context: Context | None,
-    ) -> None:
-        # asyncio's constructor puts the task into a set, so the hash must be there before.
-        self.number = number
-        self.branch = branch
-        self.count = 0
-        super().__init__(GuardedCoroutine(coroutine), loop=loop, name=name, context=context)  # type: ignore[arg-type]
-
-    def __hash__(self) -> int:
-        return self.number
-
-    def get_coro(self) -> Any:
-        guarded = super().get_coro()
-        return guarded.inner if isinstance(guarded, GuardedCoroutine) else guarded
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
-class WorkflowFuture(asyncio.Future[Any]):
-    """What `loop.create_future()` gives. The loop sets `number`: a constructor in Python would double the cost."""
+class Given(Struct, frozen=True, omit_defaults=True):
+    """What an answer brings: a value, and artifacts that its run is to stage, or the error that the worker gave up
+    with."""
 
-    __slots__ = ("number",)
-    number: int
-
-    def __hash__(self) -> int:
-        return self.number
-
-
-class StepFuture(WorkflowFuture):
-    """What workflow code awaits for a step. The loop hears of it when workflow code cancels it."""
-
-    __slots__ = ("request",)
-    request: StepRequest
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        if not super().cancel(msg):
-            return False
-        self.get_loop().step_cancelled(self)  # type: ignore[attr-defined]
-        return True
+    task: str
+    by: str
+    value: Raw = Raw(b"null")
+    error: str | None = None
+    artifacts: tuple[NewArtifact, ...] = ()
 
 
-class TimerFuture(WorkflowFuture):
-    """What workflow code awaits for a timer of Perdure's own."""
+class Answered(Struct, frozen=True):
+    """An answer that brings artifacts, as the workflow reads it."""
 
-    __slots__ = ("request",)
-    request: TimerRequest
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        if not super().cancel(msg):
-            return False
-        self.get_loop().timer_cancelled(self)  # type: ignore[attr-defined]
-        return True
+    value: Any
+    by: str
+    artifacts: tuple[NewArtifact, ...]
 
 
-class AskFuture(WorkflowFuture):
-    """What workflow code awaits for anything but a step or a timer."""
+class TaskCall(Struct, frozen=True, kw_only=True):
+    """What a request for a task is about. As a wait it has an answer among its options, and perhaps a timer."""
 
-    __slots__ = ("request",)
-    request: Ask
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        if not super().cancel(msg):
-            return False
-        self.get_loop().ask_cancelled(self)  # type: ignore[attr-defined]
-        return True
-
-
-class ReadyHandle(Struct, eq=False):
-    """A callback in the ready queue: what asyncio.Handle is to those who use it, at half the cost, since there is one
-    for everything that happens."""
-
-    _callback: Callable[..., object]
-    _args: tuple[Any, ...]
-    _context: Context
-    _cancelled: bool = False
-
-    def cancel(self) -> None:
-        self._cancelled = True
-
-    def cancelled(self) -> bool:
-        return self._cancelled
-
-    def get_context(self) -> Context:
-        return self._context
-
-    def __repr__(self) -> str:
-        return f"<Handle {'cancelled ' * self._cancelled}{self._callback!r}>"
-
-
-class DurableTimerHandle(asyncio.TimerHandle):
-    """A `call_later` or `call_at` that is due in the future. asyncio tells the loop when it is cancelled."""
-
-    __slots__ = ("number", "request")
-    number: int
-    request: TimerRequest
+    queue: str
+    kind: str
+    title: str
+    schema: str
+    payload: str
+    reader: Reader
+    due_at: dict[int, int]
 
     @property
-    def is_timeout(self) -> bool:
-        """Whether it is not just `asyncio.sleep`."""
-        return getattr(self, "_callback", None) is not _SLEPT
+    def options(self) -> tuple[Choice[Any], ...]:
+        return (_ANSWER, TimerChoice(at=self.due_at[1])) if self.due_at else (_ANSWER,)
+
+    def opened(self, run_id: str, ask: Ask, task_id: str, at: int, codec: Codec) -> Task:
+        return Task(
+            id=task_id,
+            run_id=run_id,
+            position=ask.position,
+            queue=self.queue,
+            kind=self.kind,
+            title=self.title,
+            schema=self.schema,
+            payload=codec.encode(self.payload),
+            due_at=self.due_at.get(1),
+            created_at=at,
+        )
+
+    def rows(self, run_id: str, ask: Ask, task_id: str) -> tuple[Wait, ...]:
+        name = task_event(task_id)
+        common: dict[str, Any] = {"run_id": run_id, "position": ask.position, "since": ask.since}
+        waits = [Wait(kind="event", name=name, mode="after_wait", option=0, details=f"queue {self.queue!r}", **common)]
+        if self.due_at:
+            waits.append(Wait(kind="timer", name="timer", due_at=self.due_at[1], option=1, **common))
+        return tuple(waits)
+
+    def read(self, won: Won, seq: int) -> Any:
+        """What came of it: the answer, or what was Answered, TimeReached, or TaskFailed. Raises UnstorableValue."""
+        if won.option != 0:
+            return read_won(Waits(self.options, self.due_at), won)
+        try:
+            given = msgspec.json.decode(won.value, type=Given)
+        except msgspec.DecodeError as error:
+            raise UnstorableValue(f"the answer to a task of queue {self.queue!r} cannot be read: {error}") from error
+        if given.error is None:
+            text = bytes(given.value).decode()
+            value = self.reader.read(text, f"the answer to a task of queue {self.queue!r}")
+            return Answered(value, given.by, given.artifacts) if given.artifacts else value
+        failed = TaskFailed(
+            f"worker {given.by!r} gave up task {given.task!r} of queue {self.queue!r}: {given.error}",
+            task_id=given.task,
+            worker=given.by,
+        )
+        mark(failed, seq)
+        return failed
+
+
+@overload
+async def task(
+    *,
+    queue: str,
+    schema: type[T],
+    payload: Any = None,
+    title: str = "",
+    timeout: Duration | None = None,
+    kind: TaskKind = "human",
+) -> T: ...
+
+
+@overload
+async def task(
+    *,
+    queue: str,
+    schema: Any = None,
+    payload: Any = None,
+    title: str = "",
+    timeout: Duration | None = None,
+    kind: TaskKind = "human",
+) -> Any: ...
+
+
+@checked
+async def task(
+    *,
+    queue: str,
+    schema: Any = None,
+    payload: Any = None,
+    title: str = "",
+    timeout: Duration | None = None,
+    kind: TaskKind = "human",
+) -> Any:
+    """Have somebody outside do something, and wait durably for the answer: a person (`kind` "human") or a worker that
+    claims tasks of the queue ("remote"). It is there for them from the commit on in which the run begins to wait, and
+    withdrawn in the commit in which it no longer does.
+
+    An answer must fit `schema`: a JSON Schema, or a type, which it is then read as. Raises TimeoutError if none comes
+    within `timeout`, TaskFailed if a worker gives up; UnstorableValue, InvalidArguments, NotInWorkflow.
+    """
+    loop = require_loop("task")
+    is_type = schema is not None and not isinstance(schema, Mapping)
+    what = f"a task of queue {queue!r:.80}"
+    asked = ask_task(
+        loop,
+        name=queue,
+        queue=queue,
+        kind=kind,
+        title=title,
+        schema=schema_of(schema),
+        payload=payload,
+        reader=Reader(schema if is_type else Any, what),
+        timeout=timeout,
+    )
+    got = taken(loop, await asked)
+    if isinstance(got, TimeReached):
+        raise timed_out(TimeoutError(f"no answer to {what} came within {timeout}"))
+    if isinstance(got, TaskFailed):
+        raise got
+    return got
+
+
+def ask_task(
+    loop: WorkflowLoop,
+    *,
+    name: str,
+    queue: str,
+    kind: str,
+    title: str,
+    schema: dict[str, Any],
+    payload: Any,
+    reader: Reader,
+    timeout: Duration | None,
+) -> asyncio.Future[Any]:
+    """A future for what became of a task, for `taken`: what `reader` makes of the answer, TimeReached, or TaskFailed.
+    `name` is that of its journal entry. Raises UnstorableValue, InvalidArguments."""
+    checked_text(queue, "a queue's name")
+    if title:
+        checked_text(title, "a title", _TITLE_MAX_CHARS)
+    if kind not in ("human", "remote"):
+        raise InvalidArguments(f"a task is 'human' or 'remote', not {kind!r:.40}")
+    due_at: dict[int, int] = {}
+    if timeout is not None:
+        due_at[1] = loop.now() + round(seconds_of(timeout, "task") * 1_000_000)
+    what = f"a task of queue {queue!r}"
+    call = TaskCall(
+        queue=queue,
+        kind=kind,
+        title=title,
+        schema=to_text(schema, f"the schema of {what}", loop.payload_max),
+        payload=to_text(payload, f"the payload of {what}", loop.payload_max),
+        reader=reader,
+        due_at=due_at,
+    )
+    return loop.ask("task", name, call)
+
+
+def taken(loop: WorkflowLoop, got: Any) -> Any:
+    """What became of a task, once the artifacts that the answer has brought are staged."""
+    if not isinstance(got, Answered):
+        return got
+    for one in got.artifacts:
+        draft = draft_of(one.name, one.value, one.type, one.media_type, loop.payload_max)
+        said(loop, stage_post(draft, got.by))
+    return got.value
+
+
+def is_reserved(event_name: str) -> bool:
+    """Whether events of this name are answers to tasks, which cannot be sent as others are."""
+    return event_name.startswith(TASK_EVENT)
+
+
+__all__ = ["Given", "NewArtifact", "TaskCall", "TaskKind", "ask_task", "is_reserved", "taken", "task"]

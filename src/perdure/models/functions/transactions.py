@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from perdure.errors import Misuse, UnstorableValue
 from perdure.kernel.records import Engine, Staged
-from perdure.models.functions.staging import marked
-from perdure.models.functions.values import to_text
-from perdure.models.transacting import (
+from perdure.models.common.transactions import (
     CodecFailed,
     Concluded,
     Fate,
@@ -25,7 +23,9 @@ from perdure.models.transacting import (
     transacted,
     without_loop,
 )
+from perdure.models.functions.artifacts import marked
 from perdure.ports import Codec, Store
+from perdure.values.json import to_text
 
 if TYPE_CHECKING:
     from perdure.models.functions.heartbeats import Pulse

@@ -27,12 +27,12 @@ from msgspec.structs import replace
 
 from perdure.errors import InvalidDefinition, Misuse, StepFailed
 from perdure.kernel.records import Failure
+from perdure.models.common.interrupts import failed_by_exit
 from perdure.models.functions.context import CurrentStep, in_step
 from perdure.models.functions.define import Step
-from perdure.models.functions.failures import to_failure
-from perdure.models.functions.speaking import item_text
-from perdure.models.functions.values import Signature, to_text
-from perdure.models.interrupts import failed_by_exit
+from perdure.models.functions.stream_writer import item_text
+from perdure.values.failures import to_failure
+from perdure.values.json import Signature, to_text
 
 _BEAT_EVERY_S: Final = 0.05
 _LOOK_EVERY_S: Final = 1.0

@@ -13,7 +13,6 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 import msgspec
 
-from perdure.arguments import Duration, calling_frame, checked, shown
 from perdure.errors import InvalidDefinition, NotInWorkflow
 from perdure.kernel.pieces import Pieces
 from perdure.kernel.records import Entry, Run
@@ -21,7 +20,6 @@ from perdure.kernel.retry import Retry
 from perdure.models.functions.define import RunCall, Step, Workflow, forget
 from perdure.models.functions.loop import running_loop
 from perdure.models.functions.outlines import Outline
-from perdure.models.functions.values import Signature, to_text
 from perdure.models.graphs import schemas, texts
 from perdure.models.graphs.build import build
 from perdure.models.graphs.fingerprint import fingerprint_of, outline_of
@@ -38,9 +36,11 @@ from perdure.models.graphs.spec import EdgeSpec, ExclusiveSpec, GraphSpec, JoinS
 from perdure.models.graphs.stored import StoredDefinition, digest_of, readable, stored
 from perdure.models.graphs.svg import svg
 from perdure.models.graphs.token_views import TokensView
-from perdure.models.graphs.tracing import Trace, trace
+from perdure.models.graphs.trace import Trace, trace
 from perdure.models.graphs.words import Bound, NodeName, NodeRef, named, reference_of, seconds
 from perdure.ports import Codec
+from perdure.values.arguments import Duration, calling_frame, checked, shown
+from perdure.values.json import Signature, to_text
 
 I = TypeVar("I")  # noqa: E741 - a graph's input
 O = TypeVar("O")  # noqa: E741 - and its output

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
-from perdure.arguments import shown
 from perdure.errors import ExpressionFailed, InvalidDefinition
 from perdure.models.graphs.cel.budget import STEPS_MAX, BudgetExceeded, EvaluationFailed
 from perdure.models.graphs.cel.compiler import NameUnknown, Program
 from perdure.models.graphs.cel.syntax import LENGTH_MAX, RESERVED, SyntaxFailed
+from perdure.values.arguments import shown
 
 ROOTS: Final = ("input", "state", "output", "nodes", "branch", "error", "artifacts")
 

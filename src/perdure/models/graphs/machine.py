@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from perdure.errors import GraphFailed, JoinFailed, NoMatchingEdge
-from perdure.models.functions.failures import locate
 from perdure.models.graphs.decisions import Decisions, TimerKey
 from perdure.models.graphs.forks import BORN_AT_ONCE_MAX, Unborn, beyond, part_of, size_of
 from perdure.models.graphs.plan import Edge, Join, Node, Plan, Tiers
+from perdure.models.graphs.positions import Standing
 from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.slots import Slots
 from perdure.models.graphs.spec import END, TERMINATE
-from perdure.models.graphs.standing import Standing
 from perdure.models.graphs.tokens import NO_LAPS, Fork, Meeting, Token, failed_branches, failures, items_of, shown, told
 from perdure.models.graphs.turns import Turns
+from perdure.values.failures import locate
 
 X = TypeVar("X", bound=BaseException)
 RULES: Final = 2

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import unquote
 
-from perdure.arguments import checked
 from perdure.errors import HostDenied, Misuse
 from perdure.models.functions.context import current_step
+from perdure.values.arguments import checked
 
 ALLOW_VARIABLE: Final = "PERDURE_NETWORK_ALLOW"
 DENY_VARIABLE: Final = "PERDURE_NETWORK_DENY"

@@ -15,16 +15,16 @@ from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
 import msgspec
 from msgspec import Meta, Struct, field
 
-from perdure.arguments import check_fields
 from perdure.errors import InvalidDefinition, RecordNotFound
 from perdure.kernel.retry import Retry
-from perdure.models.functions.checks import checked_text
 from perdure.models.functions.context import current_step
 from perdure.models.functions.define import Step, StepCall
 from perdure.models.functions.loop import WorkflowLoop
 from perdure.models.functions.records import Records
-from perdure.models.functions.values import Signature
 from perdure.models.graphs.spec import Count, Name, Seconds, Spec
+from perdure.values.arguments import check_fields
+from perdure.values.checks import checked_text
+from perdure.values.json import Signature
 
 S = TypeVar("S", bound=Spec)
 

@@ -14,10 +14,8 @@ from typing import Any, Final
 
 from perdure.errors import GraphTimedOut, InvariantViolated, StepFailed
 from perdure.models.functions.context import require_loop, timed_out
-from perdure.models.functions.failures import entry_of
 from perdure.models.functions.loop import WorkflowLoop
-from perdure.models.functions.replicas import failure_of
-from perdure.models.functions.tasks import StepFuture, WorkflowTask
+from perdure.models.functions.loop_tasks import StepFuture, WorkflowTask
 from perdure.models.graphs.decisions import Decisions, TimerKey
 from perdure.models.graphs.kinds.artifact import noted
 from perdure.models.graphs.kinds.base import Brought, Done, Ended, Task, Work
@@ -26,6 +24,8 @@ from perdure.models.graphs.plan import Plan
 from perdure.models.graphs.records import Pins
 from perdure.models.graphs.spec import Limits
 from perdure.models.graphs.tokens import Token
+from perdure.values.failures import entry_of
+from perdure.values.replicas import failure_of
 
 IN_A_ROW_MAX: Final = Limits().in_a_row
 # Nodes that one activation begins; with more of them the process would stand still for too long. The others follow in

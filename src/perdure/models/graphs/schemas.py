@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from perdure.errors import InvalidDefinition
 from perdure.models.graphs.cel.budget import STEPS_MAX
-from perdure.models.patterns import PatternFailed, Searches, SearchFailed, automaton
+from perdure.values.patterns import PatternFailed, Searches, SearchFailed, automaton
 
 _BOUNDS: Final = {
     "minimum": "ge",

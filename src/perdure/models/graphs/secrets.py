@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from perdure.arguments import checked
 from perdure.errors import HostDenied, Misuse, SecretNotFound
 from perdure.models.functions.context import current_step
+from perdure.values.arguments import checked
 
 _PREFIX: Final = "PERDURE_SECRET_"
 _SHOWN: Final = "[secret]"

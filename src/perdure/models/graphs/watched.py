@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from perdure.models.functions.context import to_datetime
 from perdure.models.graphs.decisions import Decisions
 from perdure.models.graphs.forks import Unborn
 from perdure.models.graphs.kinds.plain import SetWork
@@ -18,6 +17,7 @@ from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.spec import END, TERMINATE
 from perdure.models.graphs.token_views import EventKind, GraphEvent, GraphToken, JoinTokens, TokenState
 from perdure.models.graphs.tokens import Fork, Meeting, Token, shown
+from perdure.values.times import to_datetime
 
 _OVER: Final = frozenset({"completed", "failed", "timed_out", "cancelled"})
 

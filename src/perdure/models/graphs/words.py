@@ -9,7 +9,6 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from perdure.arguments import Duration, checked, span_of
 from perdure.errors import InvalidDefinition
 from perdure.models.functions.define import Step, Workflow
 from perdure.models.functions.events import Event, options_of
@@ -32,6 +31,7 @@ from perdure.models.graphs.kinds import (
 from perdure.models.graphs.records import Example
 from perdure.models.graphs.schemas import schema_of
 from perdure.models.graphs.spec import JoinSpec, MergeSpec
+from perdure.values.arguments import Duration, checked, span_of
 
 OnEarly = Literal["cancel", "let_finish", "late_merge"]
 OnTimeout = Literal["fail", "proceed"]

@@ -28,7 +28,7 @@ from perdure.storage.postgres.faults import (
     sqlstate,
 )
 from perdure.storage.postgres.queries import QUERIES, Query
-from perdure.storage.postgres.reading import boxes_now
+from perdure.storage.postgres.reads import boxes_now
 from perdure.storage.postgres.rows import (
     Row,
     changed_run,

@@ -15,7 +15,7 @@ import asyncpg
 from perdure.errors import PerdureError, StoreBroken
 from perdure.storage.postgres.address import Address
 from perdure.storage.postgres.faults import FAULTS, REFUSES_TLS, is_definite, store_fault
-from perdure.storage.postgres.pooling import rewritten, settings_of
+from perdure.storage.postgres.pgbouncer import rewritten, settings_of
 from perdure.storage.postgres.queries import QUERIES
 
 STEP_REST_S: Final = 60.0  # So long, or for the lease, a step may leave its transaction waiting.

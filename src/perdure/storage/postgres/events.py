@@ -9,7 +9,8 @@ from msgspec.json import decode as from_json
 from msgspec.structs import replace
 
 from perdure.kernel.batch import Batch, Committed
-from perdure.kernel.matching import (
+from perdure.kernel.records import Event
+from perdure.kernel.rules.broadcasts import (
     Awaiting,
     Ended,
     Freed,
@@ -23,10 +24,9 @@ from perdure.kernel.matching import (
     Shapes,
     Waiting,
 )
-from perdure.kernel.records import Event
 from perdure.kernel.status import FINISHED
+from perdure.storage.broadcasts import settled_by
 from perdure.storage.damage import sound
-from perdure.storage.matching import settled_by
 from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.queries import QUERIES
 from perdure.storage.postgres.rows import event_of, event_rows, json_text, letter_row, shape_of, wait_of, wait_rows

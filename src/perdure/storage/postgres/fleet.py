@@ -12,7 +12,7 @@ from perdure.storage.claims import better_models, models_of, versions_of
 from perdure.storage.postgres.commit import check_fence
 from perdure.storage.postgres.connection import Connection
 from perdure.storage.postgres.faults import is_lost
-from perdure.storage.postgres.reading import fetch, load_now
+from perdure.storage.postgres.reads import fetch, load_now
 
 
 def offered(offers: Sequence[Offer]) -> dict[str, Any]:

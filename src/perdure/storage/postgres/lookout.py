@@ -15,7 +15,7 @@ from typing import Final
 from perdure.errors import StoreError
 from perdure.storage.postgres.connection import Lanes
 from perdure.storage.postgres.hints import Notifier
-from perdure.storage.postgres.reading import fetch
+from perdure.storage.postgres.reads import fetch
 
 log = logging.getLogger("perdure")
 

@@ -47,7 +47,7 @@ from perdure.storage.postgres.faults import (
     is_read_only,
 )
 from perdure.storage.postgres.liveness import SignsOfLife
-from perdure.storage.postgres.reading import fetch
+from perdure.storage.postgres.reads import fetch
 from perdure.storage.postgres.rows import staged_of
 
 LANES: Final = 4  # transactional steps that run at once, each on a connection; opened as they are needed

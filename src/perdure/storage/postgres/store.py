@@ -50,11 +50,11 @@ from perdure.storage.postgres.faults import LOCKED, sqlstate, store_fault
 from perdure.storage.postgres.fleet import Claims, look, offered
 from perdure.storage.postgres.hints import ANYBODY, Listener, Notifier
 from perdure.storage.postgres.insertion import insertion
-from perdure.storage.postgres.listing import LISTING, count_runs, list_runs
+from perdure.storage.postgres.lists import LISTING, count_runs, list_runs
 from perdure.storage.postgres.liveness import SignsOfLife, now
 from perdure.storage.postgres.lookout import Lookout
 from perdure.storage.postgres.queries import QUERIES
-from perdure.storage.postgres.reading import (
+from perdure.storage.postgres.reads import (
     Snapshot,
     fetch,
     journal,

@@ -43,7 +43,7 @@ from perdure.storage.sqlite.queries import (
     UPDATE_SUCCEEDING_RUNS,
     Execution,
 )
-from perdure.storage.sqlite.reading import boxes_now
+from perdure.storage.sqlite.reads import boxes_now
 from perdure.storage.sqlite.rows import (
     Payloads,
     Row,

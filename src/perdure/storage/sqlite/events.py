@@ -10,7 +10,8 @@ from msgspec.json import decode as from_json
 from msgspec.structs import replace
 
 from perdure.kernel.batch import Batch
-from perdure.kernel.matching import (
+from perdure.kernel.records import DeadLetter, Event
+from perdure.kernel.rules.broadcasts import (
     Awaiting,
     Ended,
     Freed,
@@ -24,10 +25,9 @@ from perdure.kernel.matching import (
     Shapes,
     Waiting,
 )
-from perdure.kernel.records import DeadLetter, Event
 from perdure.kernel.status import FINISHED
+from perdure.storage.broadcasts import settled
 from perdure.storage.damage import sound
-from perdure.storage.matching import settled
 from perdure.storage.sqlite.queries import DELETE_LETTERS, INSERT_EVENTS, MARK_WAITS, PUT_WAITS, QUERIES, Execution
 from perdure.storage.sqlite.rows import event_of, event_rows, json_text, shape_of, wait_of, wait_rows
 

@@ -17,7 +17,7 @@ from perdure.storage.sqlite.commit import check_fence, posting
 from perdure.storage.sqlite.liveness import SignsOfLife
 from perdure.storage.sqlite.losses import report_loss, report_losses
 from perdure.storage.sqlite.queries import QUERIES
-from perdure.storage.sqlite.reading import load_now, ripe_waits
+from perdure.storage.sqlite.reads import load_now, ripe_waits
 from perdure.storage.sqlite.rows import engine_of, json_text
 from perdure.storage.sqlite.transaction import snapshot, transaction
 

@@ -35,14 +35,14 @@ from perdure.ports import (
     Transacts,
 )
 from perdure.storage.neighbours import Neighbour
-from perdure.storage.sqlite import access, cooperation, fleet, reading, stock
+from perdure.storage.sqlite import access, cooperation, fleet, reads, stock
 from perdure.storage.sqlite.checkpoints import Checkpoints
 from perdure.storage.sqlite.commit import Plan, commit, plan
 from perdure.storage.sqlite.connection import connect_reader, connect_steps, connect_writer
 from perdure.storage.sqlite.faults import BINDING_ERRORS, store_fault
 from perdure.storage.sqlite.hints import LogWatch, Writes
 from perdure.storage.sqlite.insertion import insertion
-from perdure.storage.sqlite.listing import count_runs, list_runs
+from perdure.storage.sqlite.lists import count_runs, list_runs
 from perdure.storage.sqlite.liveness import SignsOfLife
 from perdure.storage.sqlite.losses import FileWatch
 from perdure.storage.sqlite.pace import brisk_switching
@@ -196,22 +196,22 @@ class SqliteStore:
         return await self._write(partial(fleet.claim, engine_id=engine_id, epoch=epoch, offers=[*offers], limit=limit))
 
     async def set_aside(self, run_id: str, hold: Hold, *, engine_id: str, at: int) -> bool:
-        return await self._write(partial(reading.set_aside, run_id=run_id, hold=hold, engine_id=engine_id, at=at))
+        return await self._write(partial(reads.set_aside, run_id=run_id, hold=hold, engine_id=engine_id, at=at))
 
     async def load(self, ids: Sequence[str]) -> dict[str, LoadedRun]:
         if not ids:
             return {}
-        return {loaded.run.id: loaded for loaded in await self._read(partial(reading.load, ids=[*ids]))}
+        return {loaded.run.id: loaded for loaded in await self._read(partial(reads.load, ids=[*ids]))}
 
     async def load_whole(self, ids: Sequence[str]) -> dict[str, tuple[LoadedRun, Journal]]:
-        return await self._read(partial(reading.load_whole, ids=[*ids])) if ids else {}
+        return await self._read(partial(reads.load_whole, ids=[*ids])) if ids else {}
 
     async def children(self, ids: Sequence[str], *, stopped: bool = False) -> builtins.list[LoadedRun]:
-        return await self._read(partial(reading.children, ids=[*ids], stopped=stopped))
+        return await self._read(partial(reads.children, ids=[*ids], stopped=stopped))
 
     async def ripe(self, *, offers: Sequence[Offer], before: int, limit: int) -> builtins.list[Ripe]:
         wanted = {"offers": fleet.offers_text(offers), "before": before, "limit": max(0, limit)}
-        waits = await self._read(partial(reading.ripe_waits, wanted=wanted, limit=limit))
+        waits = await self._read(partial(reads.ripe_waits, wanted=wanted, limit=limit))
         deadlines = [(due, run_id, True) for run_id, due in await self._fetch("ripe_deadlines", wanted)]
         found = sorted([*waits, *deadlines])[: max(0, limit)]
         damaged = await self._fetch("damaged_waits", {"limit": max(0, limit - len(found))})
@@ -249,10 +249,10 @@ class SqliteStore:
         )
 
     async def journal(self, run_id: str) -> tuple[str, builtins.list[Entry]]:
-        return await self._read(partial(reading.journal, run_id=run_id))
+        return await self._read(partial(reads.journal, run_id=run_id))
 
     async def journals(self, ids: Sequence[str]) -> dict[str, Journal]:
-        return await self._read(partial(reading.journals, ids=[*ids])) if ids else {}
+        return await self._read(partial(reads.journals, ids=[*ids])) if ids else {}
 
     async def archived(self, run_id: str) -> builtins.list[tuple[int, Entry]]:
         return [archived_of(row) for row in await self._fetch("archived", {"run_id": run_id})]

@@ -19,10 +19,10 @@ from perdure.testing.conformance.cooperation import CooperationRules
 from perdure.testing.conformance.engines import EngineRules
 from perdure.testing.conformance.events import EventRules
 from perdure.testing.conformance.fleet import FleetRules
-from perdure.testing.conformance.listing import ListingRules
+from perdure.testing.conformance.lists import ListingRules
 from perdure.testing.conformance.mail import MailRules
 from perdure.testing.conformance.records import RecordRules
-from perdure.testing.conformance.staging import StagingRules
+from perdure.testing.conformance.staged_steps import StagingRules
 from perdure.testing.conformance.streams import StreamRules
 from perdure.testing.conformance.tasks import TaskRules
 from perdure.testing.conformance.waits import WaitRules

@@ -8,7 +8,7 @@ import sys
 import time
 
 from perdure.testing.simulate.focus import FOCUS
-from perdure.testing.simulate.mixing import MIXES
+from perdure.testing.simulate.mix import MIXES
 from perdure.testing.simulate.scenario import simulate
 from perdure.testing.simulate.transactions import Bug
 

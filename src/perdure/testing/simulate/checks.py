@@ -12,7 +12,7 @@ from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.events import options_of
 from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing.invariants import check_store
-from perdure.testing.simulate.mixing import said_in
+from perdure.testing.simulate.mix import said_in
 from perdure.testing.simulate.workload import LOG, Job, News, Plan, Told, matches, outcome
 
 __all__ = ["Expected", "check_rest"]

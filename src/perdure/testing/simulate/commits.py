@@ -12,9 +12,9 @@ from typing import Any
 
 from perdure.errors import StoreBusy
 from perdure.kernel.batch import Batch, Committed, winners_elsewhere
-from perdure.kernel.matching import Question, Settlement, settle
 from perdure.kernel.pieces import at_once
 from perdure.kernel.records import Mail, Wait
+from perdure.kernel.rules.broadcasts import Question, Settlement, settle
 from perdure.storage.memory_commit import check_rows, check_runs, check_values, has_landed, write_batch
 from perdure.storage.memory_database import MemoryDatabase
 from perdure.storage.memory_events import Answers, EventTables

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from perdure.testing.simulate.mixing import Mix
+from perdure.testing.simulate.mix import Mix
 from perdure.testing.simulate.network import Weather
 from perdure.testing.simulate.transactions import Bug
 

@@ -20,8 +20,8 @@ from perdure.cooperation import CancellationToken, Failure, Operation, Scope, To
 from perdure.engine import Engine
 from perdure.errors import EngineStopped, InvariantViolated, Misuse, RunOwnedElsewhere, StoreError
 from perdure.kernel.status import Status
-from perdure.models.cooperation.book import Book
 from perdure.models.cooperation.events import EventType, MessageEvent, State, state_of
+from perdure.models.cooperation.handler_registry import Book
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
 from perdure.models.functions.compensation import compensate
 from perdure.models.functions.define import step, workflow
@@ -30,7 +30,7 @@ from perdure.storage.memory import MemoryDatabase, MemoryStore
 from perdure.testing.invariants import check_store
 from perdure.testing.readiness import assert_readiness_agrees
 from perdure.testing.simulate.loop import Stuck
-from perdure.testing.simulate.mixing import MIX, Mix
+from perdure.testing.simulate.mix import MIX, Mix
 from perdure.testing.simulate.network import FINE
 from perdure.testing.simulate.scenario import Report
 from perdure.testing.simulate.simulation import Member, Simulation

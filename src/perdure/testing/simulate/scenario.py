@@ -28,7 +28,7 @@ from perdure.models.functions.define import Workflow
 from perdure.testing.simulate.checks import Expected, check_rest
 from perdure.testing.simulate.graphs import Drawn
 from perdure.testing.simulate.loop import Stuck, process_name
-from perdure.testing.simulate.mixing import CROWDED_S, HEARING, MIX, Mix, Planner, lanes_in, news_in, targets_in
+from perdure.testing.simulate.mix import CROWDED_S, HEARING, MIX, Mix, Planner, lanes_in, news_in, targets_in
 from perdure.testing.simulate.network import FINE
 from perdure.testing.simulate.simulation import Member, Simulation
 from perdure.testing.simulate.transactions import Bug

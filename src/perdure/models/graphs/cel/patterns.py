@@ -1,9 +1,9 @@
-"""The patterns of `matches`, and what they cost in an evaluation. perdure.models.patterns searches."""
+"""The patterns of `matches`, and what they cost in an evaluation. perdure.values.patterns searches."""
 
 from __future__ import annotations
 
 from perdure.models.graphs.cel.budget import EvaluationFailed, Frame
-from perdure.models.patterns import PatternFailed, Search, automaton
+from perdure.values.patterns import PatternFailed, Search, automaton
 
 
 def compiled(source: str, frame: Frame | None) -> Search:

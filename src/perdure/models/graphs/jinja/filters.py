@@ -10,7 +10,6 @@ from functools import cmp_to_key
 from typing import Any, Final
 from urllib.parse import quote
 
-from perdure.arguments import shown
 from perdure.models.graphs.jinja.budget import Frame, RenderingFailed, Undefined
 from perdure.models.graphs.jinja.values import (
     MISSING,
@@ -30,6 +29,7 @@ from perdure.models.graphs.jinja.values import (
     truth,
 )
 from perdure.models.graphs.text_search import last_index, search_chars
+from perdure.values.arguments import shown
 
 Filter = Callable[..., Any]
 _INDENT_MAX: Final = 100

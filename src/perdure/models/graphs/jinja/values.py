@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from perdure.arguments import shown
 from perdure.models.graphs.jinja.budget import Frame, RenderingFailed, Undefined
 from perdure.models.graphs.text_search import search_chars
+from perdure.values.arguments import shown
 
 _INTEGER_MAX: Final = 2**127
 _ITEMS_MAX: Final = 10**15

@@ -10,7 +10,7 @@ from perdure.models.graphs.kinds.mcp import Mcp
 from perdure.models.graphs.kinds.metric import Metric
 from perdure.models.graphs.kinds.plain import Set, Terminate
 from perdure.models.graphs.kinds.tasks import Human, Remote
-from perdure.models.graphs.kinds.waiting import Timer, Wait
+from perdure.models.graphs.kinds.waits import Timer, Wait
 from perdure.models.graphs.kinds.workflow import Child
 
 __all__ = [

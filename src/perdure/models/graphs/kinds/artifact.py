@@ -8,13 +8,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from perdure.errors import InvalidArguments, UnstorableValue
-from perdure.models.functions.checks import checked_text
-from perdure.models.functions.publishing import said
-from perdure.models.functions.staging import Draft, draft_of, stage_post
+from perdure.models.functions.artifacts import Draft, draft_of, stage_post
+from perdure.models.functions.publications import said
 from perdure.models.graphs.kinds.base import Done, Kind, Preparing, Task, kind
 from perdure.models.graphs.scopes import Scope
 from perdure.models.graphs.templates import text_of
 from perdure.ports import derived_id
+from perdure.values.checks import checked_text
 
 
 def stage_in(task: Task, draft: Draft, by: str) -> None:

@@ -14,10 +14,8 @@ from msgspec import Meta, field
 
 from perdure.errors import InvalidDefinition, LlmOutputInvalid, Misuse, UnstorableValue
 from perdure.kernel.retry import Retry
-from perdure.models.functions.checks import checked_text
 from perdure.models.functions.context import CurrentStep, current_step
 from perdure.models.functions.define import Step, StepCall
-from perdure.models.functions.values import Reader, Signature
 from perdure.models.graphs.chat import Endpoint, added, wrong_with_url
 from perdure.models.graphs.kinds.base import Kind, Preparing, Task, kind
 from perdure.models.graphs.kinds.recorded import Kept, reading
@@ -25,6 +23,8 @@ from perdure.models.graphs.records import Example, Found, ModelProfile, PromptSp
 from perdure.models.graphs.schemas import schema_of, type_of
 from perdure.models.graphs.spec import Count, Name, Seconds
 from perdure.models.graphs.templates import Template
+from perdure.values.checks import checked_text
+from perdure.values.json import Reader, Signature
 
 # Servers for models are busy more often than others, and for longer.
 _RETRY: Final = Retry(attempts=5, initial=timedelta(seconds=1), maximum=timedelta(seconds=60))

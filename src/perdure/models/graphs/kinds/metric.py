@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from perdure.errors import ExpressionFailed, InvalidArguments
-from perdure.models.functions.checks import checked_text
 from perdure.models.functions.commands import Post
-from perdure.models.functions.publishing import said
-from perdure.models.functions.values import to_text
+from perdure.models.functions.publications import said
 from perdure.models.graphs.kinds.base import Done, Kind, Preparing, Task, kind
+from perdure.values.checks import checked_text
+from perdure.values.json import to_text
 
 
 @kind

@@ -9,16 +9,16 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from perdure.errors import GraphTimedOut, InvalidArguments, TaskFailed, UnstorableValue
-from perdure.models.functions.assigning import ask_task, taken
-from perdure.models.functions.checks import checked_text
+from perdure.models.functions.artifacts import draft_of
 from perdure.models.functions.context import TimeReached, timed_out
-from perdure.models.functions.schemas import schema_of
-from perdure.models.functions.staging import draft_of
-from perdure.models.functions.values import Reader
+from perdure.models.functions.tasks import ask_task, taken
 from perdure.models.graphs.kinds.artifact import stage_in
 from perdure.models.graphs.kinds.base import Kind, PlainReader, Preparing, Task, kind
 from perdure.models.graphs.spec import TARGET_PATTERN, Target
 from perdure.models.graphs.templates import Text, text_of
+from perdure.values.checks import checked_text
+from perdure.values.json import Reader
+from perdure.values.schemas import schema_of
 
 _ANY: Final = Reader(Any, "an answer")
 _TITLE_CHARS: Final = 200

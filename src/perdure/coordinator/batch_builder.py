@@ -1,0 +1,219 @@
+"""From decisions to one batch: run and wait rows in their final state, journal and audit rows appended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from perdure.kernel.batch import Batch, RunWrite, is_brief_change
+from perdure.kernel.cooperation import Cooperation
+from perdure.kernel.decision import Decision
+from perdure.kernel.invariants import check_entry
+from perdure.kernel.mail import answer, letter
+from perdure.kernel.mailboxes import Box
+from perdure.kernel.ops import Op
+from perdure.kernel.records import Entry, Event, Run
+from perdure.kernel.rules.delivery import FromCommit
+from perdure.kernel.stock import Stock
+
+
+class Assembly:
+    """A batch in the making, with the state its runs and their boxes will have once it is committed."""
+
+    __slots__ = ("_winning", "batch", "boxes", "children", "runs", "writes")
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.runs: dict[str, Run] = {}
+        self.boxes: dict[str, Box] = {}
+        self.children: dict[str, list[str]] = {}  # of these runs, new in this batch and not detached
+        self.writes = 0
+        self._winning: set[str] = set()  # runs that were given an event in this batch
+
+    def add(self, before: Run | None, decision: Decision) -> None:
+        """Take in a decision about a run that was `before` (None: not there, or it is about no run)."""
+        run = decision.run
+        if decision.events or decision.spread or decision.letter:
+            self._add_events(decision)
+        elif decision.proof:
+            self.writes += 1
+        if decision.cooperation is not None:
+            self.add_cooperation(decision.cooperation)
+        for op in decision.letters:
+            self.post(op, is_awaited=False)
+        if run is None:
+            return
+        batch = self.batch
+        self.runs[run.id] = run
+        if decision.entries:
+            batch.journal += decision.entries
+            self.writes += 1
+        if decision.row:
+            self._add_row(before, run, decision)
+        if decision.hops:
+            batch.journal = [entry for entry in batch.journal if entry.run_id != run.id]
+            batch.waits = {key: wait for key, wait in batch.waits.items() if key[0] != run.id}
+            batch.audit = [row for row in batch.audit if row.run_id != run.id]
+            batch.hops.append(run.id)
+            self._take_back(run.id, None)
+        if decision.audit:
+            batch.audit += decision.audit
+        if decision.archive_from is not None:
+            batch.archive.append((run.id, decision.archive_from, run.attempt - 1))
+        if decision.waits_cleared or decision.waits or decision.waits_dropped:
+            self._add_waits(run.id, decision)
+        if decision.published or decision.stream_items:
+            self._add_said(decision)
+        if decision.stock is not None:
+            self._add_stock(decision.stock)
+        if decision.box is not None or decision.guard or decision.consumed or decision.events_read:
+            self._add_rest(before, run.id, decision)
+
+    def answer(self, mail_id: int, reply: Any) -> None:
+        """The batch consumes a mail, and this is the answer to it."""
+        self.batch.mail_done[mail_id] = answer(reply)
+        self.writes += 1
+
+    def post(self, op: Op, *, is_awaited: bool) -> str:
+        """Leave an op for the engine that owns its run; the slot for the answer."""
+        batch = self.batch
+        slot = f"{batch.engine_id}/{batch.number}/{len(batch.mail)}" if is_awaited else ""
+        batch.mail.append(letter(op, batch.engine_id, slot))
+        self.writes += 1
+        return slot
+
+    def add_entries(self, entries: tuple[Entry, ...]) -> None:
+        """Take in a plain advance of a run whose state stays as it is."""
+        for entry in entries:
+            check_entry(entry)
+        self.batch.journal += entries
+        self.writes += 1
+
+    def _add_row(self, before: Run | None, run: Run, decision: Decision) -> None:
+        self.writes += 1
+        write = self.batch.runs.get(run.id)
+        if write is None:
+            self.batch.runs[run.id] = write = RunWrite(
+                run=run,
+                expected_version=None if before is None else before.version,
+                expected_owner=None if before is None else before.owner,
+                expected_claim=0 if before is None else before.claim,
+                input=decision.input,
+                outcome=decision.outcome,
+                born=self.batch.numbered,
+                is_brief=before is not None and is_brief_change(before, run),
+            )
+            if before is None and run.parent_id is not None and run.bond != "detached":
+                self.children.setdefault(run.parent_id, []).append(run.id)
+        else:
+            write.is_brief = write.is_brief and is_brief_change(write.run, run)
+            write.run = run
+            if decision.input is not None:
+                write.input = decision.input
+            if decision.outcome is not None:
+                write.outcome = decision.outcome
+        write.awake = decision.awake
+        if decision.awake is not None:
+            write.is_brief = write.is_brief and is_brief_change(run, decision.awake)
+        write.dozing = run.revision
+
+    def _add_waits(self, run_id: str, decision: Decision) -> None:
+        batch = self.batch
+        self.writes += 1
+        if decision.waits_cleared:
+            for key in [key for key in batch.waits if key[0] == run_id]:
+                del batch.waits[key]
+            batch.waits_cleared.append(run_id)
+            self._take_back(run_id, None)
+        for position in decision.waits_dropped:
+            option = 0
+            while batch.waits.pop((run_id, position, option), None) is not None:
+                option += 1
+            batch.waits_dropped.append((run_id, position))
+            self._take_back(run_id, position)
+        for wait in decision.waits:
+            if wait.kind == "event":
+                batch.numbered += 1
+                wait = replace(wait, number=batch.numbered)  # noqa: PLW2901
+            batch.waits[run_id, wait.position, wait.option] = wait
+
+    def _take_back(self, run_id: str, position: str | None) -> None:
+        """What this very batch gave to a position (None: to all of a run) that is gone again was never given."""
+        if run_id not in self._winning:
+            return
+        batch = self.batch
+        for index, event in enumerate(batch.events):
+            if event.run_id == run_id and event.position is not None and position in (None, event.position):
+                batch.events[index] = replace(event, position=None, option=0)
+        if batch.events_given:
+            batch.events_given = [
+                given for given in batch.events_given if given[0] != run_id or position not in (None, given[2])
+            ]
+
+    def _add_said(self, decision: Decision) -> None:
+        batch = self.batch
+        self.writes += 1
+        batch.stream_items.extend(decision.stream_items)
+        for value in decision.published:
+            key = (value.run_id, value.key)
+            known = batch.published.get(key)
+            if known is None or (value.mark or (0, 0)) > (known.mark or (0, 0)):
+                batch.published[key] = value
+
+    def _add_stock(self, stock: Stock) -> None:
+        self.writes += 1
+        if self.batch.stock is None:
+            self.batch.stock = Stock()
+        self.batch.stock.add(stock)
+
+    def add_cooperation(self, added: Cooperation) -> None:
+        """Take in what a run of an operation wrote whose state stays as it is."""
+        self.writes += 1
+        if self.batch.cooperation is None:
+            self.batch.cooperation = Cooperation()
+        self.batch.cooperation.add(added)
+
+    def _add_events(self, decision: Decision) -> None:
+        batch = self.batch
+        self.writes += 1
+        for event in decision.events:
+            batch.numbered += 1
+            self._add_event(replace(event, number=batch.numbered))
+        if isinstance(decision.reply, FromCommit):
+            batch.pending_max[decision.reply.event_id] = 0 if decision.reply.strict else decision.reply.pending_max
+        if decision.spread is not None:
+            batch.spread.append(decision.spread)
+        if decision.letter is not None:
+            batch.letters_gone.append(decision.letter)
+
+    def _add_event(self, event: Event) -> None:
+        self.batch.events.append(event)
+        if event.position is not None:
+            self._winning.add(event.run_id or "")
+        if event.key is not None:
+            self.batch.keys[event.key] = event.id
+
+    def _add_rest(self, before: Run | None, run_id: str, decision: Decision) -> None:
+        batch = self.batch
+        if decision.box is not None:
+            self.boxes[run_id] = decision.box
+        if decision.events_given:
+            self._winning.add(run_id)
+        for event in decision.events_given:
+            # One that is new in this batch is written with what it has won.
+            for index, known in enumerate(batch.events):
+                if known.id == event.id:
+                    batch.events[index] = replace(known, position=event.position, option=event.option)
+                    break
+            else:
+                batch.events_given.append((run_id, event.id, event.position or "", event.option))
+            self.writes += 1
+        for event_id in decision.events_read:
+            batch.events_read.append((run_id, event_id))
+        if decision.dead:
+            batch.dead += decision.dead
+            self.writes += 1
+        if decision.guard and before is not None and run_id not in batch.runs:
+            batch.guards[run_id] = (before.owner, before.version, before.claim)
+        batch.consumed += decision.consumed

@@ -1,0 +1,139 @@
+"""Waking runs that are due and that nobody has in memory: many are read at once, and run ahead before they are claimed.
+
+A run that only sleeps can be replayed before it is this engine's, since workflow code touches nothing. What it does
+once its timer fires is committed together with the claim. If somebody else gets the run first, the commit is refused,
+and what ran ahead never happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from perdure.coordinator.coordinator import Coordinator
+from perdure.coordinator.damage import damage_to
+from perdure.kernel.ops import Advance, Wake
+from perdure.kernel.records import Run
+from perdure.kernel.rules.delivery import taken
+from perdure.kernel.status import Status
+from perdure.ports import Clock, Journal, LoadedRun, Store
+
+log = logging.getLogger("perdure")
+
+_READ_AT_ONCE: Final = 64
+_WOKEN_PER_TURN: Final = 32  # Each may be replayed: together a few milliseconds.
+
+Answered = Callable[[Any, BaseException | None], object]
+
+
+class Waker:
+    """Who is to be woken while the store is being read is read next, with all others.
+
+    `prepare` lets a run that nobody has go on as far as it can without being claimed, and returns what is to be
+    committed (None: nothing can be said before); `forgo` takes that back. `served` is called after each read.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        coordinator: Coordinator,
+        clock: Clock,
+        *,
+        prepare: Callable[[Run, Journal], Advance | None],
+        forgo: Callable[[str], None],
+        served: Callable[[], object],
+        background: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._store = store
+        self._coordinator = coordinator
+        self._clock = clock
+        self._prepare = prepare
+        self._forgo = forgo
+        self._served = served
+        self._background = background
+        self._asked: deque[tuple[str, Answered]] = deque()
+        self._is_reading = False
+        self._unserved = 0
+
+    @property
+    def reading(self) -> int:
+        """How many runs are being read, or wait for it."""
+        return self._unserved
+
+    def wake(self, run_id: str, answered: Answered) -> None:
+        """Go on with a run if nobody has it. `answered` is called as by `Coordinator.owe`."""
+        self._asked.append((run_id, answered))
+        self._unserved += 1
+        if not self._is_reading:
+            self._is_reading = True
+            self._background(self._read_all())
+
+    async def _read_all(self) -> None:
+        try:
+            while self._asked:
+                group = [self._asked.popleft() for _ in range(min(_READ_AT_ONCE, len(self._asked)))]
+                found = await self._read([run_id for run_id, _ in group])
+                await self._wake_all(group, found)
+                self._served()
+        finally:
+            self._is_reading = False
+            self._unserved = len(self._asked)
+
+    async def _read(self, ids: list[str]) -> dict[str, tuple[LoadedRun, Journal]]:
+        try:
+            return await self._store.load_whole(ids)
+        except Exception as error:  # noqa: BLE001 - the coordinator reads them anew, and deals with whatever it is
+            log.debug("%d runs that are due are read one by one: %s", len(ids), error)
+            return {}
+
+    async def _wake_all(self, group: list[tuple[str, Answered]], found: dict[str, tuple[LoadedRun, Journal]]) -> None:
+        loop = asyncio.get_running_loop()
+        for start in range(0, len(group), _WOKEN_PER_TURN):
+            woken: asyncio.Future[None] = loop.create_future()
+            # A plain callback, never this task: workflow code runs on loops of its own, which must not nest in a task.
+            loop.call_soon(self._wake_some, group[start : start + _WOKEN_PER_TURN], found, woken)
+            await woken
+
+    def _wake_some(
+        self,
+        some: list[tuple[str, Answered]],
+        found: dict[str, tuple[LoadedRun, Journal]],
+        woken: asyncio.Future[None],
+    ) -> None:
+        try:
+            with self._coordinator.firing():
+                for run_id, answered in some:
+                    self._unserved -= 1
+                    self._wake_one(run_id, answered, found.get(run_id))
+        finally:
+            if not woken.done():
+                woken.set_result(None)
+
+    def _wake_one(self, run_id: str, answered: Answered, found: tuple[LoadedRun, Journal] | None) -> None:
+        at = self._clock.now()
+        if found is None or not _is_waiting(found[0]) or self._coordinator.loaded(run_id) is not None:
+            self._coordinator.owe(Wake(run_id=run_id, at=at), answered)
+            return
+        loaded, journal = found
+        then = self._prepare(taken(loaded.run, self._coordinator.engine.id), journal) if not loaded.events else None
+        if then is None:
+            self._coordinator.wake(Wake(run_id=run_id, at=at), loaded, answered)
+            return
+
+        def told(reply: Any, error: BaseException | None) -> None:
+            if error is not None or reply is not True:
+                self._forgo(run_id)
+            answered(reply, error)
+
+        self._coordinator.wake(Wake(run_id=run_id, at=at, then=then), loaded, told)
+
+
+def _is_waiting(loaded: LoadedRun) -> bool:
+    """Whether a run that is sound waits, and nobody has it: then waking it changes its row, which is written only if
+    the run has not changed since it was read."""
+    run = loaded.run
+    is_free = run.owner is None or loaded.forsaken
+    return is_free and run.status is Status.SUSPENDED and run.hold is None and damage_to(loaded) is None

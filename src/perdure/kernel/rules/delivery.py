@@ -1,0 +1,190 @@
+"""The rules of delivery: who gets an event that is sent to a run, what a timer wins, who wakes whom.
+
+What is given to a waiting run stays its event, in the store, until an advance of that run has read it: a crash in
+between loses nothing and delivers nothing twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.errors import EngineBug, KeyReused, QueueFull, RunNotWaiting
+from perdure.kernel import mailboxes, ops
+from perdure.kernel.decision import NOTHING, Decision, Scene, deliveries, mine_or_free, note
+from perdure.kernel.effects import Begin, Deliver, Effect
+from perdure.kernel.mailboxes import Box
+from perdure.kernel.records import Event, Run
+from perdure.kernel.status import FINISHED, Status
+
+# Nobody in particular: code that sends says who it is only if somebody wants to know.
+UNNAMED = frozenset({"api", "engine"})
+
+
+class Delivered(Struct, frozen=True):
+    """These runs were waiting for the event and have got it. Of a retained one, those reached at once."""
+
+    run_ids: tuple[str, ...]
+
+
+class Queued(Struct, frozen=True):
+    """Nobody was waiting for the event: it is kept until somebody does, or until it expires."""
+
+    event_id: str
+
+
+class TargetFinished(Struct, frozen=True):
+    """The run has ended; nothing was sent."""
+
+    run_id: str
+    status: str
+
+
+class TargetNotFound(Struct, frozen=True):
+    """There is no such run; nothing was sent."""
+
+    run_id: str
+
+
+Sent = Delivered | Queued | TargetFinished | TargetNotFound
+
+
+class FromCommit(Struct, frozen=True):
+    """The transaction finds out who got the event."""
+
+    event_id: str
+    strict: bool
+    pending_max: int
+    name: str = ""
+
+
+def keyed(event_id: str, content: str) -> str:
+    """The id of an event that is sent with a key: it tells what was sent, for whoever sends with that key again."""
+    return f"{event_id}~{content}"
+
+
+def content_of(event_id: str) -> str:
+    """A digest of what was sent under a key; empty if the event had none, or was sent before there were digests."""
+    return event_id.partition("~")[2]
+
+
+def send(run: Run | None, op: ops.Send, me: str, scene: Scene) -> Decision:
+    event = op.event
+    letter = op.letter or None
+    if op.known:
+        if content_of(op.known) != content_of(event.id) and content_of(op.known):
+            raise KeyReused(
+                f"another event was sent with the key {event.key!r}, as {op.known!r}: this one ({event.name!r}) was "
+                "not sent. Give each event a key of its own; the same event under the same key is sent once",
+                event=event.name,
+                key=event.key,
+                event_id=op.known,
+            )
+        return Decision(reply=Queued(op.known))
+    if not op.run_id:
+        return Decision(
+            events=(event,), letter=letter, reply=FromCommit(event.id, op.strict, op.pending_max, event.name)
+        )
+    if run is None:
+        return Decision(reply=TargetNotFound(op.run_id))
+    if run.status in FINISHED:
+        return Decision(reply=TargetFinished(run.id, run.status))
+    mine_or_free(run, op, me)
+    before = mailboxes.without_expired(scene.box, op.at)
+    box, given = mailboxes.put(before, event)
+    if given.position is None:
+        if op.strict:
+            raise RunNotWaiting(
+                f"run {run.id!r} does not wait for {event.name!r} now; leave out strict=True to have it queued",
+                run_id=run.id,
+                event=event.name,
+            )
+        count = mailboxes.pending(before, event.name, op.at)
+        if count >= op.pending_max:
+            raise QueueFull(
+                f"{count} events {event.name!r} already wait to be read by run {run.id!r}: send fewer, or let it read",
+                event=event.name,
+                pending=count,
+                run_id=run.id,
+            )
+        decision = Decision(
+            run=run, guard=run.owner != me, box=box, events=(given,), letter=letter, reply=Queued(event.id)
+        )
+    else:
+        decision = delivered(run, box, given, me, scene, letter=letter, reply=Delivered((run.id,)))
+    return noted(decision, op, "sent", f"sent {event.name}")
+
+
+def noted(decision: Decision, op: ops.Op, became: str, cause: str) -> Decision:
+    """A decision about a run, with a row in its audit trail that says who asked for it, if it is somebody."""
+    if decision.run is None or op.actor in UNNAMED:
+        return decision
+    run, rows = note(decision.run, op, became, cause)
+    effects = tuple(Begin(run) if isinstance(effect, Begin) else effect for effect in decision.effects)
+    return replace(decision, run=run, row=True, guard=False, audit=decision.audit + rows, effects=effects)
+
+
+def delivered(
+    run: Run, box: Box, given: Event, me: str, scene: Scene, *, letter: str | None = None, reply: Any
+) -> Decision:
+    """An event has won a wait of the run: if nobody has it, this engine goes on with it."""
+    if run.owner == me:
+        effects: tuple[Effect, ...] = deliveries(run.id, (given,))
+        return Decision(run=run, box=box, events=(given,), letter=letter, effects=effects, reply=reply)
+    if not _can_take(run, scene):
+        return Decision(run=run, guard=True, box=box, events=(given,), letter=letter, reply=reply)
+    run = taken(run, me)
+    return Decision(run=run, row=True, box=box, events=(given,), letter=letter, effects=(Begin(run),), reply=reply)
+
+
+def spread(_run: Run | None, op: ops.Spread, _me: str, _scene: Scene) -> Decision:
+    return Decision(spread=op.event_id, reply=True)
+
+
+def forget(_run: Run | None, op: ops.Forget, _me: str, _scene: Scene) -> Decision:
+    return Decision(letter=op.letter, reply=True)
+
+
+def due(run: Run | None, op: ops.Due, me: str, scene: Scene) -> Decision:
+    if run is None or run.owner != me or run.claim != op.claim or not mailboxes.is_open(scene.box, op.position):
+        return NOTHING
+    box = mailboxes.fire(scene.box, op.position, op.option)
+    return Decision(run=run, box=box, effects=(Deliver(run.id, op.position, op.option),), reply=True)
+
+
+def wake(run: Run | None, op: ops.Wake, me: str, scene: Scene) -> Decision:
+    if run is None or run.status in FINISHED:
+        return NOTHING
+    if run.owner == me and scene.stored is not None:
+        box, winners = mailboxes.learn(scene.box, *scene.stored)
+        told = [Deliver(run.id, wait.position, wait.option, event, wait.target) for wait, event in winners]
+        return Decision(run=run, box=box, effects=tuple(told), reply=True)
+    if run.owner is not None and run.owner != me:
+        mine_or_free(run, op, me)
+    if run.owner == me or not _can_take(run, scene):
+        return NOTHING
+    run = taken(run, me)
+    is_ahead = op.then is not None and op.then.claim == run.claim
+    return Decision(
+        run=run,
+        row=True,
+        box=scene.box,
+        effects=(Begin(run, is_ahead=is_ahead),),
+        posts=(op.then,) if is_ahead and op.then is not None else (),
+        reply=True,
+    )
+
+
+def prove(_run: Run | None, op: ops.Prove, _me: str, _scene: Scene) -> Decision:
+    return Decision(proof=True, reply=EngineBug(op.error) if op.error else True)
+
+
+def _can_take(run: Run, scene: Scene) -> bool:
+    return run.status is Status.SUSPENDED and run.hold is None and scene.has_code
+
+
+def taken(run: Run, me: str) -> Run:
+    """A run that nobody has, as it is once an engine has claimed it."""
+    return replace(run, owner=me, claim=run.claim + 1)

@@ -1,0 +1,1 @@
+"""Where two models meet: functions and graphs that emit messages of structured cooperation."""

@@ -1,0 +1,356 @@
+"""Runs the code of operations: steps, their rollbacks, their answers to child failures, and what is done in any case.
+
+Async functions run on the process's loop (see carriers.py), plain ones in threads. All that they ask for is noted by
+their scope, and given back when they return.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.errors import EngineBug, InvalidArguments, Misuse, NonRetryable, StepFailed, UnstorableValue
+from perdure.models.common.blame import Blame
+from perdure.models.common.fence_check import InDoubt, Proof
+from perdure.models.common.interrupts import failed_by_exit, is_by_signal
+from perdure.models.common.transactions import CodecFailed, Fate
+from perdure.models.cooperation.attempts import Effort
+from perdure.models.cooperation.cause_reader import CauseReader
+from perdure.models.cooperation.context import Context as StepContext
+from perdure.models.cooperation.define import Node
+from perdure.models.cooperation.execution import StepExecution
+from perdure.models.cooperation.failures import Failure, to_failure
+from perdure.models.cooperation.live import Code, LiveOperation
+from perdure.models.cooperation.moves import Handle, Invoke, Outcome, Raised, Returned, Undo
+from perdure.models.cooperation.rules import readable, reasons
+from perdure.models.cooperation.scope import NextStep, Scope
+from perdure.models.cooperation.transactions import Place, Transactions, Work, asked
+
+# What runs in a step's context knows where it is: the run, the step, and which attempt of which execution.
+Enter = Callable[[Context, StepExecution], Place]
+
+
+class TryAgain(Struct, frozen=True):
+    """The attempt failed, and another one follows: see the execution's `attempts`."""
+
+
+class Executor:
+    """Prepares code to be run."""
+
+    def __init__(
+        self,
+        *,
+        now: Callable[[], int],
+        ids: Callable[[int], str],
+        threads: ThreadPoolExecutor,
+        enter: Enter,
+        transactions: Transactions,
+        check: Callable[[LiveOperation, Code, Returned], Outcome],
+        causes: CauseReader,
+        blame: Blame,
+        levels_max: int,
+        proof: Proof,
+    ) -> None:
+        self._now = now
+        self._ids = ids
+        self._threads = threads
+        self._enter = enter
+        self._transactions = transactions
+        self._check = check
+        self._causes = causes
+        self._blame = blame
+        self._levels_max = levels_max
+        self._proof = proof
+
+    def prepare(self, execution: StepExecution) -> tuple[Any, Context]:
+        """A coroutine that gives the outcome, and the context to run it in."""
+        live, code = execution.live, execution.code
+        context = copy_context()
+        place = self._enter(context, execution)
+        if not live.plan.nodes[code.index].transactional:
+            return self._outcome(execution, partial(self._run, execution)), context
+        execution.fate = Fate()
+        call = _InTransaction(self, execution)
+        work = Work(
+            call=call,
+            scope=lambda: self._scope(live, code),
+            check=lambda returned: self._check(live, code, returned),
+            place=place,
+            context=context,
+            position=execution.position,
+            is_async=call.is_async,
+        )
+        return self._outcome(execution, partial(self._transacted, execution, work, call)), context
+
+    def _scope(self, live: LiveOperation, code: Code) -> Scope:
+        now = self._now()
+        return Scope(
+            lineage=live.lineage,
+            handler=live.handler,
+            step=code.name,
+            iteration=code.iteration,
+            context=code.context,
+            now=now,
+            ids=self._new_id,
+            rolling_back=code.rolling_back,
+            next_step=_next_step(live, code) if type(code) is Handle else None,
+            returned=readable(live.view(now), tuple(live.values.values())) if live.values else (),
+            topics=live.topics_of_children() if live.values else {},
+            reasons=partial(self._reasons, live, code.rolling_back),
+            levels_max=self._levels_max,
+        )
+
+    def _new_id(self) -> str:
+        return self._ids(self._now())
+
+    def _reasons(self, live: LiveOperation, rolling_back: bool, context: StepContext) -> tuple[Failure, ...]:
+        return reasons(live.view(self._now()), context, rolling_back=rolling_back)
+
+    @staticmethod
+    async def _outcome(execution: StepExecution, work: Callable[[], Awaitable[Returned]]) -> Outcome | TryAgain:
+        live, code = execution.live, execution.code
+        try:
+            return await work()
+        except asyncio.CancelledError as cancelled:
+            error = _explained(execution, cancelled)
+        except CodecFailed:
+            raise
+        except (KeyboardInterrupt, SystemExit) as exited:
+            if is_by_signal(exited):
+                raise  # Somebody stops the process: that is no end of the step.
+            error = _explained(execution, exited)
+        except Exception as raised:  # noqa: BLE001 - whatever a step raises is its failure
+            error = raised
+        if execution.dropped:
+            return TryAgain()  # Nobody asks for it any more.
+        try:
+            if execution.is_tried_again(error):
+                return TryAgain()
+        except Exception as broken:  # noqa: BLE001 - the policy has functions of the user's
+            broken.add_note(f"raised by the retry policy of step {code.name!r}")
+            broken.__cause__ = error
+            error = broken
+        failure = to_failure(error, live.source, text_of(code))
+        if execution.attempts is not None and execution.attempts.failed > 1:
+            failure = replace(failure, attempts=execution.attempts.failed)
+        return Raised(failure=failure)
+
+    async def _transacted(self, execution: StepExecution, work: Work, call: _InTransaction) -> Returned:
+        execution.is_called = True
+        call.code = await self._with_causes(call.code)
+        return await self._transactions.run(execution, work)
+
+    async def _with_causes(self, code: Code) -> Code:
+        """With the causes of its failure that other rows have."""
+        if isinstance(code, Handle):
+            return replace(code, failure=await self._causes.for_code(code.failure))
+        if isinstance(code, Undo):
+            return replace(code, cause=await self._causes.for_code(code.cause))
+        return code
+
+    async def _run(self, execution: StepExecution) -> Returned:
+        code = execution.code
+        if type(code) is not Invoke:
+            code = await self._with_causes(code)
+        scope = self._scope(execution.live, code)
+        return asked(scope, await called(execution, code, scope, partial(self.call, execution)))
+
+    async def call(self, execution: StepExecution, node: Node, function: Callable[..., Any], *args: Any) -> Any:
+        is_first, execution.is_called, execution.thread = not execution.is_called, True, None
+        if function.__code__.co_flags & inspect.CO_COROUTINE:  # As inspect says, in a tenth of the time.
+            execution.in_thread = False
+            return await function(*args)
+        if node.kind in ("sleep", "round"):
+            return function(*args)
+        loop = asyncio.get_running_loop()
+        execution.in_thread = True
+        body = partial(_without_stop_iteration, function, *args)
+        if execution.effort.is_timed:
+            body = partial(_announced, loop, execution, body)
+        guarded = partial(self._proof.guarded, execution.run_id, body)
+        while True:
+            job = guarded
+            if (run_id := execution.run_id) in self._blame.watched:
+                self._blame.leave(run_id, execution)
+                self._blame.rest(run_id)  # Until it has a thread.
+                job = partial(self._blame.call_in_thread, run_id, execution, execution.is_current, loop, guarded)
+            thread = self._threads.submit(copy_context().run, job)
+            if is_first:
+                execution.thread = thread
+            try:
+                returned = await asyncio.wrap_future(thread)
+            except InDoubt:
+                await self._proof.make(lambda: execution.dropped)
+            else:
+                return await returned if inspect.isawaitable(returned) else returned
+
+
+async def called(
+    execution: StepExecution, code: Code, scope: Scope, call: Callable[..., Awaitable[Any]]
+) -> NextStep | None:
+    """Call all functions that a move names. `call` is how one is called."""
+    live = execution.live
+    node, message = live.plan.nodes[code.index], live.message
+    match code:
+        case Invoke():
+            try:
+                return live.plan.named(_checked(await call(node, node.invoke, scope, message), node))
+            except (Exception, asyncio.CancelledError, KeyboardInterrupt, SystemExit) as error:
+                if node.cleanup is None or execution.dropped or is_by_signal(error):
+                    raise
+                if execution.has_store_failed is not None and await execution.has_store_failed():
+                    raise  # The step runs again, so its end is still to come.
+                failed = _explained(execution, error)
+                if execution.is_tried_again(failed):
+                    raise
+                await call(node, node.cleanup, scope, message)
+                if failed is error:
+                    raise
+                raise failed from error
+        case Handle():
+            assert node.handler is not None
+            said = await call(node, node.handler, scope, message, code.failure, code.attempt)
+            return live.plan.named(_checked(said, node))
+        case Undo():
+            if code.cleanup and node.cleanup is not None:
+                await call(node, node.cleanup, scope, message)
+            if node.undo is not None:
+                await call(node, node.undo, scope, message, code.cause)
+    return None
+
+
+def _explained(execution: StepExecution, error: BaseException) -> BaseException:
+    """What an attempt failed with. If its engine did not cancel it, the code itself did: that is a failure like any
+    other."""
+    if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        exited = NonRetryable(failed_by_exit(error, f"step {execution.code.name!r}"))
+        exited.__cause__ = error
+        return exited
+    if not isinstance(error, asyncio.CancelledError):
+        return error
+    if execution.timed_out is not None:
+        return execution.timed_out
+    if execution.verdict is not None:
+        return execution.verdict[0]
+    failed = StepFailed(f"step {execution.code.name!r} was cancelled from inside")
+    failed.__cause__ = error
+    return failed
+
+
+def _announced(loop: asyncio.AbstractEventLoop, execution: StepExecution, body: Callable[[], Any]) -> Any:
+    """In a thread: it may have waited long for one, and its time begins now."""
+    with suppress(RuntimeError):  # Once the loop is closed, nobody looks at the time.
+        loop.call_soon_threadsafe(execution.arm)
+    return body()
+
+
+def within_bounds(live: LiveOperation, outcome: Outcome, payload_bytes_max: int) -> Outcome:
+    """What code came to, or a failure if something of it is too long: a message, a value, or a context, which every row
+    has."""
+    if not isinstance(outcome, Returned):
+        return outcome
+    for what, size in _sizes(outcome):
+        if size > payload_bytes_max:
+            error = UnstorableValue(f"{what} has {size:,} bytes, and may have {payload_bytes_max:,}")
+            return Raised(failure=to_failure(error, live.source))
+    return outcome
+
+
+def _sizes(outcome: Returned) -> Iterator[tuple[str, int]]:
+    """All that code gives to be stored, and how long it is."""
+    for emission in outcome.emissions:
+        yield f"a message on topic {emission.topic!r}", len(emission.payload)
+    for value in outcome.values:
+        yield f"the return value {value.variable!r}", len(value.value)
+    if outcome.context.values:
+        yield "the context", len(msgspec.json.encode(outcome.context.values))
+    measured = outcome.context
+    for emission in outcome.emissions:
+        if emission.context is not measured and emission.context.values:  # Those in a row mostly share one.
+            measured = emission.context
+            yield "the context", len(msgspec.json.encode(measured.values))
+
+
+def effort_of(live: LiveOperation, code: Code) -> Effort:
+    """How often code is tried, and how long an attempt may take."""
+    node = live.plan.nodes[code.index]
+    match code:
+        case Invoke():
+            return node.effort
+        case Undo():
+            return node.undo_effort
+        case Handle():
+            return node.handler_effort
+
+
+def _next_step(live: LiveOperation, code: Handle) -> NextStep | None:
+    """What the answer to a child's failure sees of where its step said to go on."""
+    return None if code.rolling_back else live.plan.said(code.next_step, code.index)
+
+
+def text_of(code: Code) -> str:
+    """The name of a step, or of the phase of a rollback."""
+    return code.text if isinstance(code, Undo) else code.name
+
+
+class _InTransaction:
+    """Code that is called in a transaction."""
+
+    def __init__(self, executor: Executor, execution: StepExecution) -> None:
+        self._executor = executor
+        self._execution = execution
+        self.code = execution.code
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self._execution.live.plan.nodes[self.code.index].invoke)
+
+    def plain(self, scope: Scope) -> NextStep | None:
+        coroutine = called(self._execution, self.code, scope, _call_here)
+        try:
+            coroutine.send(None)
+        except StopIteration as stop:
+            said: NextStep | None = stop.value
+            return said
+        coroutine.close()
+        raise EngineBug(f"step {self.code.name!r} waits for something in its transaction")
+
+    def awaited(self, scope: Scope) -> Coroutine[Any, Any, NextStep | None]:
+        return called(self._execution, self.code, scope, partial(self._executor.call, self._execution))
+
+
+async def _call_here(node: Node, function: Callable[..., Any], *args: Any) -> Any:
+    """In the thread that this is called in, which waits for nothing."""
+    said = _without_stop_iteration(function, *args)
+    if inspect.isawaitable(said):
+        if inspect.iscoroutine(said):
+            said.close()
+        raise Misuse(f"the plain function of step {node.name!r} gave something to be awaited, which nobody can")
+    return said
+
+
+def _checked(said: Any, node: Node) -> NextStep | None:
+    if said is None or isinstance(said, NextStep):
+        return said
+    raise InvalidArguments(
+        f"step {node.name!r} returned {said!r:.80}: it may return go_on(), repeat() or go_to(…), or nothing; what its"
+        " parent is to read goes into scope.return_value(…)"
+    )
+
+
+def _without_stop_iteration(function: Callable[..., Any], *args: Any) -> Any:
+    """No future can hold a StopIteration."""
+    try:
+        return function(*args)
+    except StopIteration as error:
+        raise RuntimeError("the step raised StopIteration") from error

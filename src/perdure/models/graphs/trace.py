@@ -1,0 +1,123 @@
+"""Where the tokens of a run are and where they were, and what happened in it, from its journal: for people, and for
+pictures.
+
+The journal is replayed on a loop of its own, as for a run that comes back to life; nothing that it asks for is done. So
+live runs keep no second record of it, and every replay tells the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from perdure.errors import Misuse
+from perdure.kernel.pieces import Pieces
+from perdure.kernel.records import Entry, Run
+from perdure.kernel.status import FINISHED, Status
+from perdure.models.functions.compensation import BRANCH
+from perdure.models.functions.context import require_loop
+from perdure.models.functions.outlines import Outline, read, split
+from perdure.models.functions.runner import LiveRun, Mismatch
+from perdure.models.graphs.machine import RULES
+from perdure.models.graphs.plan import Plan
+from perdure.models.graphs.runner import GraphRunner
+from perdure.models.graphs.token_views import GraphEvent, GraphEvents, JoinTokens, NodeTokens, TokensView
+from perdure.models.graphs.watched import Watched
+from perdure.ports import Codec, new_id
+from perdure.values.json import Signature
+
+_CALLBACKS_MAX: Final = 10_000_000
+TOKENS_TOLD_MAX: Final = 10_000
+
+
+class _Traced:
+    """As much of a workflow as a replay needs."""
+
+    def __init__(self, run: Run, signature: Signature, outline: Outline | None, plan: Plan) -> None:
+        self.name = run.workflow
+        self.version = run.workflow_version
+        self.signature = signature
+        self.outline = outline
+        self.compensation = None
+        self.machine: Watched | None = None
+        self.live: LiveRun | None = None
+        self._plan = plan
+
+    async def function(self, input: Any = None) -> Any:
+        loop = require_loop("a graph")
+        self.machine = Watched(self._plan, input, loop.now, self._entry, loop.rules)
+        return await GraphRunner(self._plan, input, loop, self.machine).run()
+
+    def _entry(self) -> int:
+        return 0 if self.live is None else self.live.seq
+
+
+class Trace:
+    """What a run's journal tells."""
+
+    def __init__(self, run: Run, plan: Plan, machine: Watched, until: int) -> None:
+        self._run = run
+        self._plan = plan
+        self._machine = machine
+        if run.status in FINISHED and not machine.ended:
+            kind: Any = "run_cancelled" if run.status is Status.CANCELLED else "run_failed"
+            machine.close_at(until, kind, status=run.status.value)
+
+    def tokens(self) -> TokensView:
+        """Where the tokens are and were."""
+        run, machine = self._run, self._machine
+        has_ended = machine.ended or run.status in FINISHED
+        standing = machine.standing()
+        nodes = {
+            name: NodeTokens(
+                standing=standing[name],
+                completed=machine.completions[name],
+                failed=machine.failures[name],
+                cancelled=machine.cancellations[name],
+            )
+            for name in self._plan.nodes
+        }
+        joins: tuple[JoinTokens, ...] = () if has_ended else tuple(machine.waiting())
+        return TokensView(
+            run_id=run.id,
+            workflow=run.workflow,
+            version=run.workflow_version,
+            status=run.status.value,
+            nodes=nodes,
+            joins=joins,
+            tokens=machine.told(TOKENS_TOLD_MAX),
+            tokens_total=len(machine.records),
+        )
+
+    def events(self, after: int, limit: int) -> GraphEvents:
+        """What happened, from the event after the number `after` on."""
+        found: Sequence[GraphEvent] = self._machine.events[after : after + limit]
+        has_more = after + limit < len(self._machine.events)
+        return GraphEvents(run_id=self._run.id, events=found, cursor=found[-1].seq if found and has_more else None)
+
+
+def trace(
+    run: Run, plan: Plan, signature: Signature, input: str, entries: Sequence[Entry], codec: Codec, payload_max: int
+) -> Pieces[Trace]:
+    """Go through a run's journal, piece by piece. The pieces must be done in plain callbacks, never inside a task.
+    Raises Misuse if the journal does not fit the graph."""
+    # Whether the graph is that which the run began with is not asked: whoever looks at a run has chosen it.
+    outlines, others = split(entries)
+    outline = read(codec.decode(outlines[0].value or "")) if outlines else None if others else Outline(rules=RULES)
+    traced = _Traced(run, signature, outline, plan)
+    live = LiveRun(run, traced, codec, new_id, payload_max, _CALLBACKS_MAX)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    traced.live = live
+    began = run.started_at or run.created_at
+    forward = [entry for entry in others if not entry.position.startswith(BRANCH)]
+    try:
+        yield from live.replay(input, [*outlines, *forward], began)
+    except Mismatch as error:
+        raise Misuse(f"run {run.id!r} does not fit this graph: {error}") from error
+    finally:
+        live.close()
+    last = forward[-1].at if forward else began
+    machine = traced.machine or Watched(plan, None, lambda: last, lambda: live.seq)
+    return Trace(run, plan, machine, run.completed_at or last)
+
+
+__all__ = ["Trace", "trace"]

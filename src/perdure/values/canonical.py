@@ -1,0 +1,105 @@
+"""One form for equal values: what decides whether two requests with one id or key ask for the same.
+
+Sets are sorted, keys of objects too, a number that is whole is an integer however it was written, and a time with a
+zone is in UTC. All of it is on the level of JSON, so that a value and its JSON text, read without its type, have the
+same form; but a text that is read without its type is no time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from perdure.values.json import encode_value
+
+_WHOLE_MAX = 2**53  # Beyond, a float does not tell one integer from the next.
+
+
+def canonical(value: Any, *, numbers: bool = True) -> bytes:
+    """The value's JSON in its one form. Without `numbers`, numbers and times stay as they are written."""
+    return msgspec.json.encode(_plain(value, _Form(numbers, numbers)), order="sorted")
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's own types, with sets sorted, for what has no type to be read by. Raises nothing: what has no
+    JSON form stays as it is."""
+    try:
+        return _plain(value, _Form(False, False))
+    except Exception:  # noqa: BLE001 - users' classes may raise anything
+        return value
+
+
+def digest(value: Any, *, instants: bool = True) -> str:
+    """The canonical form, in short. Without `instants`, times stay as they are written, as in earlier versions."""
+    form = msgspec.json.encode(_plain(value, _Form(True, instants)), order="sorted")
+    return hashlib.sha256(form).hexdigest()[:32]
+
+
+def number_text(number: float) -> str:
+    """A float as JSON, as an integer if it is one."""
+    return msgspec.json.encode(_whole(number)).decode()
+
+
+def _whole(number: float) -> float:
+    return int(number) if number.is_integer() and abs(number) <= _WHOLE_MAX else number
+
+
+class _Form(NamedTuple):
+    """What is brought into one form beside the order."""
+
+    numbers: bool
+    instants: bool
+
+
+def _plain(value: Any, form: _Form) -> Any:
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return _whole(value) if form.numbers else value
+    if isinstance(value, datetime) and form.instants and value.tzinfo is not None:
+        return msgspec.json.decode(encode_value(_in_utc(value)))
+    if isinstance(value, AbstractSet):
+        items = [_plain(one, form) for one in value]
+        return sorted(items, key=lambda one: msgspec.json.encode(one, order="sorted"))
+    if isinstance(value, (list, tuple)):
+        return [_plain(one, form) for one in value]
+    if isinstance(value, Mapping):
+        return {_key(key, form): _plain(one, form) for key, one in value.items()}
+    written = msgspec.json.decode(encode_value(value))
+    if isinstance(written, dict):
+        dump = getattr(value, "model_dump", None)
+        fields = dump() if dump is not None else _fields(value)
+        return {name: _plain(fields.get(name, one), form) for name, one in written.items()}
+    return written if isinstance(written, str) else _plain(written, form)
+
+
+def _in_utc(time: datetime) -> datetime:
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:  # Within a day of the first or the last time that there is.
+        return time
+
+
+def _key(key: Any, form: _Form) -> str:
+    if isinstance(key, str):
+        return key
+    if isinstance(key, datetime) and form.instants and key.tzinfo is not None:
+        key = _in_utc(key)
+    (text,) = msgspec.json.decode(encode_value({key: None}))
+    return str(text)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of an object by the names that they have in JSON."""
+    if isinstance(value, msgspec.Struct):
+        return {field.encode_name: getattr(value, field.name) for field in msgspec.structs.fields(value)}
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    names = (field.name for field in getattr(type(value), "__attrs_attrs__", ()))
+    return {name: getattr(value, name) for name in names}

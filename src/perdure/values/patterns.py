@@ -1,0 +1,228 @@
+"""Regular expressions in RE2's syntax, for `matches` in CEL and for JSON Schemas: whether a text has a match, in linear
+time.
+
+A pattern is compiled to a nondeterministic automaton (`Pattern`). A search makes it deterministic lazily: a state of
+the search is the set of states in which the automaton can be, and it is built when a text first leads to it. The search
+never backtracks. Each new state, and each character, is taken off a budget.
+
+Not supported: classes by the name of a script (`\\p{Greek}`), `\\Q…\\E`, octal numbers, look-around and
+back-references.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from bisect import bisect_right
+from functools import lru_cache
+from typing import Any, Final, Protocol
+
+from perdure.values.pattern_syntax import Chars, Part, PatternFailed, parse
+
+STATES_MAX: Final = 1_000
+_STEPS_PER_STATE: Final = 6
+_CHARS_PER_STEP: Final = 2
+_ACCEPT: Final = 0
+
+
+class Budget(Protocol):
+    """What a search takes its steps from. `spend` raises an error of its own if there are too few left."""
+
+    def spend(self, steps: int) -> None: ...
+
+
+class Pattern:
+    """A nondeterministic automaton: for each state what it reads (`chars`), or what has to hold there (`assertions`),
+    and the states that follow (`onward`). State 0 accepts. A state with neither only branches."""
+
+    __slots__ = ("assertions", "chars", "onward", "start")
+
+    def __init__(self, source: str) -> None:
+        """Raises PatternFailed."""
+        self.chars: list[Chars | None] = [None]
+        self.assertions: list[str | None] = [None]
+        self.onward: list[tuple[int, ...]] = [()]
+        self.start = self._emit(parse(source), _ACCEPT)
+
+    def _state(self, chars: Chars | None = None, assertion: str | None = None, onward: tuple[int, ...] = ()) -> int:
+        if len(self.onward) >= STATES_MAX:
+            raise PatternFailed(f"it is too large: it has more than {STATES_MAX:,} states")
+        self.chars.append(chars)
+        self.assertions.append(assertion)
+        self.onward.append(onward)
+        return len(self.onward) - 1
+
+    def _emit(self, part: Part, after: int) -> int:
+        """Add the states of a part, the last of which leads to the state `after`; return the first of them."""
+        if isinstance(part, Chars):
+            return self._state(chars=part, onward=(after,))
+        if isinstance(part, str):
+            return self._state(assertion=part, onward=(after,))
+        kind = part[0]
+        if kind == "then":
+            for one in reversed(part[1]):
+                after = self._emit(one, after)
+            return after
+        if kind == "or":
+            return self._state(onward=tuple(self._emit(one, after) for one in part[1]))
+        _, inner, fewest, most = part
+        found = after
+        if most is None:
+            found = self._state()
+            self.onward[found] = (self._emit(inner, found), after)
+        else:
+            for _ in range(most - fewest):
+                found = self._state(onward=(self._emit(inner, found), after))
+        for _ in range(fewest):
+            found = self._emit(inner, found)
+        return found
+
+
+class Search:
+    """One pattern in one evaluation, with the deterministic states that it has needed so far."""
+
+    __slots__ = ("_pattern", "_states")
+
+    def __init__(self, pattern: Pattern) -> None:
+        self._pattern = pattern
+        self._states: dict[tuple[frozenset[int], str], dict[str, Any]] = {}
+
+    def is_in(self, text: str, budget: Budget) -> bool:
+        """Whether some part of a text matches. Raises BudgetExceeded."""
+        budget.spend(1 + len(text) // _CHARS_PER_STEP)
+
+        state = self._state(frozenset(), "start")
+        for char in text:
+            following = state.get(char)
+            if following is None:
+                following = state[char] = self._follow(state[""], char, budget)
+            if following is True:
+                return True
+            state = following
+        accepts = state.get("end")
+        if accepts is None:
+            accepts = state["end"] = self._accepts(state[""], budget)
+        return bool(accepts)
+
+    def _state(self, core: frozenset[int], before: str) -> dict[str, Any]:
+        """A deterministic state: where the automaton can be, and what the character before was. Its entries are the
+        states that follow, by character; True is a match. `end` is whether it is one at the end of a text."""
+        key = (core, before)
+        found = self._states.get(key)
+        if found is None:
+            found = self._states[key] = {"": key}
+        return found
+
+    def _follow(self, key: tuple[frozenset[int], str], char: str, budget: Budget) -> Any:
+        core, before = key
+        reached = self._closure(core, before, char, budget)
+        if _ACCEPT in reached:
+            return True
+        pattern = self._pattern
+        after = [pattern.onward[one][0] for one in reached if (set_ := pattern.chars[one]) and is_among(char, set_)]
+        return self._state(frozenset(after), _kind(char))
+
+    def _accepts(self, key: tuple[frozenset[int], str], budget: Budget) -> bool:
+        return _ACCEPT in self._closure(key[0], key[1], "", budget)
+
+    def _closure(self, core: frozenset[int], before: str, char: str, budget: Budget) -> set[int]:
+        """The states that are reached without reading: from a core, and from the pattern's beginning."""
+        pattern = self._pattern
+        reached: set[int] = set()
+        following = [*core, pattern.start]
+        while following:
+            state = following.pop()
+            if state in reached:
+                continue
+            reached.add(state)
+            if pattern.chars[state] is not None:
+                continue
+            assertion = pattern.assertions[state]
+            if assertion is None or _holds(assertion, before, char):
+                following.extend(pattern.onward[state])
+        budget.spend(4 + _STEPS_PER_STATE * len(reached))
+        return reached
+
+
+def _kind(char: str) -> str:
+    if char == "\n":
+        return "newline"
+    return "word" if char == "_" or (char.isascii() and char.isalnum()) else "other"
+
+
+def _holds(assertion: str, before: str, char: str) -> bool:
+    """Whether a place between two characters is what an assertion says; there may be none before or after it."""
+    if assertion == "start":
+        return before == "start"
+    if assertion == "end":
+        return char == ""
+    if assertion == "line start":
+        return before in ("start", "newline")
+    if assertion == "line end":
+        return char in ("", "\n")
+    is_border = (before == "word") is not (char != "" and _kind(char) == "word")
+    return is_border if assertion == "border" else not is_border
+
+
+def is_among(char: str, chars: Chars) -> bool:
+    """Whether a character is one of a set."""
+    found = _in_ranges(ord(char), chars)
+    if not found and chars.ignores_case:
+        found = any(len(other) == 1 and _in_ranges(ord(other), chars) for other in (char.lower(), char.upper()))
+    if not found and chars.categories:
+        found = unicodedata.category(char) in chars.categories
+    return found is not chars.is_negated
+
+
+def _in_ranges(code: int, chars: Chars) -> bool:
+    at = bisect_right(chars.lows, code)
+    return at > 0 and code <= chars.highs[at - 1]
+
+
+class Searches:
+    """The searches of one reading of a value: all its texts share a budget, and the states that were needed so far.
+
+    Characters are free, since whoever sends a text pays for its length elsewhere. New states are not: a pattern that
+    needs many of them for every text of a long list would otherwise take a budget for each."""
+
+    __slots__ = ("_left", "_made")
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+        self._made: dict[str, Search] = {}
+
+    def spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise SearchFailed
+
+    def is_in(self, pattern: str, text: str) -> bool:
+        """Whether some part of a text matches. Raises SearchFailed if the searches take too many steps, and
+        PatternFailed."""
+        search = self._made.get(pattern)
+        if search is None:
+            search = self._made[pattern] = Search(automaton(pattern))
+        self._left += 1 + len(text) // _CHARS_PER_STEP
+        return search.is_in(text, self)
+
+
+class SearchFailed(Exception):
+    """The searches of a reading take more steps than they may."""
+
+
+@lru_cache(maxsize=512)
+def automaton(source: str) -> Pattern:
+    """The automaton of a pattern. Raises PatternFailed."""
+    return Pattern(source)
+
+
+__all__ = [
+    "STATES_MAX",
+    "Budget",
+    "Pattern",
+    "PatternFailed",
+    "Search",
+    "SearchFailed",
+    "Searches",
+    "automaton",
+    "is_among",
+]

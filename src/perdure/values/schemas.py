@@ -1,0 +1,386 @@
+"""JSON Schemas: those of Python types, and whether a value fits one.
+
+What is known is what msgspec and pydantic write for types, and what people write for forms. A schema that says more is
+refused when it is given, never half understood.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import fractions
+import math
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from perdure.errors import InvalidArguments
+from perdure.values.arguments import shown
+from perdure.values.patterns import PatternFailed, Search, automaton
+
+Found = tuple[str, str]  # where, and what is wrong there
+
+_DEPTH_MAX: Final = 100
+_STEPS_MAX: Final = 2_000_000
+_STEPS_PER_CHOICE: Final = 10
+_ANNOTATIONS: Final = frozenset(
+    {
+        "$comment", "$defs", "$id", "$schema", "contentMediaType", "default", "definitions", "deprecated",
+        "description", "discriminator", "examples", "readOnly", "title", "writeOnly",
+    }
+)  # fmt: skip
+_FORMATS: Final[Mapping[str, Any]] = {
+    "date": datetime.date,
+    "date-time": datetime.datetime,
+    "decimal": decimal.Decimal,
+    "duration": datetime.timedelta,
+    "time": datetime.time,
+    "uuid": uuid.UUID,
+}
+
+
+def schema_of(wanted: Any) -> dict[str, Any]:
+    """The schema of a type, or a schema as it is given. Raises InvalidArguments if there is none, or if it says
+    something that is not known here."""
+    if wanted is None:
+        return {}
+    if isinstance(wanted, Mapping):
+        schema = dict(wanted)
+    elif (write := getattr(wanted, "model_json_schema", None)) is not None:  # A pydantic model.
+        schema = write()
+    else:
+        try:
+            schema = msgspec.json.schema(wanted)
+        except (TypeError, RuntimeError, ValueError) as error:
+            raise InvalidArguments(f"{shown(wanted)} has no JSON Schema: {_told(error)}") from error
+    for where, what in _unknown(schema, schema, "$"):
+        raise InvalidArguments(f"the schema cannot be used: at {where} {what}")
+    return schema
+
+
+def _told(error: Exception) -> str:
+    """What msgspec says, unless it could not even show the type."""
+    return str(error) if isinstance(error, TypeError) else "it is no type"
+
+
+def misfit(value: Any, schema: Mapping[str, Any], steps_max: int = _STEPS_MAX) -> Found | None:
+    """Where a value, of JSON's types, does not fit a schema, and why; None if it does.
+
+    It takes a bounded number of steps, whatever the schema and the value are. A value that takes more than two million
+    does not fit. Raises TooManySteps if it takes more than a `steps_max` that is less.
+    """
+    try:
+        return next(_misfits(value, schema, _Check(schema, steps_max), "$", 0), None)
+    except TooManySteps:
+        if steps_max < _STEPS_MAX:
+            raise
+        return "$", f"to check it takes more than {_STEPS_MAX:,} steps; make it smaller, or its schema simpler"
+    except PatternFailed as error:  # The schema was stored by a version that took other patterns.
+        return "$", f"its schema has a pattern that cannot be used: {error}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Schemas
+
+
+def _unknown(schema: Any, root: Mapping[str, Any], at: str) -> Iterator[Found]:
+    if isinstance(schema, bool):
+        return
+    if not isinstance(schema, Mapping):
+        yield at, f"a schema is an object, not {schema!r:.40}"
+        return
+    for word, given in schema.items():
+        if not isinstance(word, str):
+            yield at, f"a word of a schema is a text, not {shown(word)}"
+            return
+        where = f"{at}.{word}"
+        if word in ("anyOf", "oneOf", "allOf", "prefixItems") and isinstance(given, list) and given:
+            for index, one in enumerate(given):
+                yield from _unknown(one, root, f"{where}[{index}]")
+        elif word in ("properties", "patternProperties", "$defs", "definitions") and isinstance(given, Mapping):
+            for name, one in given.items():
+                yield from _unknown(one, root, f"{where}.{name}")
+                if word == "patternProperties":
+                    yield from _bad_pattern(name, where)
+        elif word in ("items", "additionalProperties", "propertyNames", "not"):
+            yield from _unknown(given, root, where)
+        elif word == "$ref":
+            if not isinstance(given, str) or _target(given, root) is None:
+                yield where, f"{given!r:.80} leads nowhere; only parts of the same schema can be referred to"
+        elif word == "pattern":
+            yield from _bad_pattern(given, where)
+        elif word == "type":
+            names = given if isinstance(given, list) else [given]
+            if any(name not in _TYPES for name in names):
+                yield where, f"there is no type {given!r:.40}, only {', '.join(_TYPES)}"
+        elif not _is_known(word, given):
+            yield where, f"{word!r} is not known here, or not with {given!r:.40}"
+
+
+def _is_known(word: str, given: Any) -> bool:
+    if word in _ANNOTATIONS or word.startswith("x-"):
+        return True
+    if word in ("format", "contentEncoding"):
+        return isinstance(given, str)
+    if word == "const":
+        return True
+    if word == "enum":
+        return isinstance(given, list)
+    if word == "required":
+        return isinstance(given, list) and all(isinstance(name, str) for name in given)
+    if word == "uniqueItems":
+        return isinstance(given, bool)
+    return word in _LIMITS and _is_number(given) and (word != "multipleOf" or given > 0)
+
+
+def _bad_pattern(pattern: Any, where: str) -> Iterator[Found]:
+    if not isinstance(pattern, str):
+        yield where, f"a pattern is a text, not {shown(pattern)}"
+        return
+    try:
+        automaton(pattern)
+    except PatternFailed as error:
+        yield where, f"{pattern!r:.80} is no pattern in RE2's syntax: {error}"
+
+
+def _target(reference: str, root: Any) -> Any:
+    """What a reference such as #/$defs/Address leads to."""
+    if not reference.startswith("#"):
+        return None
+    found = root
+    for part in reference[1:].split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if not isinstance(found, Mapping) or name not in found:
+            return None
+        found = found[name]
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Values
+
+
+class _Check:
+    """One check of a value: what is left of its budget, and the patterns that it has used so far."""
+
+    __slots__ = ("left", "root", "searches")
+
+    def __init__(self, root: Mapping[str, Any], steps_max: int) -> None:
+        self.left = steps_max
+        self.root = root
+        self.searches: dict[str, Search] = {}
+
+    def spend(self, steps: int) -> None:
+        """Take steps off the budget, before they are done. Raises TooManySteps."""
+        self.left -= steps
+        if self.left < 0:
+            raise TooManySteps
+
+    def spend_choice(self, depth: int, choices: int = 1) -> None:
+        """Pay for going through the same value again: choices of choices grow without end, where values do not."""
+        self.spend(choices * (_STEPS_PER_CHOICE + depth))
+
+    def matches(self, pattern: str, text: str) -> bool:
+        """Whether a part of a text matches. Raises PatternFailed, TooManySteps."""
+        search = self.searches.get(pattern)
+        if search is None:
+            search = self.searches[pattern] = Search(automaton(pattern))
+        return search.is_in(text, self)
+
+
+class TooManySteps(Exception):
+    """A check takes more steps than one may. No `not` and no choice swallows it."""
+
+
+def _misfits(value: Any, schema: Any, check: _Check, at: str, depth: int) -> Iterator[Found]:
+    if schema is True:
+        return
+    if schema is False:
+        yield at, "nothing may be here"
+        return
+    if depth > _DEPTH_MAX:
+        yield at, "it is nested too deep"
+        return
+    depth += 1
+    check.spend(1)
+    if "$ref" in schema:
+        check.spend_choice(depth)
+        yield from _misfits(value, _target(schema["$ref"], check.root), check, at, depth)
+    yield from _misfits_of_value(value, schema, check, at)
+    if isinstance(value, dict):
+        yield from _misfits_of_object(value, schema, check, at, depth)
+    elif isinstance(value, list):
+        yield from _misfits_of_array(value, schema, check, at, depth)
+    for part in schema.get("allOf", ()):
+        check.spend_choice(depth)
+        yield from _misfits(value, part, check, at, depth)
+    yield from _misfits_of_choice(value, schema, check, at, depth)
+
+
+def _misfits_of_choice(value: Any, schema: Mapping[str, Any], check: _Check, at: str, depth: int) -> Iterator[Found]:
+    for word in ("anyOf", "oneOf"):
+        if word in schema:
+            check.spend_choice(depth, len(schema[word]))
+            found = [next(_misfits(value, part, check, at, depth), None) for part in schema[word]]
+            fitting = found.count(None)
+            if not fitting:
+                # The one that got furthest says most.
+                where, what = max((one for one in found if one is not None), key=lambda one: len(one[0]))
+                yield (where, what) if where != at else (at, f"none of {len(found)} choices fits; the last: {what}")
+            elif word == "oneOf" and fitting > 1:
+                yield at, f"{fitting} of the choices fit, and only one may"
+    if "not" in schema:
+        check.spend_choice(depth)
+    if "not" in schema and next(_misfits(value, schema["not"], check, at, depth), None) is None:
+        yield at, f"{shown(value)} is what it must not be"
+
+
+def _misfits_of_value(value: Any, schema: Mapping[str, Any], check: _Check, at: str) -> Iterator[Found]:
+    if "type" in schema:
+        names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        if not any(_TYPES[name](value) for name in names):
+            yield at, f"{shown(value)} is not of type {' or '.join(names)}"
+            return
+    if "const" in schema and not _is_same(value, schema["const"], check):
+        yield at, f"{shown(value)} is not {shown(schema['const'])}"
+    if "enum" in schema and not any(_is_same(value, one, check) for one in schema["enum"]):
+        yield at, f"{shown(value)} is none of {shown(schema['enum'])}"
+    for word, (is_meant, fits) in _LIMITS.items():
+        if word in schema and is_meant(value) and not fits(value, schema[word]):
+            yield at, f"{shown(value)} does not keep to {word} {schema[word]}"
+    if isinstance(value, str):
+        if "pattern" in schema and not check.matches(schema["pattern"], value):
+            yield at, f"{shown(value)} does not match {schema['pattern']!r:.80}"
+        wanted = _FORMATS.get(schema.get("format", ""))
+        if schema.get("contentEncoding") == "base64":
+            wanted = bytes
+        if wanted is not None:
+            try:
+                msgspec.convert(value, wanted)
+            except msgspec.ValidationError as error:
+                yield at, f"{shown(value)} is no {schema.get('format', 'base64')}: {error}"
+
+
+def _misfits_of_object(
+    value: dict[str, Any], schema: Mapping[str, Any], check: _Check, at: str, depth: int
+) -> Iterator[Found]:
+    check.spend(len(schema.get("required", ())))
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield at, f"{name!r} is missing"
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    patterns: Mapping[str, Any] = schema.get("patternProperties", {})
+    for name, one in value.items():
+        where = f"{at}.{name}"
+        if "propertyNames" in schema:
+            yield from ((where, what) for _, what in _misfits(name, schema["propertyNames"], check, where, depth))
+        check.spend(len(patterns))
+        parts = [properties[name]] if name in properties else []
+        parts += [part for pattern, part in patterns.items() if check.matches(pattern, name)]
+        if not parts and schema.get("additionalProperties") is False:
+            yield where, "there is no such field"
+        for part in parts or [schema.get("additionalProperties", True)]:
+            yield from _misfits(one, part, check, where, depth)
+
+
+def _misfits_of_array(
+    value: list[Any], schema: Mapping[str, Any], check: _Check, at: str, depth: int
+) -> Iterator[Found]:
+    first: list[Any] = schema.get("prefixItems", [])
+    rest = schema.get("items", True)
+    for index, one in enumerate(value):
+        yield from _misfits(one, first[index] if index < len(first) else rest, check, f"{at}[{index}]", depth)
+    if schema.get("uniqueItems"):
+        try:
+            is_unique = len({_identity(one, check) for one in value}) == len(value)
+        except RecursionError:
+            yield at, "it is nested too deep"
+        else:
+            if not is_unique:
+                yield at, "an item is there twice"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_multiple(value: Any, limit: Any) -> bool:
+    if isinstance(value, int) and isinstance(limit, int):
+        return value % limit == 0
+    if not (_is_finite(value) and _is_finite(limit)):
+        return False
+    return _fraction(value) % _fraction(limit) == 0
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int) or math.isfinite(value)
+
+
+def _fraction(value: Any) -> fractions.Fraction:
+    """A number as it is written, so that 0.3 is three times 0.1. Decimals would need as many digits as a quotient."""
+    return fractions.Fraction(value if isinstance(value, int) else repr(value))
+
+
+def _is_same(one: Any, other: Any, check: _Check) -> bool:
+    """Equal as JSON: true is not 1. Each part that is compared is paid for. Raises TooManySteps."""
+    check.spend(1)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(_is_same(*pair, check) for pair in zip(one, other, strict=True))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_same(one[name], other[name], check) for name in one)
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def _identity(value: Any, check: _Check) -> str:
+    """A text that two values share exactly if they are equal as JSON. Hashes of numbers can be made to collide by
+    whoever sends them; those of texts cannot. Raises TooManySteps."""
+    check.spend(1)
+    if isinstance(value, list):
+        return f"[{','.join(_identity(one, check) for one in value)}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{name!r}:{_identity(value[name], check)}' for name in sorted(value))}}}"
+    if _is_number(value) and (isinstance(value, int) or value.is_integer()):
+        return hex(int(value))
+    return repr(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+_TYPES: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "array": _is_list,
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: _is_number(value) and (isinstance(value, int) or value.is_integer()),
+    "null": lambda value: value is None,
+    "number": _is_number,
+    "object": _is_object,
+    "string": _is_text,
+}
+
+# Which values a word is about, and whether one keeps to it.
+_LIMITS: Final[Mapping[str, tuple[Callable[[Any], bool], Callable[[Any, Any], bool]]]] = {
+    "minimum": (_is_number, lambda value, limit: value >= limit),
+    "maximum": (_is_number, lambda value, limit: value <= limit),
+    "exclusiveMinimum": (_is_number, lambda value, limit: value > limit),
+    "exclusiveMaximum": (_is_number, lambda value, limit: value < limit),
+    "multipleOf": (_is_number, _is_multiple),
+    "minLength": (_is_text, lambda value, limit: len(value) >= limit),
+    "maxLength": (_is_text, lambda value, limit: len(value) <= limit),
+    "minItems": (_is_list, lambda value, limit: len(value) >= limit),
+    "maxItems": (_is_list, lambda value, limit: len(value) <= limit),
+    "minProperties": (_is_object, lambda value, limit: len(value) >= limit),
+    "maxProperties": (_is_object, lambda value, limit: len(value) <= limit),
+}
+
+__all__ = ["TooManySteps", "misfit", "schema_of"]
