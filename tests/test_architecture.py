@@ -24,25 +24,26 @@ LINES_MAX = 700
 ROWS = (
     ("http", "dashboard", "cli"),
     ("facade",),
-    ("engine", "blocking", "upgrading"),
+    ("engine", "blocking", "upgrade"),
     ("client", "runtime"),
     ("api",),
-    ("session", "views", "registry", "resources", "emission", "joining"),
+    ("session", "views", "registry"),
     ("models",),
     ("coordinator",),
     ("ports",),
-    ("kernel",),
     ("values",),
-    ("errors", "log_text", "arguments"),
+    ("kernel",),
+    ("errors",),
 )
 HEIGHT = {room: -number for number, row in enumerate(ROWS) for room in row}
 
 # Beside the rows: the stores see only these; only the session, which opens one, sees them; testing sees everything.
 STORAGE_MAY_IMPORT = {"storage", "ports", "kernel", "errors"}
-MAY_IMPORT_STORAGE = {"storage", "session", "upgrading", "testing"}
+MAY_IMPORT_STORAGE = {"storage", "session", "upgrade", "testing"}
 
-# Three equal rooms. What they share stands beside them, directly below models/. Graphs are run as durable functions
-# are, so they stand on them (docs/decisions/0015-graphs-are-durable-functions.md), and never the other way round.
+# Three equal rooms. What they share is in models/common, and where two meet is in models/bridges. Graphs are run as
+# durable functions are, so they stand on them (docs/decisions/0015-graphs-are-durable-functions.md), and never the
+# other way round.
 MODELS = {"functions", "graphs", "cooperation"}
 STANDS_ON = {("graphs", "functions")}
 
@@ -115,10 +116,9 @@ def room_of(name: str) -> str:
 
 
 def model_of(name: str) -> str | None:
-    """`functions` for perdure.models.functions and all below it; None for what the models share."""
+    """`functions` for perdure.models.functions and all below it; None for what the models share, and for bridges."""
     parts = name.split(".")
-    is_inside = parts[1:2] == ["models"] and (len(parts) > 3 or parts[-1] in MODELS)
-    return parts[2] if is_inside else None
+    return parts[2] if parts[1:2] == ["models"] and len(parts) > 2 and parts[2] in MODELS else None
 
 
 def refusal(importer: str, imported: str) -> str | None:
@@ -178,7 +178,7 @@ def test_imports_only_point_down() -> None:
 def test_http_sees_only_what_a_user_sees() -> None:
     """The client, its facets and views, and the vocabulary: what the API can do, anybody's program can."""
     rooms = {"http", "facade", "client", "engine", "api", "views", "values", "errors"}
-    words = {"perdure.values.arguments", "perdure.ports", "perdure.kernel.status"}
+    words = {"perdure.ports", "perdure.kernel.status"}
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {imported}"
         for path in MODULES
@@ -208,7 +208,7 @@ def test_errors_import_the_rest_for_types_only_and_only_the_kernel() -> None:
         ("perdure.api.runs", "perdure.runtime", "api is below runtime"),
         ("perdure.session", "perdure.api.runs", "session is below api"),
         ("perdure.views", "perdure.api.runs", "views is below api"),
-        ("perdure.values.limits", "perdure.kernel.records", "values is below kernel"),
+        ("perdure.kernel.records", "perdure.values.limits", "kernel is below values"),
         ("perdure.models.functions.runner", "perdure", "models is below facade"),
         (
             "perdure.coordinator.inbox",
@@ -236,7 +236,7 @@ def test_an_import_against_the_plan_is_refused(importer: str, imported: str, why
         ("perdure.http.routes.runs", "perdure.api.runs"),
         ("perdure.runtime", "perdure.api.topics"),
         ("perdure.api.runs", "perdure.session"),
-        ("perdure.kernel.records", "perdure.values.limits"),
+        ("perdure.values.limits", "perdure.kernel.records"),
         ("perdure.models.graphs.runner", "perdure.models.graphs.define"),
         ("perdure.models.graphs.runner", "perdure.models.functions.loop"),
         ("perdure.models.graphs.runner", "perdure.models.calls"),
@@ -278,16 +278,17 @@ KNOWN_CIRCLES: list[set[str]] = [
     {"perdure.errors", "perdure.kernel.records", "perdure.kernel.status"},
     {
         f"perdure.models.functions.{name}"
-        for name in ("asking", "closing", "generators", "loop", "reporting", "stacks", "tasks")
+        for name in ("requests", "teardown", "generators", "loop", "loop_reports", "stacks", "loop_tasks")
     },
     {
         f"perdure.models.functions.{name}"
         for name in (
-            "heartbeats", "posts", "processes", "runner", "speaking", "staging", "steps", "transactions", "worker",
+            "artifacts", "heartbeats", "outputs", "processes", "runner", "steps", "stream_writer", "transactions",
+            "worker",
         )
     },
     {"perdure.models.cooperation.define", "perdure.models.cooperation.scope"},
-    {f"perdure.storage.postgres.{name}" for name in ("connection", "pooling", "schema")},
+    {f"perdure.storage.postgres.{name}" for name in ("connection", "pgbouncer", "schema")},
     {"perdure.cli.runs", "perdure.cli.watch"},
 ]  # fmt: skip
 

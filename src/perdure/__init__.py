@@ -10,7 +10,6 @@ from perdure.api.waits import WaitView
 from perdure.blocking import Blocking
 from perdure.client import Client
 from perdure.engine import Engine
-from perdure.kernel.retry import Retry
 from perdure.kernel.rules.delivery import Delivered, Queued, TargetFinished, TargetNotFound
 from perdure.models.functions.artifacts import stage
 from perdure.models.functions.children import ChildHandle, continue_as, run_of, start
@@ -31,6 +30,7 @@ from perdure.models.functions.publications import Stream, publish, stream
 from perdure.models.functions.tasks import NewArtifact, task
 from perdure.models.functions.waits import RunEnded, event, first, receive, timer, timer_at
 from perdure.values.limits import Limits
+from perdure.values.retry import Retry
 from perdure.views import RunView, StreamItemView
 
 __all__ = [

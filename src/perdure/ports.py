@@ -276,7 +276,8 @@ class Store(Protocol):
         everybody. Only a hint: some may be lost, some may be for nothing. Ends with `close` and `abandon`."""
 
     async def look(self, *, engine_id: str, offers: Sequence[Offer], at: int) -> News:
-        """Whether there is mail that `mail` would give, an engine that `bury` would mark, a run that `claim` would take
+        """Whether there is mail that `mail` would give, an engine that `mark_dead_engines` would mark, a run that
+        `claim` would take
         or `ripe` would give as due by `at`. One cheap read."""
 
     async def enroll(
@@ -292,7 +293,7 @@ class Store(Protocol):
         """Give up an engine's sign of life, without asking the database: whoever looks takes the engine for dead, and
         may take its runs over. Another one may then be enrolled. Idempotent."""
 
-    async def bury(self) -> list[str]:
+    async def mark_dead_engines(self) -> list[str]:
         """Mark every engine whose sign of life is gone as not alive; their ids. Claims nothing."""
 
     async def engines(self, *, living: bool = False) -> list[Engine]:
@@ -305,7 +306,7 @@ class Store(Protocol):
         The engine's row goes from `batch.number - 1` to `batch.number` in it. If the row already has `batch.number`,
         the batch had landed before: return without writing. A key that was used before, mail or a dead letter that is
         gone, is a CommitConflict. Who wins something here and is owned by another living engine gets mail about it
-        (kernel.mail.knock).
+        (kernel.mail.wake_mail).
 
         A stream's items get their offsets here. Of what has a mark, an item that is there is left as it is, and a
         published value is replaced only by one with a greater mark. Entries that are archived take their marks with

@@ -30,7 +30,7 @@ from perdure.kernel import ops
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Examine, Finish, Look, Proceed, Published, Rearm
 from perdure.kernel.records import Run
 from perdure.kernel.status import ACTIVE, FINISHED
-from perdure.models.bridges.function_emissions import Cooperator
+from perdure.models.bridges.function_emissions import EngineAccessResource
 from perdure.models.common.deployment import DEPLOYMENT
 from perdure.models.common.resources import Resources
 from perdure.models.cooperation.host import OperationHost
@@ -82,7 +82,7 @@ class Runtime:
         self._session = session
         own = {
             Catalogue: Catalogue(lambda: session.store, session.workflows),
-            Cooperator: Cooperator(FunctionEmissions(session, lambda: self._levels)),
+            EngineAccessResource: EngineAccessResource(FunctionEmissions(session, lambda: self._levels)),
             StepRecords: StepRecords(lambda: session.store, session.codec),
         }
         self.resources = Resources(resources, own)
@@ -183,15 +183,15 @@ class Runtime:
             codec=session.codec,
             ids=session.ids,
             timers=self._timers,
-            owe=coordinator.owe,
+            enqueue=coordinator.enqueue,
             submit=coordinator.submit,
-            insist=coordinator.insist,
+            submit_internal=coordinator.submit_internal,
             request=coordinator.request,
-            prove=coordinator.prove,
+            check_fence=coordinator.check_fence,
             stopping=coordinator.stopping,
             me=lambda: coordinator.engine,
             lookup=coordinator.loaded,
-            box=coordinator.box,
+            mailbox=coordinator.mailbox,
             dropped=self._sweeper.left,
             workflows=session.workflows,
             resources=self.resources.get,
@@ -211,9 +211,9 @@ class Runtime:
             codec=session.codec,
             ids=session.ids,
             timers=self._timers,
-            owe=coordinator.owe,
+            enqueue=coordinator.enqueue,
             request=coordinator.request,
-            prove=coordinator.prove,
+            check_fence=coordinator.check_fence,
             stopping=coordinator.stopping,
             me=lambda: coordinator.engine,
             lookup=coordinator.loaded,
@@ -284,17 +284,17 @@ class Runtime:
             try:
                 report = await session.patience.ask(self._recovery.run, may_be_cut=False)
                 await session.read_mail()
-                if report.engines_buried or not self._has_examined:
+                if report.engines_marked_dead or not self._has_examined:
                     self._has_examined = True
                     self.operations.examine_left()
                 return report
             except Fenced:
-                await session.coordinator.prove()  # Then it is registered anew.
+                await session.coordinator.check_fence()  # Then it is registered anew.
 
     async def _recover_others(self) -> None:
         report = await self._recovery.run()
         if self._session.workflows.operations:
-            if report.engines_buried:
+            if report.engines_marked_dead:
                 await warn_of_missing_code(self._session)
             # An engine that has died may have registered handlers, and announced them to nobody.
             await self._session.handlers.load(again=True)
@@ -340,7 +340,7 @@ class Runtime:
     # Handlers and definitions.
 
     def _announce_soon(self) -> None:
-        if self._session.handlers.untold and not self._is_announcing:
+        if self._session.handlers.unannounced and not self._is_announcing:
             self._is_announcing = True
             self._session.background(self._announce_all())
 
@@ -348,7 +348,7 @@ class Runtime:
         """Notify emitters that wait of new handlers. One that has not been notified yet may go on without them, as if
         they had come a little later. If this engine ends before, the next one that reads the registry does it."""
         try:
-            while self._session.handlers.untold:
+            while self._session.handlers.unannounced:
                 try:
                     await announce_handlers(self._session)
                 except EngineStopped:
@@ -451,7 +451,7 @@ class Runtime:
         failure = to_failure(DeadlineExceeded(f"run {run_id!r} did not end by its deadline"))
         at = max(self._session.clock.now(), due_at)
         expire = ops.Expire(run_id=run_id, at=at, failure=msgspec.json.encode(failure).decode())
-        self._session.coordinator.owe(expire, answered)
+        self._session.coordinator.enqueue(expire, answered)
 
     def _room(self) -> int:
         """How many timers may fire now. Each becomes an op, and more than the next batches take would only wait."""

@@ -21,7 +21,7 @@ from msgspec import Struct
 from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.decisions import Hearing
 from perdure.coordinator.followers import Followers
-from perdure.coordinator.mail import PostOffice
+from perdure.coordinator.mail import MailRoom
 from perdure.coordinator.patience import Patience, patient, reporting
 from perdure.coordinator.watch import Watch
 from perdure.errors import EngineStopped, Misuse, StoreError, StoreMisconfigured
@@ -31,7 +31,7 @@ from perdure.kernel.records import Engine as EngineRow
 from perdure.models.common.transactions import holds_writer
 from perdure.models.cooperation.cancellation import TokenMembers
 from perdure.models.cooperation.drafter import Drafting
-from perdure.models.cooperation.handler_registry import Book
+from perdure.models.cooperation.handler_registry import HandlerRegistry
 from perdure.models.cooperation.live import LiveOperation
 from perdure.models.cooperation.rows import RowCodec
 from perdure.models.cooperation.versions import Operations
@@ -119,11 +119,11 @@ class Session:
         self.followers = Followers()
         self.listener: SessionListener
         self.coordinator: Coordinator
-        self.mail: PostOffice
+        self.mail: MailRoom
         self.patience: Patience
         self.engine_store: Store
         self.caller_store: Store
-        self.handlers: Book
+        self.handlers: HandlerRegistry
         self.drafting: Drafting
 
     @property
@@ -140,7 +140,7 @@ class Session:
         self.listener = listener
         self.workflows.load()
         self.engine_store = reporting(self.store, self._start_over)
-        self.mail = PostOffice(self.engine_store, self._find_members)
+        self.mail = MailRoom(self.engine_store, self._find_members)
         self.coordinator = Coordinator(
             self.store,
             limits=self.limits,
@@ -157,7 +157,7 @@ class Session:
         self.coordinator.callers.looked = lambda: self.mail.give_up(self.coordinator.callers.overdue)
         self.patience = Patience(self.limits, self.coordinator.stats.outages, self.check_unbroken)
         self.caller_store = patient(self.store, self.patience)
-        self.handlers = Book(self.caller_store, self.ids)
+        self.handlers = HandlerRegistry(self.caller_store, self.ids)
         self.drafting = Drafting(
             operations=Operations(),
             book=self.handlers,

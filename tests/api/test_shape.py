@@ -41,7 +41,7 @@ MANY_PARAMETERS: dict[str, int] = {
 }
 LONG_FUNCTIONS: dict[str, int] = {
     "perdure.cli.tokens:add_to": 93,
-    "perdure.coordinator.batch_context:look_up": 75,
+    "perdure.coordinator.batch_context:load_context": 75,
     "perdure.dashboard.pages.sign_in:handlers_of": 81,
     "perdure.http.app:create_app": 88,
     "perdure.models.cooperation.host:OperationHost.__init__": 73,

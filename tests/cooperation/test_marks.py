@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from perdure.models.cooperation.handler_registry import Book
+from perdure.models.cooperation.handler_registry import HandlerRegistry
 from perdure.ports import Store, new_id
 
 PAIR = ("orders", "approval")
@@ -18,17 +18,21 @@ async def test_a_handler_that_is_registered_again_meanwhile_is_still_to_be_told_
     store = make_store()
     await store.open()
     try:
-        teller, other, last = Book(store, new_id), Book(store, new_id), Book(store, new_id)
+        teller, other, last = (
+            HandlerRegistry(store, new_id),
+            HandlerRegistry(store, new_id),
+            HandlerRegistry(store, new_id),
+        )
         await teller.register([PAIR], 1)
-        told = teller.untold
+        told = teller.unannounced
         assert [mark[:2] for mark in told] == [PAIR]
         await store.unregister(*PAIR, at=2)
         await other.register([PAIR], 3)
         await teller.told(told, 4)
         await last.load()
-        assert {mark[:2] for mark in last.untold} == {PAIR}
-        await other.told(last.untold, 5)
-        assert other.untold == frozenset()
+        assert {mark[:2] for mark in last.unannounced} == {PAIR}
+        await other.told(last.unannounced, 5)
+        assert other.unannounced == frozenset()
         assert set(other.topics) == {PAIR[0]}
     finally:
         await store.close()
@@ -38,11 +42,11 @@ async def test_what_an_earlier_version_has_left_to_be_told_is_told(make_store: C
     store = make_store()
     await store.open()
     try:
-        await store.register([PAIR, ("perdure.untold", '["orders","approval"]')], at=1)
-        book = Book(store, new_id)
+        await store.register([PAIR, ("perdure.unannounced", '["orders","approval"]')], at=1)
+        book = HandlerRegistry(store, new_id)
         await book.load()
-        assert {mark[:2] for mark in book.untold} == {PAIR}
-        await book.told(book.untold, 2)
-        assert book.untold == frozenset()
+        assert {mark[:2] for mark in book.unannounced} == {PAIR}
+        await book.told(book.unannounced, 2)
+        assert book.unannounced == frozenset()
     finally:
         await store.close()

@@ -91,10 +91,10 @@ async def emit_and_wait(client: AnyClient, chance: random.Random, roots: int, id
     async def one(id: str) -> None:
         async with room:
             fails = chance.choice([*LEVELS, None, None, None, None, None])
-            root = await insist(partial(client.emit, TOPICS[0], {"fails": fails}, id=id))
+            root = await submit_internal(partial(client.emit, TOPICS[0], {"fails": fails}, id=id))
             ids.append(root.id)
             try:
-                await insist(root.finished)
+                await submit_internal(root.finished)
             except ScopeFailed:
                 assert fails is not None
                 outcomes["failed"] += 1
@@ -107,7 +107,7 @@ async def emit_and_wait(client: AnyClient, chance: random.Random, roots: int, id
     return outcomes
 
 
-async def insist(request: Callable[[], Awaitable[T]]) -> T:
+async def submit_internal(request: Callable[[], Awaitable[T]]) -> T:
     """Ask again while the store is too busy: where everything is killed all the time, this process may starve too."""
     while True:
         try:

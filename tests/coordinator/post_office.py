@@ -9,7 +9,7 @@ from typing import Any
 
 from perdure.coordinator.coordinator import Coordinator
 from perdure.kernel.effects import Deliver, Effect
-from perdure.kernel.mailboxes import Box
+from perdure.kernel.mailboxes import Mailbox
 from perdure.kernel.ops import Advance, End, Op, Send, Start
 from perdure.kernel.records import Engine, Entry, Event, Outcome, Wait
 from perdure.kernel.status import Status
@@ -19,7 +19,7 @@ from perdure.values.limits import Limits
 FAR = 2**60
 
 
-class PostOffice:
+class MailRoom:
     """Ops given to `do` together share one batch."""
 
     def __init__(self, store: Store) -> None:
@@ -49,7 +49,7 @@ class PostOffice:
                 self.delivered.setdefault(key, effect.event or effect.target or "timer")
 
     async def do(self, *ops: Op) -> list[Any]:
-        replies = await self.coordinator.insist(ops)
+        replies = await self.coordinator.submit_internal(ops)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         return replies
@@ -58,8 +58,8 @@ class PostOffice:
         """Wait until all that the engine owes itself is done."""
         await self.coordinator._idle.wait()
 
-    def box(self, run_id: str) -> Box:
-        return self.coordinator.box(run_id)
+    def mailbox(self, run_id: str) -> Mailbox:
+        return self.coordinator.mailbox(run_id)
 
     # Ops.
 
@@ -109,9 +109,9 @@ def for_event(
 
 
 @asynccontextmanager
-async def post_office(store: Store) -> AsyncGenerator[PostOffice]:
+async def post_office(store: Store) -> AsyncGenerator[MailRoom]:
     await store.open()
-    office = PostOffice(store)
+    office = MailRoom(store)
     await office.coordinator.start()
     try:
         yield office

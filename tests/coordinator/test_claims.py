@@ -149,7 +149,7 @@ async def test_what_an_engine_claimed_before_it_registered_anew_is_claimed_again
             await other.retire(was)
             await other.close()
             MEANWHILE.append(later)  # The engine recovers once more when it registers anew.
-            await coordinator.prove()
+            await coordinator.check_fence()
 
         async def later() -> None:
             kept.append(coordinator.loaded("r"))

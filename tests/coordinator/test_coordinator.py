@@ -226,8 +226,8 @@ async def test_ops_about_one_run_see_each_other_within_a_batch_and_write_its_row
         first = await b.hold_commits(start("a"))
         task = b.submit(start("b"))
         await turns()
-        b.coordinator.owe(advance("b", 1))
-        b.coordinator.owe(ends("b", 2))
+        b.coordinator.enqueue(advance("b", 1))
+        b.coordinator.enqueue(ends("b", 2))
         b.store.gate.set()
         await asyncio.gather(first, task)
         await b.idle()
@@ -286,8 +286,8 @@ async def test_a_full_inbox_makes_callers_wait_but_never_the_engine() -> None:
         first = await b.hold_commits(start("b"))
         tasks = [b.submit(start(f"r{number}")) for number in range(10)]
         await turns()
-        b.coordinator.owe(advance("a", 1))
-        b.coordinator.owe(advance("a", 2))
+        b.coordinator.enqueue(advance("a", 1))
+        b.coordinator.enqueue(advance("a", 2))
         assert len(b.coordinator._inbox) == 4  # two callers beside the one in flight, and what the engine owes
         b.store.gate.set()
         await asyncio.gather(first, *tasks)
@@ -415,7 +415,7 @@ async def test_after_long_patience_outside_callers_are_told_and_the_engine_keeps
         await b.coordinator.submit(start("a"))
         first = await b.hold_commits(start("x"))
         outside = b.submit(start("b"))
-        b.coordinator.owe(advance("a", 1))
+        b.coordinator.enqueue(advance("a", 1))
         b.store.script = [None, *[StoreBusy("later")] * 12]
         b.store.gate.set()
         await first
@@ -431,7 +431,7 @@ async def test_a_store_that_is_away_for_very_long_does_not_wear_the_coordinator_
     async with bench(IMPATIENT) as b:
         await b.coordinator.submit(start("a"))
         b.store.script = [StoreBusy("later")] * 5_000
-        b.coordinator.owe(advance("a", 1))
+        b.coordinator.enqueue(advance("a", 1))
         await b.idle()
         assert b.broken is None
         assert len((await b.store.journal("a"))[1]) == 1
@@ -440,7 +440,7 @@ async def test_a_store_that_is_away_for_very_long_does_not_wear_the_coordinator_
 async def test_what_the_engine_insists_on_outlasts_a_store_that_is_away() -> None:
     async with bench(IMPATIENT) as b:
         b.store.script = [StoreBusy("later")] * 100
-        waiting = asyncio.ensure_future(b.coordinator.insist([start("a"), start("b")]))
+        waiting = asyncio.ensure_future(b.coordinator.submit_internal([start("a"), start("b")]))
         with pytest.raises(StoreUnavailable):
             await b.coordinator.submit(start("c"))
         assert [reply.created for reply in await waiting] == [True, True]
@@ -449,7 +449,7 @@ async def test_what_the_engine_insists_on_outlasts_a_store_that_is_away() -> Non
 async def test_what_the_engine_insisted_on_is_told_that_it_was_declared_dead() -> None:
     async with bench() as b:
         b.store.script = [Fenced("dead")]
-        (reply,) = await b.coordinator.insist([start("a")])
+        (reply,) = await b.coordinator.submit_internal([start("a")])
         assert isinstance(reply, Fenced)
         assert isinstance(await b.coordinator.submit(start("a")), Started)
 
@@ -481,9 +481,9 @@ async def test_a_run_whose_progress_is_refused_is_held_with_the_reason() -> None
     async with bench() as b:
         await b.coordinator.submit_batch([start("good"), start("bad")])
         b.store.refuses = lambda batch: any(entry.run_id == "bad" for entry in batch.journal)
-        b.coordinator.owe(advance("good", 1))
-        b.coordinator.owe(advance("bad", 1))
-        b.coordinator.owe(advance("bad", 2))  # ran ahead, and is dropped with it
+        b.coordinator.enqueue(advance("good", 1))
+        b.coordinator.enqueue(advance("bad", 1))
+        b.coordinator.enqueue(advance("bad", 2))  # ran ahead, and is dropped with it
         await b.idle()
         assert len((await b.store.journal("good"))[1]) == 1
         bad = (await b.store.load(["bad"]))["bad"].run
@@ -499,8 +499,8 @@ async def test_a_run_that_another_engine_took_is_dropped_and_the_rest_of_the_bat
         await b.coordinator.submit_batch([start("mine"), start("theirs")])
         stored = b.store.database.runs["theirs"]
         b.store.database.runs["theirs"] = replace(stored, run=replace(stored.run, owner="e9", claim=2))
-        b.coordinator.owe(ends("theirs", 1))
-        b.coordinator.owe(ends("mine", 1))
+        b.coordinator.enqueue(ends("theirs", 1))
+        b.coordinator.enqueue(ends("mine", 1))
         await b.idle()
         assert (await b.store.load(["mine"]))["mine"].run.status == "succeeded"
         assert (await b.store.load(["theirs"]))["theirs"].run.owner == "e9"
@@ -518,8 +518,8 @@ async def test_what_ran_ahead_of_a_row_that_somebody_changed_is_dropped_and_the_
         row = b.store.database.audit["a"][1]
         b.store.database.audit["a"][2] = replace(row, seq=2, version=2, was="running", became="updated")
         waits = (Wait(run_id="a", position="t", kind="timer", name="sleep", due_at=9),)
-        b.coordinator.owe(advance("a", 1, idle=True, waits=waits))
-        b.coordinator.owe(advance("a", 2, idle=True))
+        b.coordinator.enqueue(advance("a", 1, idle=True, waits=waits))
+        b.coordinator.enqueue(advance("a", 2, idle=True))
         await b.idle()
         # The run replays an empty journal: had an entry been written, it would meet it as one that it never made.
         assert await b.store.journal("a") == ("{}", [])
@@ -532,8 +532,8 @@ async def test_what_steps_of_a_run_said_goes_with_what_ran_ahead() -> None:
         await b.coordinator.submit(start("a"))
         await b.coordinator.submit(start("b"))
         b.store.script = [CommitConflict(frozenset({"a"}))]
-        b.coordinator.owe(advance("a", 1))
-        replies = await b.coordinator.insist([append("a"), append("b")])
+        b.coordinator.enqueue(advance("a", 1))
+        replies = await b.coordinator.submit_internal([append("a"), append("b")])
         assert replies == [False, True]
         assert (await b.store.stream("a", "log", after=0, limit=9)).items == ()
         assert [item.offset for item in (await b.store.stream("b", "log", after=0, limit=9)).items] == [1]
@@ -543,7 +543,7 @@ async def test_what_a_step_said_that_the_store_refuses_fails_alone_and_the_run_g
     async with bench() as b:
         await b.coordinator.submit(start("a"))
         b.store.refuses = lambda batch: any(item.value == "bad" for item in batch.stream_items)
-        refused, written = await b.coordinator.insist([append("a", "bad"), append("a", "good")])
+        refused, written = await b.coordinator.submit_internal([append("a", "bad"), append("a", "good")])
         assert isinstance(refused, CommitRefused)
         assert written is True
         assert [item.value for item in (await b.store.stream("a", "log", after=0, limit=9)).items] == ["good"]
@@ -556,7 +556,7 @@ async def test_what_landed_unheard_of_is_told_to_readers_once_it_is_known() -> N
     async with bench() as b:
         await b.coordinator.submit(start("a"))
         b.store.after = [OutcomeUnknown("the connection is gone")]
-        assert await b.coordinator.insist([append("a")]) == [True]
+        assert await b.coordinator.submit_internal([append("a")]) == [True]
         await b.idle()
         assert b.effects[-1] == Published("a")
         assert len((await b.store.stream("a", "log", after=0, limit=9)).items) == 1
@@ -578,7 +578,7 @@ async def test_a_fenced_engine_drops_everything_registers_anew_and_decides_again
         b.store.database.engines["e1"] = replace(b.store.database.engines["e1"], alive=False)
         first = await b.hold_commits(start("b"))
         second = b.submit(start("c"))
-        b.coordinator.owe(advance("a", 1))
+        b.coordinator.enqueue(advance("a", 1))
         await turns()
         b.store.gate.set()
         assert (await first).run.owner == (await second).run.owner == "e2"
@@ -613,7 +613,7 @@ async def test_a_broken_store_stops_the_engine_with_a_clear_error_for_everybody(
             await b.coordinator.submit(start("c"))
         assert isinstance(stopped.value.__cause__, StoreBroken)
         assert b.broken is stopped.value
-        b.coordinator.owe(advance("a", 1))  # Nobody is there to take it; nothing happens.
+        b.coordinator.enqueue(advance("a", 1))  # Nobody is there to take it; nothing happens.
 
 
 async def test_a_store_that_breaks_while_a_culprit_is_looked_for_leaves_no_caller_waiting() -> None:
@@ -655,7 +655,7 @@ async def test_a_graceful_stop_commits_what_is_queued_and_takes_no_more_from_out
         await b.coordinator.submit(start("a"))
         first = await b.hold_commits(start("b"))
         queued = b.submit(start("c"))
-        b.coordinator.owe(advance("a", 1))
+        b.coordinator.enqueue(advance("a", 1))
         await turns()
         stopping = asyncio.ensure_future(b.coordinator.stop())
         await turns()

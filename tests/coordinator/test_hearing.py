@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from perdure.coordinator.batch_context import Found
-from perdure.coordinator.decisions import Deaf, Hearing, deliberate
+from perdure.coordinator.batch_context import BatchContext
+from perdure.coordinator.decisions import Deaf, Hearing, decide_batch
 from perdure.coordinator.inbox import Item
 from perdure.coordinator.memory import Memory
 from perdure.errors import HandlersChanged
@@ -57,9 +57,9 @@ def told(kind: str = "news") -> Tell:
 def became(items: Sequence[Op], hearing: Hearing | None = None, **options: Any) -> Status:
     memory = Memory()
     memory.runs["a"] = RUN
-    deliberation = deliberate(
+    decided_batch = decide_batch(
         [Item(op, None, False) for op in items],
-        Found(),
+        BatchContext(),
         memory=memory,
         workflows={("operation", "root", "")},
         engine=ENGINE,
@@ -68,7 +68,7 @@ def became(items: Sequence[Op], hearing: Hearing | None = None, **options: Any) 
         hearing=hearing or Deaf(),
         **options,
     )
-    return deliberation.assembly.runs["a"].status
+    return decided_batch.builder.runs["a"].status
 
 
 def test_a_run_that_knows_all_rests() -> None:
@@ -98,9 +98,9 @@ def test_who_emits_by_an_old_book_is_refused_alone(book: int | None, is_refused:
     op = Cooperate(run_id="a", at=5, claim=1, cause="step", status=Status.RUNNING, added=Cooperation(book=7))
     memory = Memory()
     memory.runs["a"] = RUN
-    deliberation = deliberate(
+    decided_batch = decide_batch(
         [Item(op, None, False), Item(wants(Status.RUNNING), None, False)],
-        Found(),
+        BatchContext(),
         memory=memory,
         workflows={("operation", "root", "")},
         engine=ENGINE,
@@ -109,5 +109,5 @@ def test_who_emits_by_an_old_book_is_refused_alone(book: int | None, is_refused:
         hearing=Deaf(),
         book=book,
     )
-    found = [isinstance(decision, HandlersChanged) for _, decision in deliberation.decided]
+    found = [isinstance(decision, HandlersChanged) for _, decision in decided_batch.decided]
     assert found == [is_refused, False]

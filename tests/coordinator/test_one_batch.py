@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from perdure.coordinator.batch_context import Found
-from perdure.coordinator.decisions import Deaf, deliberate
+from perdure.coordinator.batch_context import BatchContext
+from perdure.coordinator.decisions import Deaf, decide_batch
 from perdure.coordinator.inbox import Item
 from perdure.coordinator.memory import Memory
 from perdure.kernel import mailboxes
 from perdure.kernel.decision import Decision
 from perdure.kernel.effects import Begin
-from perdure.kernel.ops import Advance, Onward, Send, Wake
+from perdure.kernel.ops import Advance, Continuation, Send, Wake
 from perdure.kernel.records import Engine, Run, Wait
 from perdure.kernel.rules import broadcasts
 from perdure.kernel.rules.delivery import Queued
@@ -25,9 +25,9 @@ from perdure.ports import LoadedRun, Store
 from perdure.storage import open_store
 from perdure.storage.memory import MemoryStore
 from perdure.storage.sqlite import SqliteStore
-from tests.coordinator.post_office import PostOffice, contents, for_event, post_office
+from tests.coordinator.post_office import MailRoom, contents, for_event, post_office
 
-Opened = Callable[[], AbstractAsyncContextManager[PostOffice]]
+Opened = Callable[[], AbstractAsyncContextManager[MailRoom]]
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -39,7 +39,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
         return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "runs.db")
 
     @asynccontextmanager
-    async def with_runs() -> AsyncGenerator[PostOffice]:
+    async def with_runs() -> AsyncGenerator[MailRoom]:
         async with post_office(make_store()) as office:
             await office.do(*[office.start(run_id) for run_id in ("r", "s", "t")])
             yield office
@@ -47,17 +47,17 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
     return with_runs
 
 
-async def held(office: PostOffice, run_id: str) -> list[tuple[str, str | None]]:
+async def held(office: MailRoom, run_id: str) -> list[tuple[str, str | None]]:
     """A run's events and the positions that they won; in memory there must be the same."""
     loaded = (await office.store.load([run_id]))[run_id]
     stored = mailboxes.opened(loaded.waits, loaded.events)
-    in_memory = office.box(run_id)
+    in_memory = office.mailbox(run_id)
     assert {event.id: event.position for event in stored.events} == {e.id: e.position for e in in_memory.events}
     assert stored.waits.keys() == in_memory.waits.keys()
     return [(event.id, event.position) for event in loaded.events]
 
 
-async def queued(office: PostOffice, name: str = "a") -> list[str]:
+async def queued(office: MailRoom, name: str = "a") -> list[str]:
     return [event.id for event in await office.store.events(name=name)]
 
 
@@ -224,20 +224,20 @@ async def test_a_queue_with_a_bound_knows_what_leaves_it_in_the_same_batch(opene
         assert await queued(office) == ["e-2"]
 
 
-def _bounded(office: PostOffice, event_id: str) -> Send:
+def _bounded(office: MailRoom, event_id: str) -> Send:
     op = office.send(event_id, "a")
     return Send(run_id="", at=op.at, event=op.event, pending_max=1)
 
 
-def hop(office: PostOffice, run_id: str) -> Advance:
-    onward = Onward(workflow="w", workflow_version="", input="{}", origin="w 1")
-    return Advance(run_id=run_id, at=office.now, claim=1, cause="test", onward=onward)
+def continue_anew(office: MailRoom, run_id: str) -> Advance:
+    continuation = Continuation(workflow="w", workflow_version="", input="{}", origin="w 1")
+    return Advance(run_id=run_id, at=office.now, claim=1, cause="test", continuation=continuation)
 
 
 async def test_an_event_that_wins_a_wait_in_the_batch_of_the_hop_waits_for_the_next_life(opened: Opened) -> None:
     async with opened() as office:
         await office.do(office.wait("r", "1", for_event("r", "1", "a")))
-        await office.do(office.send("e", "a", "r"), hop(office, "r"))
+        await office.do(office.send("e", "a", "r"), continue_anew(office, "r"))
         assert await held(office, "r") == [("e", None)]
         await office.do(office.wait("s", "1", for_event("s", "1", "a")), office.send("f", "a"))
         assert await held(office, "s") == [("f", "1")]
@@ -246,12 +246,12 @@ async def test_an_event_that_wins_a_wait_in_the_batch_of_the_hop_waits_for_the_n
 async def test_a_hop_takes_back_what_an_older_event_has_won_in_its_batch(opened: Opened) -> None:
     async with opened() as office:
         await office.do(office.send("e", "a", "r"))
-        await office.do(office.wait("r", "1", for_event("r", "1", "a")), hop(office, "r"))
+        await office.do(office.wait("r", "1", for_event("r", "1", "a")), continue_anew(office, "r"))
         assert await held(office, "r") == [("e", None)]
 
 
 def test_a_run_that_hops_is_not_handed_what_its_life_before_had_won_elsewhere() -> None:
-    """Another engine says that the run has been given something. What is stored is from before the hop."""
+    """Another engine says that the run has been given something. What is stored is from before the continue_anew."""
     run = Run(
         id="r",
         workflow="w",
@@ -267,12 +267,12 @@ def test_a_run_that_hops_is_not_handed_what_its_life_before_had_won_elsewhere() 
     ended = Wait(run_id="r", position="1", kind="run", name="child", target="c", due_at=0)
     memory = Memory()
     memory.runs["r"] = run
-    onward = Onward(workflow="w", workflow_version="", input="{}", origin="w 1")
-    ops = [Advance(run_id="r", at=5, claim=1, cause="test", onward=onward), Wake(run_id="r", at=5)]
+    continuation = Continuation(workflow="w", workflow_version="", input="{}", origin="w 1")
+    ops = [Advance(run_id="r", at=5, claim=1, cause="test", continuation=continuation), Wake(run_id="r", at=5)]
     engine = Engine(id="e-1", epoch=1, alive=True, batch=0, host="h", pid=1, workflows=[("w", "")], started_at=1)
-    decided = deliberate(
+    decided = decide_batch(
         [Item(op, None, False, number) for number, op in enumerate(ops)],
-        Found(runs={"r": LoadedRun(run=run, waits=(ended,))}),
+        BatchContext(runs={"r": LoadedRun(run=run, waits=(ended,))}),
         memory=memory,
         workflows={("function", "w", ""), ("", "w", "")},
         engine=engine,
@@ -284,4 +284,4 @@ def test_a_run_that_hops_is_not_handed_what_its_life_before_had_won_elsewhere() 
         effect for _, decision in decided.decided if isinstance(decision, Decision) for effect in decision.effects
     ]
     assert [type(effect) for effect in effects] == [Begin]
-    assert "1" not in decided.assembly.boxes["r"].won
+    assert "1" not in decided.builder.mailboxes["r"].won

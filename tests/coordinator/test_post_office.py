@@ -26,7 +26,7 @@ from perdure.storage import open_store
 from perdure.storage.memory import MemoryStore
 from perdure.storage.sqlite import SqliteStore
 from perdure.testing.invariants import _overlooked, _problems_of_events
-from tests.coordinator.post_office import PostOffice, contents, for_event, post_office
+from tests.coordinator.post_office import MailRoom, contents, for_event, post_office
 
 RUNS = ("r-1", "r-2", "r-3")
 NAMES = ("a", "b")
@@ -61,7 +61,7 @@ actions: st.SearchStrategy[Action] = st.one_of(
 class Script:
     """Turns actions into ops that make sense now."""
 
-    def __init__(self, office: PostOffice) -> None:
+    def __init__(self, office: MailRoom) -> None:
         self.office = office
         self.sent: dict[str, Event] = {}
         self.read: list[tuple[str, str]] = []  # run id, event id
@@ -115,7 +115,7 @@ class Script:
         return [office.read(run_id, position, event.id)]
 
 
-async def check(office: PostOffice, script: Script) -> None:
+async def check(office: MailRoom, script: Script) -> None:
     """What must be true whatever has happened."""
     loaded = await office.store.load(RUNS)
     places: Counter[str] = Counter(event_id for _, event_id in script.read if script.sent[event_id].consumed)
@@ -125,7 +125,7 @@ async def check(office: PostOffice, script: Script) -> None:
         assert not problems, problems
         places.update(event.id for event in one.events if event.consumed)
         won = {event.position for event in one.events if event.position is not None}
-        in_memory = office.box(one.run.id).won
+        in_memory = office.mailbox(one.run.id).won
         assert {position for position, by in in_memory.items() if by[1] is not None} == won
         assert won <= {position for run, position in office.delivered if run == one.run.id}
     places.update(event.id for event in await office.store.events(limit=1000) if event.consumed)
@@ -292,7 +292,7 @@ def fits(wait: Wait, event: Event) -> bool:
     return wait.name == event.name and all(event.fields.get(name) == value for name, value in wait.where)
 
 
-async def stored(office: PostOffice) -> Any:
+async def stored(office: MailRoom) -> Any:
     won: dict[tuple[str, str], str] = {}
     own: dict[str, list[str]] = {}
     for run_id, one in (await office.store.load(RUNS)).items():

@@ -62,12 +62,12 @@ def test_an_engine_drops_its_runs_and_its_sign_of_life_and_registers_anew() -> N
             await b.coordinator.submit(start("a"))
             b.store.script = [unfit()]
             waiting = b.submit(start("b"))
-            b.coordinator.owe(advance("a", 1))
+            b.coordinator.enqueue(advance("a", 1))
             while b.coordinator.loaded("a") is not None:
                 await asyncio.sleep(0)
             await turns()
             assert not b.store.is_surely_alive()
-            assert await b.store.bury() == ["e1"]  # Others can take its runs before it is back.
+            assert await b.store.mark_dead_engines() == ["e1"]  # Others can take its runs before it is back.
             started = await waiting
             assert (started.run.owner, b.rejoined, b.broken) == ("e2", 1, None)
             assert Drop("a", "the store has another state") in b.effects
@@ -97,7 +97,7 @@ def test_after_too_many_restarts_the_engine_stops_and_says_why(caplog: pytest.Lo
                 await b.coordinator.submit(start("a"))
             assert asyncio.get_running_loop().time() == pytest.approx(USUAL.patience_s, abs=1.1)
             while b.broken is None:
-                b.coordinator.owe(start("owed"))
+                b.coordinator.enqueue(start("owed"))
                 await asyncio.sleep(1)
             assert isinstance(b.broken, EngineStopped)
             with pytest.raises(EngineStopped, match="after 10 new starts: there is no table journal"):

@@ -34,7 +34,7 @@ class Ledger:
         for run_id, first, _ in batch.archive:
             kept = {position: seq for position, seq in self._committed.get(run_id, {}).items() if seq < first}
             self._committed[run_id] = kept
-        for run_id in batch.hops:
+        for run_id in batch.continued:
             self._committed.pop(run_id, None)
         for entry in batch.journal:
             self._committed.setdefault(entry.run_id, {})[entry.position] = entry.seq

@@ -100,7 +100,7 @@ async def goes_on_and_is_forgotten(make_store: Callable[[], Store], left: str) -
         me = engine.session.coordinator.engine.id
         store = make_store()
         await store.open()
-        await store.bury()
+        await store.mark_dead_engines()
         for at in (LONG_AFTER, 2 * LONG_AFTER):
             await store.purge(at=at, keys_before=0, limit=10)
         assert [one.id for one in await store.engines()] == [me]
@@ -163,7 +163,7 @@ async def is_forgotten_by_the_next(make_store: Callable[[], Store]) -> None:
     store = make_store()
     await store.open()
     third = await Author.enroll(store, "third")
-    assert "second" in await store.bury()
+    assert "second" in await store.mark_dead_engines()
     await store.purge(at=LONG_AFTER + 1, keys_before=0, limit=10)
     known = {one.id for one in await store.engines()}
     assert {"owner", "third"} <= known <= {"owner", "second", "third"}  # One that owns a run is known.
@@ -181,7 +181,7 @@ async def test_a_crash_while_the_dead_are_forgotten_loses_no_run(point: Point, m
     store = make_store()
     await store.open()
     await Author.enroll(store, "second")
-    assert sorted(await store.bury()) == ["idle", "owner"]
+    assert sorted(await store.mark_dead_engines()) == ["idle", "owner"]
     await store.purge(at=1, keys_before=0, limit=10)  # From now on they are dead for a while.
     dying = FaultyRequest(store, "purge", point, death)
     purging = asyncio.ensure_future(dying.purge(at=LONG_AFTER, keys_before=0, limit=10))
@@ -203,7 +203,7 @@ async def test_a_crash_between_what_is_forgotten_loses_no_run(
     assert isinstance(store, PostgresStore)
     await store.open()
     await Author.enroll(store, "second")
-    assert sorted(await store.bury()) == ["idle", "owner"]
+    assert sorted(await store.mark_dead_engines()) == ["idle", "owner"]
     await store.purge(at=1, keys_before=0, limit=10)
     BetweenStatements(store, number, is_done=is_done, death=death)
     purging = asyncio.ensure_future(store.purge(at=LONG_AFTER, keys_before=0, limit=10))

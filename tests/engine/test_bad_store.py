@@ -236,7 +236,7 @@ async def test_an_engine_that_cannot_recover_what_is_there_does_not_open_halfway
     await make(path)
 
     class Failing(SqliteStore):
-        async def bury(self) -> list[str]:
+        async def mark_dead_engines(self) -> list[str]:
             raise StoreBroken("no recovery today")
 
     engine = Engine(Failing(path), workflows=WORKFLOWS)

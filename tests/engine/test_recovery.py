@@ -148,7 +148,7 @@ async def test_a_recovery_says_what_it_found(source: StoreSource) -> None:
         finally:
             Runtime.recover = original  # type: ignore[method-assign]
         (report,) = reports
-        assert (report.engines_buried, report.resumed, report.waiting, report.held) == (1, 3, 1, 0)
+        assert (report.engines_marked_dead, report.resumed, report.waiting, report.held) == (1, 3, 1, 0)
         assert report.total == 4
 
 
@@ -232,7 +232,7 @@ async def test_a_run_of_a_dead_engine_is_sent_something_and_woken_in_one_batch(s
         with points.hold("batch.take") as held:
             sending = asyncio.ensure_future(env.engine.send(NamedEvent("news"), to="r-1"))
             await held.reached()
-            env.engine.session.coordinator.owe(ops.Wake(run_id="r-1", at=env.clock.now()))
+            env.engine.session.coordinator.enqueue(ops.Wake(run_id="r-1", at=env.clock.now()))
         await sending
         await env.quiet()
         assert env.engine.engines.stats.commits == commits + 1
@@ -411,7 +411,7 @@ async def test_two_engines_do_not_take_each_others_runs(source: StoreSource) -> 
         assert (await two.engine.handle("first").update(tags={"asked": "elsewhere"})).tags == {"asked": "elsewhere"}
         two.kill()
         report = await one.engine.recover()
-        assert (report.engines_buried, report.waiting) == (1, 1)
+        assert (report.engines_marked_dead, report.waiting) == (1, 1)
         one.clock.move_to(one.clock.now() + 60_000_000)
         assert await first.result() == "noted"
         assert await one.engine.handle("second").result() == "noted"
@@ -443,7 +443,7 @@ async def test_what_a_graceful_stop_releases_another_engine_takes(source: StoreS
         async with environment(source, clock=one.clock) as two:
             await one.engine.shutdown()
             report = await two.engine.recover()
-            assert (report.engines_buried, report.waiting) == (0, 0)  # Its time is far.
+            assert (report.engines_marked_dead, report.waiting) == (0, 0)  # Its time is far.
             await two.advance(timedelta(days=1))
             assert await two.engine.handle("r-1").result() == "waited"
         one.kill()

@@ -126,7 +126,7 @@ async def test_a_store_whose_closing_is_cut_gives_no_sign_of_life(make_store: Ca
     await asyncio.wait([closing])
     other = make_store()
     await other.open()
-    while await other.bury() != ["e-1"]:
+    while await other.mark_dead_engines() != ["e-1"]:
         await asyncio.sleep(0.01)
     assert await other.engines(living=True) == []
     await other.close()

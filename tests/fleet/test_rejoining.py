@@ -38,11 +38,11 @@ async def test_an_engine_that_is_marked_dead_while_it_opens_registers_anew(make_
     class Hasty(StoreProxy):
         """Somebody takes the engine for dead before it has claimed anything."""
 
-        async def bury(self) -> list[str]:
+        async def mark_dead_engines(self) -> list[str]:
             engines = await self.inner.engines()
             if len(engines) == 1:
                 await self.inner.retire(engines[0].id)
-            return await super().bury()
+            return await super().mark_dead_engines()
 
     async with Engine(Hasty(make_store()), workflows=[sleeps]) as engine:
         assert await engine.run(sleeps(0.01)) == "awake"

@@ -10,7 +10,7 @@ import pytest
 from perdure.errors import InvariantViolated
 from perdure.kernel import mailboxes
 from perdure.kernel.decide import _meet
-from perdure.kernel.mailboxes import EMPTY, Box
+from perdure.kernel.mailboxes import EMPTY, Mailbox
 from perdure.kernel.ops import Advance
 from perdure.kernel.records import Event, Wait
 from tests.kernel.examples import NOW
@@ -26,62 +26,64 @@ def a_wait(position: str = "1", name: str = "a", **fields: Any) -> Wait:
     return Wait(run_id="r-1", position=position, **defaults | fields)
 
 
-def with_waits(*waits: Wait) -> Box:
+def with_waits(*waits: Wait) -> Mailbox:
     return mailboxes.add_waits(EMPTY, waits)
 
 
 def test_an_event_wins_the_position_that_was_opened_first() -> None:
-    box, given = mailboxes.put(with_waits(a_wait("2"), a_wait("1")), an_event())
-    assert (given.position, box.won) == ("2", {"2": (0, "e")})
-    box, given = mailboxes.put(box, an_event("e-2"))
+    mailbox, given = mailboxes.put(with_waits(a_wait("2"), a_wait("1")), an_event())
+    assert (given.position, mailbox.won) == ("2", {"2": (0, "e")})
+    mailbox, given = mailboxes.put(mailbox, an_event("e-2"))
     assert given.position == "1"
-    box, given = mailboxes.put(box, an_event("e-3"))
+    mailbox, given = mailboxes.put(mailbox, an_event("e-3"))
     assert given.position is None
 
 
 def test_a_stored_box_has_the_order_of_waiting_and_of_sending() -> None:
     waits = [a_wait("10", number=5), a_wait("2", number=3), a_wait("3", number=4)]
     events = [an_event("z", number=2), an_event("y", number=1)]
-    box = mailboxes.opened(waits, events)
-    assert list(box.waits) == ["2", "3", "10"]
-    assert [event.id for event in box.events] == ["y", "z"]
+    mailbox = mailboxes.opened(waits, events)
+    assert list(mailbox.waits) == ["2", "3", "10"]
+    assert [event.id for event in mailbox.events] == ["y", "z"]
 
 
 def test_positions_without_an_event_among_their_options_are_not_watched() -> None:
     assert with_waits(a_wait(kind="timer", name="timer", due_at=5), a_wait("2", kind="run", target="x")) is EMPTY
-    box = with_waits(a_wait("1", kind="run", target="x"), a_wait("2", kind="run", target="x"), a_wait("2", option=1))
-    assert {position: len(group) for position, group in box.waits.items()} == {"2": 2}
+    mailbox = with_waits(
+        a_wait("1", kind="run", target="x"), a_wait("2", kind="run", target="x"), a_wait("2", option=1)
+    )
+    assert {position: len(group) for position, group in mailbox.waits.items()} == {"2": 2}
 
 
 def test_a_stored_position_that_was_won_by_an_end_is_won() -> None:
-    box = mailboxes.opened([a_wait(kind="run", name="run", target="x", due_at=0), a_wait("2")], [])
-    assert box.won.keys() == {"1"}
-    again = mailboxes.add_waits(box, [a_wait(kind="run", name="run", target="x")])
+    mailbox = mailboxes.opened([a_wait(kind="run", name="run", target="x", due_at=0), a_wait("2")], [])
+    assert mailbox.won.keys() == {"1"}
+    again = mailboxes.add_waits(mailbox, [a_wait(kind="run", name="run", target="x")])
     assert not again.won
     assert mailboxes.is_open(again, "2")
 
 
 def test_what_an_end_has_won_is_known_until_its_position_is_done_with() -> None:
-    box = mailboxes.fire(mailboxes.fire(EMPTY, "1", 0), "2", 0)
-    box = mailboxes.close(box, ["1"], [])
-    assert box.won.keys() == {"2"}
-    assert mailboxes.close(box, ["2"], []) is EMPTY
-    assert mailboxes.hop(box, []) is EMPTY
+    mailbox = mailboxes.fire(mailboxes.fire(EMPTY, "1", 0), "2", 0)
+    mailbox = mailboxes.close(mailbox, ["1"], [])
+    assert mailbox.won.keys() == {"2"}
+    assert mailboxes.close(mailbox, ["2"], []) is EMPTY
+    assert mailboxes.continue_anew(mailbox, []) is EMPTY
 
 
 def test_an_end_that_won_elsewhere_does_not_keep_events_from_open_positions() -> None:
-    box = mailboxes.fire(mailboxes.add_waits(mailboxes.opened([], [an_event()]), [a_wait("1")]), "7", 0)
-    _, winners = mailboxes.settle(box, NOW)
+    mailbox = mailboxes.fire(mailboxes.add_waits(mailboxes.opened([], [an_event()]), [a_wait("1")]), "7", 0)
+    _, winners = mailboxes.settle(mailbox, NOW)
     assert [event.position for event in winners] == ["1"]
 
 
 def test_settling_gives_open_positions_the_earliest_that_fit_and_have_not_expired() -> None:
     events = [an_event("old", expires_at=NOW), an_event("b", "b"), an_event("e-1"), an_event("e-2")]
-    box = mailboxes.opened([], events)
-    box = mailboxes.add_waits(box, [a_wait("1"), a_wait("2", where=(("colour", '"red"'),)), a_wait("3")])
-    box, winners = mailboxes.settle(box, NOW)
+    mailbox = mailboxes.opened([], events)
+    mailbox = mailboxes.add_waits(mailbox, [a_wait("1"), a_wait("2", where=(("colour", '"red"'),)), a_wait("3")])
+    mailbox, winners = mailboxes.settle(mailbox, NOW)
     assert [(event.id, event.position) for event in winners] == [("e-1", "1"), ("e-2", "3")]
-    assert mailboxes.settle(box, NOW)[1] == []
+    assert mailboxes.settle(mailbox, NOW)[1] == []
 
 
 def test_a_where_needs_every_field() -> None:
@@ -92,66 +94,66 @@ def test_a_where_needs_every_field() -> None:
 
 
 def test_a_closed_position_frees_what_was_sent_and_leaves_what_was_shared() -> None:
-    box, _ = mailboxes.put(with_waits(a_wait("1"), a_wait("2")), an_event("mine"))
-    box = mailboxes.give(box, an_event("shared", position="2", shared=True))
-    assert mailboxes.give(box, an_event("shared", position="2", shared=True)) is box
-    closed = mailboxes.close(box, ["1", "2"], [])
+    mailbox, _ = mailboxes.put(with_waits(a_wait("1"), a_wait("2")), an_event("mine"))
+    mailbox = mailboxes.give(mailbox, an_event("shared", position="2", shared=True))
+    assert mailboxes.give(mailbox, an_event("shared", position="2", shared=True)) is mailbox
+    closed = mailboxes.close(mailbox, ["1", "2"], [])
     assert [(event.id, event.position) for event in closed.events] == [("mine", None)]
     assert closed.won == {}
-    assert mailboxes.close(box, ["1", "2"], ["mine"]) is EMPTY
+    assert mailboxes.close(mailbox, ["1", "2"], ["mine"]) is EMPTY
 
 
 def test_expired_events_do_not_count_and_are_forgotten_unless_they_have_won() -> None:
-    box, _ = mailboxes.put(with_waits(a_wait()), an_event("won", expires_at=NOW))
-    box, _ = mailboxes.put(box, an_event("expired", expires_at=NOW))
-    box, _ = mailboxes.put(box, an_event("fresh"))
-    assert mailboxes.pending(box, "a", NOW) == 1
-    assert [event.id for event in mailboxes.without_expired(box, NOW).events] == ["won", "fresh"]
-    assert mailboxes.without_expired(box, NOW - 1) is box
+    mailbox, _ = mailboxes.put(with_waits(a_wait()), an_event("won", expires_at=NOW))
+    mailbox, _ = mailboxes.put(mailbox, an_event("expired", expires_at=NOW))
+    mailbox, _ = mailboxes.put(mailbox, an_event("fresh"))
+    assert mailboxes.pending(mailbox, "a", NOW) == 1
+    assert [event.id for event in mailboxes.without_expired(mailbox, NOW).events] == ["won", "fresh"]
+    assert mailboxes.without_expired(mailbox, NOW - 1) is mailbox
 
 
 def test_a_timer_wins_an_open_position_once() -> None:
-    box = mailboxes.fire(with_waits(a_wait()), "1", 1)
-    assert not mailboxes.is_open(box, "1")
-    box, given = mailboxes.put(box, an_event())
+    mailbox = mailboxes.fire(with_waits(a_wait()), "1", 1)
+    assert not mailboxes.is_open(mailbox, "1")
+    mailbox, given = mailboxes.put(mailbox, an_event())
     assert given.position is None
 
 
 def test_what_a_position_would_be_given_is_what_settling_gives_it() -> None:
     events = [an_event("old", expires_at=NOW), an_event("b", "b"), an_event("e-1"), an_event("e-2")]
-    box = mailboxes.opened([], events)
+    mailbox = mailboxes.opened([], events)
     options = [a_wait("1", kind="timer", name="timer"), a_wait("1", option=1), a_wait("1", "b", option=2)]
-    found = mailboxes.first_of(box, options, NOW)
+    found = mailboxes.first_of(mailbox, options, NOW)
     assert found is not None
     left, event, option = found
     assert (event.id, option) == ("b", 2)
     assert [other.id for other in left.events] == ["old", "e-1", "e-2"]
-    _, (given,) = mailboxes.settle(mailboxes.add_waits(box, options), NOW)
+    _, (given,) = mailboxes.settle(mailboxes.add_waits(mailbox, options), NOW)
     assert (given.id, given.option) == (event.id, option)
-    assert mailboxes.first_of(box, [a_wait("1", "c")], NOW) is None
-    assert mailboxes.first_of(box, [a_wait("1", where=(("colour", '"red"'),))], NOW) is None
+    assert mailboxes.first_of(mailbox, [a_wait("1", "c")], NOW) is None
+    assert mailboxes.first_of(mailbox, [a_wait("1", where=(("colour", '"red"'),))], NOW) is None
 
 
 def test_what_was_read_ahead_is_gone_even_if_it_has_expired_since() -> None:
-    box = mailboxes.opened([], [an_event("e-1"), an_event("e-2"), an_event("e-3")])
-    left = mailboxes.read_ahead(box, ["e-2", "gone"])
+    mailbox = mailboxes.opened([], [an_event("e-1"), an_event("e-2"), an_event("e-3")])
+    left = mailboxes.read_ahead(mailbox, ["e-2", "gone"])
     assert [event.id for event in left.events] == ["e-1", "e-3"]
-    assert mailboxes.read_ahead(box, ["e-1", "e-2", "e-3"]) is EMPTY
+    assert mailboxes.read_ahead(mailbox, ["e-1", "e-2", "e-3"]) is EMPTY
 
 
 def test_what_has_won_a_wait_is_not_read_ahead() -> None:
-    box, _ = mailboxes.put(with_waits(a_wait("1")), an_event())
+    mailbox, _ = mailboxes.put(with_waits(a_wait("1")), an_event())
     with pytest.raises(InvariantViolated, match="have won a wait"):
-        mailboxes.read_ahead(box, ["e"])
+        mailboxes.read_ahead(mailbox, ["e"])
 
 
 def test_an_event_of_which_the_position_is_known_wins_nothing_else() -> None:
-    box = with_waits(a_wait("1"), a_wait("2"))
-    box, given = mailboxes.put(box, an_event(), only_at="2")
+    mailbox = with_waits(a_wait("1"), a_wait("2"))
+    mailbox, given = mailboxes.put(mailbox, an_event(), only_at="2")
     assert given.position == "2"
-    box, given = mailboxes.put(box, an_event("e-2"), only_at="2")
+    mailbox, given = mailboxes.put(mailbox, an_event("e-2"), only_at="2")
     assert given.position is None
-    _, given = mailboxes.put(box, an_event("e-3"), only_at="3")
+    _, given = mailboxes.put(mailbox, an_event("e-3"), only_at="3")
     assert given.position is None
 
 
@@ -159,13 +161,13 @@ def test_an_event_of_which_the_position_is_known_wins_nothing_else() -> None:
 def test_what_is_unread_never_fits_what_is_open_whatever_was_looked_at(seed: int) -> None:
     """An advance looks at the positions that it opens, and at all of them only if it frees an event."""
     chance = random.Random(seed)
-    box, opened = EMPTY, 0
+    mailbox, opened = EMPTY, 0
     for number in range(200):
         if chance.random() < 0.5:
-            box, _ = mailboxes.put(box, an_event(f"e-{number}", chance.choice("abc")))
+            mailbox, _ = mailboxes.put(mailbox, an_event(f"e-{number}", chance.choice("abc")))
         else:
-            dropped = tuple(position for position in box.waits if chance.random() < 0.3)
-            given = [box.given[position][1].id for position in dropped if position in box.given]
+            dropped = tuple(position for position in mailbox.waits if chance.random() < 0.3)
+            given = [mailbox.given[position][1].id for position in dropped if position in mailbox.given]
             waits = []
             for _ in range(chance.randrange(4)):
                 opened += 1
@@ -176,16 +178,16 @@ def test_what_is_unread_never_fits_what_is_open_whatever_was_looked_at(seed: int
             op = Advance(
                 run_id="r-1", at=NOW, claim=1, cause="", waits=tuple(waits), waits_dropped=dropped, events_read=read
             )
-            met, _ = _meet(box, op)
-            box = box if met is None else met
-        assert mailboxes.settle(box, NOW)[1] == []
+            met, _ = _meet(mailbox, op)
+            mailbox = mailbox if met is None else met
+        assert mailboxes.settle(mailbox, NOW)[1] == []
 
 
 def test_an_advance_does_not_look_at_positions_that_were_open_before(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Wait] = []
-    box = with_waits(*[a_wait(str(number), where=(("n", str(number)),)) for number in range(1_000)])
-    box, _ = mailboxes.put(box, an_event("other", fields={"n": "none"}))
+    mailbox = with_waits(*[a_wait(str(number), where=(("n", str(number)),)) for number in range(1_000)])
+    mailbox, _ = mailboxes.put(mailbox, an_event("other", fields={"n": "none"}))
     monkeypatch.setattr(mailboxes, "accepts", lambda wait, _: looked.append(wait))
-    _meet(box, Advance(run_id="r-1", at=NOW, claim=1, cause="", waits=(a_wait("x"),), waits_dropped=("5",)))
-    mailboxes.put(box, an_event("answer"), only_at="7")
+    _meet(mailbox, Advance(run_id="r-1", at=NOW, claim=1, cause="", waits=(a_wait("x"),), waits_dropped=("5",)))
+    mailboxes.put(mailbox, an_event("answer"), only_at="7")
     assert [wait.position for wait in looked] == ["x", "7"]

@@ -11,7 +11,7 @@ from perdure.errors import IsOperation, RunOwnedElsewhere
 from perdure.kernel import ops
 from perdure.kernel.cooperation import Cooperation, MessageEventRow, origin_of, read_origin
 from perdure.kernel.decide import Decision, decide
-from perdure.kernel.decision import Scene
+from perdure.kernel.decision import DecisionInput
 from perdure.kernel.effects import Begin, Finish, Look
 from perdure.kernel.records import Outcome, Run
 from perdure.kernel.status import Status
@@ -50,15 +50,15 @@ def rows(*types: str) -> Cooperation:
     )
 
 
-def tell(run: Run | None, kind: str = "news", scene: Scene | None = None, **fields: Any) -> Decision:
-    return decide(run, ops.Tell(run_id="b", at=9, kind=kind, **fields), ME, scene or Scene())
+def tell(run: Run | None, kind: str = "news", inputs: DecisionInput | None = None, **fields: Any) -> Decision:
+    return decide(run, ops.Tell(run_id="b", at=9, kind=kind, **fields), ME, inputs or DecisionInput())
 
 
-def cooperate(run: Run, status: Status, scene: Scene | None = None, **fields: Any) -> Decision:
+def cooperate(run: Run, status: Status, inputs: DecisionInput | None = None, **fields: Any) -> Decision:
     op = ops.Cooperate(
         run_id="b", at=9, claim=fields.pop("claim", 2), cause="step", status=status, added=rows("SUSPENDED"), **fields
     )
-    return decide(run, op, ME, scene or Scene())
+    return decide(run, op, ME, inputs or DecisionInput())
 
 
 def became(decision: Decision) -> list[str]:
@@ -74,22 +74,22 @@ def test_the_origin_of_a_run_is_its_message_and_its_lineage() -> None:
 
 
 def test_a_run_that_can_go_on_is_awake_in_the_commit_that_tells_it() -> None:
-    decision = tell(a_run(), scene=Scene(is_ready=True))
+    decision = tell(a_run(), inputs=DecisionInput(is_ready=True))
     assert became(decision) == ["running"]
     assert [type(effect) for effect in decision.effects] == [Look]
 
 
 def test_a_run_that_cannot_go_on_yet_only_hears() -> None:
-    decision = tell(a_run(), scene=Scene(is_ready=False))
+    decision = tell(a_run(), inputs=DecisionInput(is_ready=False))
     assert not decision.row
     assert [type(effect) for effect in decision.effects] == [Look]
 
 
 @pytest.mark.parametrize("kind", ["ask", "undo"])
 def test_who_is_to_give_up_is_awake_and_so_are_those_below(kind: str) -> None:
-    decision = tell(a_run(), kind, Scene(children=("c", "d"), is_ready=False))
+    decision = tell(a_run(), kind, DecisionInput(children=("c", "d"), is_ready=False))
     assert became(decision) == ["running"]
-    assert [(post.run_id, post.kind) for post in decision.posts] == [("c", "ask"), ("d", "ask")]  # type: ignore[attr-defined]
+    assert [(post.run_id, post.kind) for post in decision.follow_ups] == [("c", "ask"), ("d", "ask")]  # type: ignore[attr-defined]
 
 
 def test_another_engines_run_is_its_own_to_tell() -> None:
@@ -105,7 +105,7 @@ def test_a_waiting_run_that_nobody_has_is_taken_where_its_code_is() -> None:
 
 
 def test_a_waiting_run_that_nobody_has_is_marked_for_whoever_has_its_code() -> None:
-    decision = tell(a_run(owner=None), scene=Scene(has_code=False))
+    decision = tell(a_run(owner=None), inputs=DecisionInput(has_code=False))
     assert decision.guard  # Who takes it in the same moment would not know.
     assert not decision.row
     assert [(wait.position, wait.due_at) for wait in decision.waits] == [("news", 0)]
@@ -122,17 +122,17 @@ def test_whoever_takes_a_run_reads_what_it_was_told(status: Status) -> None:
 def test_a_run_that_nobody_has_taken_never_begins() -> None:
     refusal = rows("SEEN", "ROLLING_BACK", "ROLLED_BACK")
     brought: dict[str, Any] = {"refusal": refusal, "failure": "{}", "answer": "gone", "parent_id": "a"}
-    decision = tell(a_run(Status.CREATED, owner=None), "undo", Scene(has_code=False), **brought)
+    decision = tell(a_run(Status.CREATED, owner=None), "undo", DecisionInput(has_code=False), **brought)
     assert became(decision) == ["running", "rolling_back", "rolled_back"]
     assert decision.cooperation is refusal
-    assert [(post.run_id, post.about) for post in decision.posts] == [("a", "gone")]  # type: ignore[attr-defined]
+    assert [(post.run_id, post.about) for post in decision.follow_ups] == [("a", "gone")]  # type: ignore[attr-defined]
     claimed = tell(a_run(Status.CREATED), "undo", **brought)
     assert claimed.cooperation is None  # Its owner knows better.
 
 
 @pytest.mark.parametrize("has_code", [True, False])
 def test_what_has_succeeded_is_undone(has_code: bool) -> None:
-    decision = tell(a_run(Status.SUCCEEDED), "undo", Scene(has_code=has_code))
+    decision = tell(a_run(Status.SUCCEEDED), "undo", DecisionInput(has_code=has_code))
     assert decision.run is not None
     assert (decision.run.status, decision.run.completed_at) == (Status.ROLLING_BACK, None)
     assert decision.run.owner == (ME if has_code else None)
@@ -179,7 +179,7 @@ def test_a_run_that_gets_on_has_recovered() -> None:
 
 def test_a_run_that_was_told_while_it_ended_is_undone_at_once() -> None:
     outcome = Outcome(output="null")
-    decision = cooperate(a_run(Status.RUNNING), Status.SUCCEEDED, Scene(is_undone=True), outcome=outcome)
+    decision = cooperate(a_run(Status.RUNNING), Status.SUCCEEDED, DecisionInput(is_undone=True), outcome=outcome)
     assert became(decision) == ["succeeded", "rolling_back"]
     assert decision.run is not None
     assert (decision.run.owner, decision.run.claim) == (ME, 3)
@@ -203,13 +203,13 @@ def settle(run: Run) -> Decision:
         otherwise="begun",
         parent_id="a",
     )
-    return decide(run, op, ME, Scene(has_code=False))
+    return decide(run, op, ME, DecisionInput(has_code=False))
 
 
 def test_what_nobody_has_taken_is_settled_without_its_code() -> None:
     decision = settle(a_run(Status.CREATED, owner=None))
     assert became(decision) == ["running", "succeeded"]
-    assert [post.about for post in decision.posts] == ["done"]  # type: ignore[attr-defined]
+    assert [post.about for post in decision.follow_ups] == ["done"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("run", [a_run(Status.CREATED), a_run(Status.RUNNING), a_run(Status.CREATED, owner=OTHER)])
@@ -217,11 +217,11 @@ def test_what_somebody_has_taken_is_not(run: Run) -> None:
     decision = settle(run)
     assert decision.reply is False
     assert decision.cooperation is None
-    assert [post.about for post in decision.posts] == ["begun"]  # type: ignore[attr-defined]
+    assert [post.about for post in decision.follow_ups] == ["begun"]  # type: ignore[attr-defined]
 
 
 def test_a_run_of_an_operation_does_not_just_end() -> None:
     with pytest.raises(IsOperation):
-        decide(a_run(), ops.Cancel(run_id="b", at=9, failure="{}"), ME, Scene())
+        decide(a_run(), ops.Cancel(run_id="b", at=9, failure="{}"), ME, DecisionInput())
     function = replace(a_run(), model="function")
-    assert decide(function, ops.Cancel(run_id="b", at=9, failure="{}"), ME, Scene()).reply is True
+    assert decide(function, ops.Cancel(run_id="b", at=9, failure="{}"), ME, DecisionInput()).reply is True

@@ -15,7 +15,7 @@ from perdure.errors import (
 )
 from perdure.kernel import mailboxes, ops
 from perdure.kernel.decide import NOTHING, Started, decide
-from perdure.kernel.decision import Scene
+from perdure.kernel.decision import DecisionInput
 from perdure.kernel.effects import Begin, Drop, Finish, Proceed, Rearm
 from perdure.kernel.mailboxes import EMPTY
 from perdure.kernel.ops import End
@@ -105,14 +105,16 @@ def test_nothing_left_to_run_suspends() -> None:
 
 
 def test_a_run_that_an_end_is_on_its_way_to_does_not_fall_asleep_before_it_has_read_it() -> None:
-    box = mailboxes.fire(mailboxes.fire(EMPTY, "1", 0), "2", 0)
-    first = decide(a_run(), advance(entries=(an_entry(),), idle=True, waits_dropped=("1",)), ME, Scene(box))
+    mailbox = mailboxes.fire(mailboxes.fire(EMPTY, "1", 0), "2", 0)
+    first = decide(a_run(), advance(entries=(an_entry(),), idle=True, waits_dropped=("1",)), ME, DecisionInput(mailbox))
     assert statuses(first) == []
-    assert first.box is not None
-    assert first.box.won.keys() == {"2"}
-    second = decide(a_run(), advance(entries=(an_entry(),), idle=True, waits_dropped=("2",)), ME, Scene(first.box))
+    assert first.mailbox is not None
+    assert first.mailbox.won.keys() == {"2"}
+    second = decide(
+        a_run(), advance(entries=(an_entry(),), idle=True, waits_dropped=("2",)), ME, DecisionInput(first.mailbox)
+    )
     assert statuses(second) == [("running", "suspended")]
-    assert second.box is EMPTY
+    assert second.mailbox is EMPTY
 
 
 def test_a_suspended_run_that_goes_on_is_running_again() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from perdure.kernel.cooperation import origin_of, read_origin
 from perdure.kernel.lives import life_of, next_life, without_life
-from perdure.kernel.ops import Onward
+from perdure.kernel.ops import Continuation
 from perdure.kernel.records import Run
 from tests.kernel.examples import a_run, advance, decided
 
@@ -24,8 +24,8 @@ def test_what_has_no_number_at_its_end_is_in_its_first_life(origin: str) -> None
 
 
 def continued(run: Run) -> Run:
-    onward = Onward(workflow="w", workflow_version="", input="{}", origin="w 0123abcd")
-    decision = decided(run, advance(onward=onward))
+    continuation = Continuation(workflow="w", workflow_version="", input="{}", origin="w 0123abcd")
+    decision = decided(run, advance(continuation=continuation))
     assert decision.run is not None
     return decision.run
 

@@ -9,7 +9,7 @@ import pytest
 from perdure.kernel import ops
 from perdure.kernel.decide import NOTHING
 from perdure.kernel.effects import Finish, Proceed, Published
-from perdure.kernel.ops import End, Onward
+from perdure.kernel.ops import Continuation, End
 from perdure.kernel.records import Outcome, PublishedValue, StreamItem
 from perdure.kernel.status import FINISHED, Status
 from tests.kernel.examples import ME, NOW, OTHER, PAUSED, a_run, advance, an_entry, decided
@@ -35,8 +35,8 @@ def test_last_words_are_written_with_the_end() -> None:
 
 
 def test_what_a_run_says_before_it_continues_as_another_call_is_written() -> None:
-    onward = Onward(workflow="w", workflow_version="", input="2", origin="")
-    decision = decided(a_run(), advance(onward=onward, **SAID))
+    continuation = Continuation(workflow="w", workflow_version="", input="2", origin="")
+    decision = decided(a_run(), advance(continuation=continuation, **SAID))
     assert decision.input == "2"
     assert (decision.published, decision.stream_items) == ((VALUE,), (ITEM,))
 

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from perdure.errors import RunOwnedElsewhere, TaskClosed, TaskLost, TaskNotFound
 from perdure.kernel import mailboxes, ops
 from perdure.kernel.decide import decide
-from perdure.kernel.decision import Decision, Scene
+from perdure.kernel.decision import Decision, DecisionInput
 from perdure.kernel.effects import Begin, Deliver
-from perdure.kernel.mailboxes import Box
+from perdure.kernel.mailboxes import Mailbox
 from perdure.kernel.records import Event, Outcome, Run, Wait
 from perdure.kernel.status import Status
 from perdure.kernel.stock import Chunk, Stock, Task, task_event
@@ -40,7 +40,7 @@ TASK = Task(
 ANSWER = Event(id="e", name=task_event("t"), run_id="r", value="1", expires_at=99, at=5)
 
 
-def waiting(*positions: str) -> Box:
+def waiting(*positions: str) -> Mailbox:
     names = {"1": "t", "2": "t-2"}
     waits = [Wait(run_id="r", position=p, kind="event", name=task_event(names[p])) for p in positions]
     return mailboxes.opened(waits, [])
@@ -90,29 +90,29 @@ def test_an_advance_that_does_not_count_brings_nothing() -> None:
 
 
 def test_tasks_that_are_no_longer_waited_for_are_withdrawn() -> None:
-    scene = Scene(waiting("1", "2"))
-    assert stock_of(decide(a_run(), advance(waits_dropped=("2",)), ME, scene)).withdrawn == ["t-2"]
-    assert stock_of(decide(a_run(), advance(end=ends(Status.SUCCEEDED)), ME, scene)).withdrawn == ["t", "t-2"]
-    cancelled = decide(a_run(), ops.Cancel(run_id="r", at=5, failure="{}"), ME, scene)
+    inputs = DecisionInput(waiting("1", "2"))
+    assert stock_of(decide(a_run(), advance(waits_dropped=("2",)), ME, inputs)).withdrawn == ["t-2"]
+    assert stock_of(decide(a_run(), advance(end=ends(Status.SUCCEEDED)), ME, inputs)).withdrawn == ["t", "t-2"]
+    cancelled = decide(a_run(), ops.Cancel(run_id="r", at=5, failure="{}"), ME, inputs)
     assert stock_of(cancelled).withdrawn == ["t", "t-2"]
-    onward = ops.Onward(workflow="w", workflow_version="", input="1", origin="")
-    assert stock_of(decide(a_run(), advance(onward=onward), ME, scene)).withdrawn == ["t", "t-2"]
-    timed_out = Scene(mailboxes.fire(scene.box, "1", 1))
+    continuation = ops.Continuation(workflow="w", workflow_version="", input="1", origin="")
+    assert stock_of(decide(a_run(), advance(continuation=continuation), ME, inputs)).withdrawn == ["t", "t-2"]
+    timed_out = DecisionInput(mailboxes.fire(inputs.mailbox, "1", 1))
     assert stock_of(decide(a_run(), advance(waits_dropped=("1",)), ME, timed_out)).withdrawn == ["t"]
 
 
 def test_a_task_that_was_answered_is_not_withdrawn() -> None:
-    box, _ = mailboxes.put(waiting("1"), ANSWER)
-    decision = decide(a_run(), advance(waits_dropped=("1",), events_read=("e",)), ME, Scene(box))
+    mailbox, _ = mailboxes.put(waiting("1"), ANSWER)
+    decision = decide(a_run(), advance(waits_dropped=("1",), events_read=("e",)), ME, DecisionInput(mailbox))
     assert stock_of(decision).withdrawn == []
 
 
 def answer(
-    task: Task | None = TASK, run: Run | None = None, *, worker: str | None = None, box: Box | None = None
+    task: Task | None = TASK, run: Run | None = None, *, worker: str | None = None, mailbox: Mailbox | None = None
 ) -> Any:
     op = ops.Answer(run_id="r", at=5, actor="ann", task_id="t", event=ANSWER, worker=worker)
-    scene = Scene(waiting("1") if box is None else box, task=task)
-    return decide(run or a_run(status=Status.SUSPENDED), op, ME, scene)
+    inputs = DecisionInput(waiting("1") if mailbox is None else mailbox, task=task)
+    return decide(run or a_run(status=Status.SUSPENDED), op, ME, inputs)
 
 
 def test_an_answer_wins_the_wait_and_closes_the_task() -> None:
@@ -141,9 +141,9 @@ def test_an_answer_that_does_not_count_is_refused() -> None:
     with pytest.raises(TaskClosed, match="withdrawn"):
         answer(run=a_run(status=Status.CANCELLED, owner=None, completed_at=1))
     with pytest.raises(TaskClosed, match="answered"):
-        answer(box=mailboxes.put(waiting("1"), replace(ANSWER, id="other"))[0])
+        answer(mailbox=mailboxes.put(waiting("1"), replace(ANSWER, id="other"))[0])
     with pytest.raises(TaskClosed, match="withdrawn"):
-        answer(box=mailboxes.fire(waiting("1"), "1", 1))
+        answer(mailbox=mailboxes.fire(waiting("1"), "1", 1))
     with pytest.raises(RunOwnedElsewhere):
         answer(run=a_run(owner="e-2"))
 

@@ -71,13 +71,13 @@ def test_the_first_that_fits_is_found_behind_others_and_behind_what_has_expired(
 
 
 def test_what_had_won_without_being_read_is_before_what_was_sent_after_it() -> None:
-    box = mailboxes.opened([], [an_event(place) for place in range(600)])
+    mailbox = mailboxes.opened([], [an_event(place) for place in range(600)])
     for position in ("1", "2"):
-        box, given = mailboxes.settle(mailboxes.add_waits(box, [_wait(position)]), NOW)
+        mailbox, given = mailboxes.settle(mailboxes.add_waits(mailbox, [_wait(position)]), NOW)
         assert [event.position for event in given] == [position]
-    box = mailboxes.close(box, ["1", "2"], ["e-1"])
-    assert [event.id for event in box.events][:2] == ["e-0", "e-2"]
-    assert mailboxes.pending(box, "a", NOW) == 599
+    mailbox = mailboxes.close(mailbox, ["1", "2"], ["e-1"])
+    assert [event.id for event in mailbox.events][:2] == ["e-0", "e-2"]
+    assert mailboxes.pending(mailbox, "a", NOW) == 599
 
 
 def test_events_that_are_read_are_found_without_looking_at_those_sent_after_them() -> None:

@@ -125,10 +125,10 @@ def test_an_engine_that_shows_no_life_for_longer_than_the_lease_is_buried_and_fe
         paused = await loop.spawn("paused", an_author(database, "e-1"))
         other = await loop.spawn("other", an_author(database, "e-2"))
         await asyncio.sleep(3 * LEASE_S)
-        assert await other.store.bury() == []
+        assert await other.store.mark_dead_engines() == []
         loop.process("paused").paused = True
         await asyncio.sleep(LEASE_S + 1)
-        assert await other.store.bury() == ["e-1"]
+        assert await other.store.mark_dead_engines() == ["e-1"]
         loop.process("paused").paused = False
         with pytest.raises(Fenced):
             await loop.spawn("paused", paused.commit(insert(a_run())))
@@ -143,9 +143,11 @@ def test_a_burial_waits_for_a_batch_in_flight_and_what_comes_after_it_is_refused
         database.beats["e-1"] = -LEASE_S
         loop.process("silent").paused = True
         batch = silent.batch(insert(a_run("r-1")))
-        _, buried = await asyncio.gather(database.serve(database.commit(batch, "")), other.store.bury())
+        _, marked_dead = await asyncio.gather(
+            database.serve(database.commit(batch, "")), other.store.mark_dead_engines()
+        )
         silent.number += 1
-        assert buried == ["e-1"]
+        assert marked_dead == ["e-1"]
         assert list(await other.store.load(["r-1"])) == ["r-1"]
         with pytest.raises(Fenced):
             await database.serve(database.commit(silent.batch(insert(a_run("r-2"))), ""))

@@ -215,7 +215,7 @@ async def test_two_links_to_one_file_are_one_database(path: Path) -> None:
         await Author.enroll(store)
         link.symlink_to(path)
         async with opened(link) as other:
-            assert await other.bury() == []
+            assert await other.mark_dead_engines() == []
 
 
 async def test_a_row_that_is_no_run_is_never_taken_for_one(path: Path) -> None:
@@ -450,10 +450,10 @@ async def test_a_killed_process_is_found_dead_at_once_and_what_it_committed_is_w
     async with opened(path) as store:
         process = start(script, path)
         told = [line(process) for _ in range(20)]
-        assert await store.bury() == []
+        assert await store.mark_dead_engines() == []
         process.kill()
         process.wait()
-        assert await store.bury() == ["victim"]
+        assert await store.mark_dead_engines() == ["victim"]
         assert not list(path.parent.glob("*.lock"))
         rest = process.communicate()[0].split()
         heir = await Author.enroll(store, "heir")
@@ -526,8 +526,8 @@ async def test_a_lock_file_that_is_gone_means_dead(path: Path) -> None:
     async with opened(path) as store, opened(path) as other:
         await Author.enroll(store, "e-1")
         (path.parent / "runs.db-engine-e-1.lock").unlink()
-        assert await store.bury() == []
-        assert await other.bury() == ["e-1"]
+        assert await store.mark_dead_engines() == []
+        assert await other.mark_dead_engines() == ["e-1"]
 
 
 async def test_an_abandoned_store_leaves_its_lock_file_as_a_killed_process_would(path: Path) -> None:
@@ -536,7 +536,7 @@ async def test_an_abandoned_store_leaves_its_lock_file_as_a_killed_process_would
         await Author.enroll(store, "e-1")
         store.abandon()
         assert lock.exists()
-        assert await other.bury() == ["e-1"]
+        assert await other.mark_dead_engines() == ["e-1"]
         assert not lock.exists()
 
 

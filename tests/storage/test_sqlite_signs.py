@@ -135,10 +135,10 @@ async def test_an_engine_whose_undertaker_died_is_forgotten_and_nothing_looks_lo
     dead.store.abandon()
     with monkeypatch.context() as death:
         death.setattr(SignOfLife, "let_go", lambda self, tidy: os.close(self._handle))
-        assert await undertaker.store.bury() == ["e-0"]
+        assert await undertaker.store.mark_dead_engines() == ["e-0"]
         undertaker.store.abandon()
     assert path.with_name("runs.db-engine-e-0.lock").exists()
-    assert await living.store.bury() == ["e-1"]
+    assert await living.store.mark_dead_engines() == ["e-1"]
     for at in (1, ENGINES_KEPT_US + 2):
         await living.store.purge(at=at, keys_before=0, limit=10)
     assert [engine.id for engine in await living.store.engines()] == ["e-2"]

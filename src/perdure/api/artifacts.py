@@ -10,20 +10,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from perdure.api.within import checked_within
 from perdure.errors import ArtifactNotFound, InvalidArguments, InvariantViolated, RowDamaged
 from perdure.kernel.stock import Artifact
 from perdure.models.functions.artifacts import unsealed
 from perdure.ports import ArtifactFilter, Within
 from perdure.session import Session
 from perdure.values.arguments import checked
-from perdure.values.checks import (
-    checked_flag,
-    checked_limit,
-    checked_option,
-    checked_text,
-    checked_version,
-    checked_within,
-)
+from perdure.values.checks import checked_flag, checked_limit, checked_option, checked_text, checked_version
 from perdure.views import shown_time
 
 

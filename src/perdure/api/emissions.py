@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from perdure.api.connections import insert_async
 from perdure.api.hierarchies import try_to_read_mail
 from perdure.api.root_handle import RootHandle
-from perdure.coordinator.decisions import drafted_emission
+from perdure.coordinator.decisions import insertable_emission
 from perdure.errors import CommitRefused, HandlersChanged, InvalidArguments, Misuse, RunExists, UnstorableValue
 from perdure.kernel import ops
 from perdure.kernel.cooperation import MessageEventRow
@@ -104,7 +104,7 @@ async def _insert(
     await session.handlers.load(again=True)
     while True:
         draft = session.drafting.emitted(emission, begins=False)
-        batch = drafted_emission(_emit_op(session, draft, tags, actor), session.coordinator.engine)
+        batch = insertable_emission(_emit_op(session, draft, tags, actor), session.coordinator.engine)
         try:
             known = await insert_async(connection, session.caller_store.insertion(batch))
         except HandlersChanged:

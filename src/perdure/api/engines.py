@@ -56,7 +56,7 @@ class Engines:
         """Mark engines without a sign of life as dead; return how many. Engines and clients do that regularly by
         themselves. Raises StoreError."""
         self._session.check_open()
-        return len(await self._session.caller_store.bury())
+        return len(await self._session.caller_store.mark_dead_engines())
 
     @property
     def stats(self) -> Stats:

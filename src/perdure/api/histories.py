@@ -8,12 +8,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from perdure.api.within import checked_within
 from perdure.errors import Misuse, RunNotFound
 from perdure.kernel.records import DEFINITION, Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.ports import RunFilter, Within
 from perdure.session import Session
-from perdure.values.checks import checked_number, checked_text, checked_within
+from perdure.values.checks import checked_number, checked_text
 from perdure.views import (
     AuditView,
     HierarchyView,

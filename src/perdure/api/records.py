@@ -13,13 +13,7 @@ from perdure.kernel.stock import Record
 from perdure.session import Session
 from perdure.values.arguments import checked
 from perdure.values.canonical import canonical
-from perdure.values.checks import (
-    checked_limit,
-    checked_option,
-    checked_remark,
-    checked_text,
-    checked_version,
-)
+from perdure.values.checks import checked_limit, checked_option, checked_remark, checked_text, checked_version
 from perdure.values.json import to_text
 from perdure.views import plain_value, shown_time, shown_value
 

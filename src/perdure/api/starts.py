@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from perdure.api.connections import insert, insert_async
 from perdure.api.run_changes import deadline_at
 from perdure.api.run_handle import RunHandle
-from perdure.coordinator.decisions import drafted
+from perdure.coordinator.decisions import insertable_batch
 from perdure.errors import InvalidArguments
 from perdure.kernel import ops
 from perdure.kernel.decide import Started
@@ -69,7 +69,7 @@ class PreparedStart(Generic[R]):
 
     def _insertion(self) -> Insertion:
         session = self._session
-        return session.caller_store.insertion(drafted(self.op, session.coordinator.engine))
+        return session.caller_store.insertion(insertable_batch(self.op, session.coordinator.engine))
 
     def _inserted(self, taken: Taken) -> RunHandle[R]:
         if isinstance(taken, TakenRun):

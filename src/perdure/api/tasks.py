@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from perdure.api.within import checked_within
 from perdure.errors import InvalidAnswer, InvalidArguments, Misuse, RowDamaged, TaskNotFound, UnstorableValue
 from perdure.kernel import ops
 from perdure.kernel.records import Event
@@ -21,13 +22,7 @@ from perdure.models.functions.tasks import Given, NewArtifact
 from perdure.ports import PlainCodec, TaskFilter, Within
 from perdure.session import Session
 from perdure.values.arguments import Duration, checked
-from perdure.values.checks import (
-    checked_limit,
-    checked_option,
-    checked_remark,
-    checked_text,
-    checked_within,
-)
+from perdure.values.checks import checked_limit, checked_option, checked_remark, checked_text
 from perdure.values.json import to_text
 from perdure.values.schemas import TooManySteps, misfit
 from perdure.values.times import seconds_of

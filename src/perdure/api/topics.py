@@ -210,7 +210,7 @@ class Topics:
 
 async def announce_handlers(session: Session) -> None:
     """Notify emitters that wait of handlers that they may not know, whichever engine registered these."""
-    unannounced = session.handlers.untold
+    unannounced = session.handlers.unannounced
     if not unannounced:
         return
     topics = {topic for topic, _, _ in unannounced}

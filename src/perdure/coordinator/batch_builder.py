@@ -11,22 +11,22 @@ from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.decision import Decision
 from perdure.kernel.invariants import check_entry
 from perdure.kernel.mail import answer, letter
-from perdure.kernel.mailboxes import Box
+from perdure.kernel.mailboxes import Mailbox
 from perdure.kernel.ops import Op
 from perdure.kernel.records import Entry, Event, Run
 from perdure.kernel.rules.delivery import FromCommit
 from perdure.kernel.stock import Stock
 
 
-class Assembly:
-    """A batch in the making, with the state its runs and their boxes will have once it is committed."""
+class BatchBuilder:
+    """A batch in the making, with the state its runs and their mailboxes will have once it is committed."""
 
-    __slots__ = ("_winning", "batch", "boxes", "children", "runs", "writes")
+    __slots__ = ("_winning", "batch", "children", "mailboxes", "runs", "writes")
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.runs: dict[str, Run] = {}
-        self.boxes: dict[str, Box] = {}
+        self.mailboxes: dict[str, Mailbox] = {}
         self.children: dict[str, list[str]] = {}  # of these runs, new in this batch and not detached
         self.writes = 0
         self._winning: set[str] = set()  # runs that were given an event in this batch
@@ -51,11 +51,11 @@ class Assembly:
             self.writes += 1
         if decision.row:
             self._add_row(before, run, decision)
-        if decision.hops:
+        if decision.continued:
             batch.journal = [entry for entry in batch.journal if entry.run_id != run.id]
             batch.waits = {key: wait for key, wait in batch.waits.items() if key[0] != run.id}
             batch.audit = [row for row in batch.audit if row.run_id != run.id]
-            batch.hops.append(run.id)
+            batch.continued.append(run.id)
             self._take_back(run.id, None)
         if decision.audit:
             batch.audit += decision.audit
@@ -67,7 +67,7 @@ class Assembly:
             self._add_said(decision)
         if decision.stock is not None:
             self._add_stock(decision.stock)
-        if decision.box is not None or decision.guard or decision.consumed or decision.events_read:
+        if decision.mailbox is not None or decision.guard or decision.consumed or decision.events_read:
             self._add_rest(before, run.id, decision)
 
     def answer(self, mail_id: int, reply: Any) -> None:
@@ -196,8 +196,8 @@ class Assembly:
 
     def _add_rest(self, before: Run | None, run_id: str, decision: Decision) -> None:
         batch = self.batch
-        if decision.box is not None:
-            self.boxes[run_id] = decision.box
+        if decision.mailbox is not None:
+            self.mailboxes[run_id] = decision.mailbox
         if decision.events_given:
             self._winning.add(run_id)
         for event in decision.events_given:

@@ -29,7 +29,7 @@ from perdure.kernel.stock import Task
 from perdure.ports import LoadedRun, Store
 
 
-class Found(Struct, kw_only=True):
+class BatchContext(Struct, kw_only=True):
     """What was looked up for a batch: runs of which memory has nothing, or not all; children of those that are ended;
     keys in use; those dead letters that are there; and tasks that are to be answered."""
 
@@ -40,14 +40,14 @@ class Found(Struct, kw_only=True):
     tasks: dict[str, Task] = field(default_factory=dict)
 
 
-async def look_up(
+async def load_context(
     store: Store, loaded: Mapping[str, Run], items: Sequence[Item], seen: dict[str, LoadedRun] | None = None
-) -> Found:
+) -> BatchContext:
     """What is needed to decide these ops, beside the runs that are `loaded`. Raises StoreError.
 
     Runs that are woken may have been `seen` before: then they are not read again, the first time. If a run has changed
     since, the commit is refused, and the next look reads it."""
-    found = Found() if not seen else _seen(seen, loaded, items)
+    found = BatchContext() if not seen else _seen(seen, loaded, items)
     missing: set[str] = set()
     ending: list[str] = []
     keys: list[str] = []
@@ -117,7 +117,7 @@ async def look_up(
     return found
 
 
-def _seen(seen: dict[str, LoadedRun], loaded: Mapping[str, Run], items: Sequence[Item]) -> Found:
+def _seen(seen: dict[str, LoadedRun], loaded: Mapping[str, Run], items: Sequence[Item]) -> BatchContext:
     """The runs that these ops wake and nothing else concerns, as they were seen; they are not seen any more."""
     found: dict[str, LoadedRun] = {}
     others: set[str] = set()
@@ -127,7 +127,7 @@ def _seen(seen: dict[str, LoadedRun], loaded: Mapping[str, Run], items: Sequence
             others.add(run_id)
         elif (one := seen.pop(run_id, None)) is not None and run_id not in loaded:
             found[run_id] = one
-    return Found(runs={run_id: one for run_id, one in found.items() if run_id not in others})
+    return BatchContext(runs={run_id: one for run_id, one in found.items() if run_id not in others})
 
 
 def _call_back(run: Run | None, callers: dict[str, None]) -> None:

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from perdure.coordinator.batch_builder import Assembly
-from perdure.coordinator.batch_context import Found, look_up
+from perdure.coordinator.batch_builder import BatchBuilder
+from perdure.coordinator.batch_context import BatchContext, load_context
 from perdure.coordinator.callers import Callers
 from perdure.coordinator.damage import damage_to, set_aside
-from perdure.coordinator.decisions import Deaf, Decided, Deliberation, Hearing, Knowledge, Posted, in_pieces
+from perdure.coordinator.decisions import Deaf, Decided, DecidedBatch, Hearing, Knowledge, Posted, in_pieces
 from perdure.coordinator.effects import Effects
 from perdure.coordinator.inbox import Callback, Inbox, Item
 from perdure.coordinator.memory import Memory
@@ -47,16 +47,16 @@ from perdure.kernel import mailboxes
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.decide import Decision
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Proceed
-from perdure.kernel.mailboxes import Box
+from perdure.kernel.mailboxes import Mailbox
 from perdure.kernel.ops import (
     Advance,
     Append,
     CancelScope,
+    CheckFence,
     Cooperate,
     Count,
     Emit,
     Op,
-    Prove,
     SetHold,
     Settle,
     Spread,
@@ -82,11 +82,9 @@ _CONFLICTS_AT_ONCE = 3
 class Coordinator:
     """Serialises ops. `perform` gets the effects of each batch, in order, in a plain callback after its commit.
 
-    `enroll` registers the engine with the store and returns its row; it is called at start and whenever the engine was
-    declared dead, when everything in memory is dropped first. `posted` is told where the answer to a request will be
-    that was left for another engine. `lost_track` is told when there may be runs to go on with that only the store
-    knows of: after having been declared dead, and after a commit whose outcome was unknown. `hearing` tells
-    of runs of operations what they know.
+    `enroll` registers the engine with the store; it is called at start, and whenever the engine was declared dead.
+    `posted` gets the slot in which another engine will answer. `lost_track` is called when only the store may know of
+    runs to go on with. `hearing` says what runs of operations know.
     """
 
     def __init__(
@@ -143,7 +141,6 @@ class Coordinator:
 
     @property
     def engine(self) -> Engine:
-        """This engine as the store knows it."""
         return self._engine
 
     @property
@@ -190,9 +187,9 @@ class Coordinator:
         """A run of this engine as last committed. Eventually consistent, asks nobody."""
         return self._memory.runs.get(run_id)
 
-    def box(self, run_id: str) -> Box:
+    def mailbox(self, run_id: str) -> Mailbox:
         """What a run of this engine waits for and has been sent, as last committed."""
-        return self._memory.box(run_id)
+        return self._memory.mailbox(run_id)
 
     async def claim(self, request: Callable[[], Awaitable[list[LoadedRun]]]) -> list[LoadedRun]:
         """Adopt the runs that the store gives this engine, each of which is to be taken up by a `Take`; but for those
@@ -249,7 +246,7 @@ class Coordinator:
         self._put(Item(op, reply, True, 0, since))
         return reply
 
-    async def insist(self, ops: Sequence[Op]) -> list[Any]:
+    async def submit_internal(self, ops: Sequence[Op]) -> list[Any]:
         """Like submit_batch for ops that the engine itself owes: never refused for want of room or of a store."""
         if self._worker is None:
             raise self._stopped or EngineStopped("the engine was stopped")
@@ -271,13 +268,14 @@ class Coordinator:
         decided = await asyncio.gather(*replies, return_exceptions=True)
         return self._worker is not None and not any(isinstance(reply, RunOwnedElsewhere) for reply in decided)
 
-    async def prove(self) -> None:
+    async def check_fence(self) -> None:
         """Find out whether this engine may still write. If it was declared dead, it has none of its runs afterwards."""
         with suppress(EngineStopped):
-            await self.insist([Prove(run_id="", at=self._now())])
+            await self.submit_internal([CheckFence(run_id="", at=self._now())])
 
     def request(self, op: Op, answered: Callable[[Any, BaseException | None], object]) -> None:
-        """Like owe, with a reply: `answered` is called with it and None, or with None and what was raised, before the
+        """Like enqueue, with a reply: `answered` is called with it and None, or with None and what was raised, before
+        the
         effects of the commit. It is to do little: the commit's other callers wait."""
         if self._worker is None:
             answered(None, self._stopped or EngineStopped("the engine was stopped"))
@@ -288,14 +286,13 @@ class Coordinator:
         """The engine cannot use its store as it is: drop everything, and register anew. Returns at once."""
         if self._worker is not None and self._unfit is None and not self._is_restarting:
             self._unfit = error
-            self.owe(Prove(run_id="", at=self._now()))
+            self.enqueue(CheckFence(run_id="", at=self._now()))
 
     @property
-    def queued_due(self) -> int:
-        """How many ops that timers have brought wait to be decided."""
+    def queued_due(self) -> int:  # ops that timers have brought
         return self._inbox.due
 
-    def owe(self, op: Op, answered: Callable[[Any, BaseException | None], object] | None = None) -> None:
+    def enqueue(self, op: Op, answered: Callable[[Any, BaseException | None], object] | None = None) -> None:
         """An op that the engine itself owes: never refused, no reply. `answered` is called as by `request`, unless the
         engine has stopped."""
         if self._worker is not None:
@@ -304,11 +301,11 @@ class Coordinator:
             self._put(Item(op, None if answered is None else Callback(answered), False, is_due=self._inbox.is_firing))
 
     def wake(self, op: Wake, seen: LoadedRun, answered: Callable[[Any, BaseException | None], object]) -> None:
-        """As owe, for a run that waited a moment ago and that nobody had: it is not read again. If it has changed
+        """As enqueue, for a run that waited a moment ago and that nobody had: it is not read again. If it has changed
         since, its row is not as expected: the commit is refused, and the run is read."""
         if self._worker is not None:
             self._seen[op.run_id] = seen
-            self.owe(op, answered)
+            self.enqueue(op, answered)
 
     async def _come_by(self, probe: Probe, point: str, items: Sequence[Item]) -> None:
         for item in items:
@@ -339,7 +336,8 @@ class Coordinator:
                 if self._probe is not None:
                     await self._come_by(self._probe, "done", items)
                 if not len(self._inbox):
-                    # Effects are performed in a callback of their own, so one more turn shows whether they owe new ops.
+                    # Effects are performed in a callback of their own, so one more turn shows whether they enqueue new
+                    # ops.
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
                     if not len(self._inbox):
@@ -379,20 +377,22 @@ class Coordinator:
                 if self._unfit is not None:
                     self.callers.asking("read", items)
                     raise self._unfit
-                found = await self._read(partial(look_up, self._store, self._memory.runs, items, self._seen), items)
+                found = await self._read(
+                    partial(load_context, self._store, self._memory.runs, items, self._seen), items
+                )
                 if found.runs:
                     await self._read(
                         partial(set_aside, self._store, self._engine.id, self._now(), found.runs.values()), items
                     )
                 items = self.callers.waiting(items)
                 decided = await self._decide(items, found, book)
-                assembly = decided.assembly
+                builder = decided.builder
                 if self._probe is not None:
                     await self._come_by(self._probe, "before_commit", items)
                 committed = Committed()
-                if assembly.writes:
-                    committed = await self._commit(assembly.batch)
-                    self._number = assembly.batch.number
+                if builder.writes:
+                    committed = await self._commit(builder.batch)
+                    self._number = builder.batch.number
                     self.stats.commits += 1
                     self.stats.largest_batch = max(self.stats.largest_batch, len(items))
             except CommitConflict as conflict:
@@ -419,11 +419,11 @@ class Coordinator:
                 if self._probe is not None:
                     await self._come_by(self._probe, "committed", items)
                 if committed.landed:
-                    committed = await self._read(partial(self._recollect, assembly))
+                    committed = await self._read(partial(self._recollect, builder))
                     self._lost_track()
-                return self._conclude(assembly, decided.decided, committed)
+                return self._conclude(builder, decided.decided, committed)
 
-    async def _decide(self, items: list[Item], found: Found, book: int | None) -> Deliberation:
+    async def _decide(self, items: list[Item], found: BatchContext, book: int | None) -> DecidedBatch:
         knowledge = Knowledge(
             memory=self._memory,
             workflows=self._workflows,
@@ -433,12 +433,12 @@ class Coordinator:
             hearing=self._hearing,
             book=book,
         )
-        deliberation = await in_turns(in_pieces(items, found, knowledge))
-        self.stopping.update(deliberation.stopped)
+        decided_batch = await in_turns(in_pieces(items, found, knowledge))
+        self.stopping.update(decided_batch.stopped)
         self.stats.ops += len(items)
-        for op in deliberation.owed:
+        for op in decided_batch.owed:
             self._put(Item(op, None, False))
-        return deliberation
+        return decided_batch
 
     async def _commit(self, batch: Batch) -> Committed:
         """Send a batch until its outcome is known: the very same one, since it may have landed. Raises StoreUnavailable
@@ -513,7 +513,9 @@ class Coordinator:
         level = logging.INFO if isinstance(op, _ONCE_ONLY) else logging.ERROR
         log.log(level, "the store refused an op for run %s: %s", op.run_id, refusal)
         if item.mail:
-            await self._settle([Item(Prove(run_id="", at=op.at, error=str(refusal)), item.reply, False, item.mail)])
+            await self._settle(
+                [Item(CheckFence(run_id="", at=op.at, error=str(refusal)), item.reply, False, item.mail)]
+            )
             return
         item.refuse(refusal)
         if isinstance(op, Take):
@@ -629,10 +631,10 @@ class Coordinator:
         await self._store.retire(self._engine.id)
         await self._join()
 
-    async def _recollect(self, assembly: Assembly) -> Committed:
+    async def _recollect(self, builder: BatchBuilder) -> Committed:
         """A batch had landed without our hearing of it: what it had found out is read from the store. That leaves out
         those whom nobody has in memory."""
-        for run_id, run in assembly.runs.items():
+        for run_id, run in builder.runs.items():
             if run.owner == self._engine.id:
                 self._memory.runs[run_id] = run
         known = list(self._memory.runs)
@@ -640,8 +642,8 @@ class Coordinator:
         for start in range(0, len(known), _RECOLLECTED_AT_ONCE):
             for one in (await self._store.load(known[start : start + _RECOLLECTED_AT_ONCE])).values():
                 if one.run.owner == self._engine.id:
-                    assembly.runs[one.run.id] = one.run
-                    assembly.boxes[one.run.id] = mailboxes.opened(one.waits, one.events)
+                    builder.runs[one.run.id] = one.run
+                    builder.mailboxes[one.run.id] = mailboxes.opened(one.waits, one.events)
                     won = [e for e in one.events if e.position is not None]
                     for event in won:
                         committed.sent[event.id] = (*committed.sent.get(event.id, ()), one.run.id)
@@ -652,9 +654,9 @@ class Coordinator:
                         self._effects.add(effects)
         return committed
 
-    def _conclude(self, assembly: Assembly, decided: list[Decided], committed: Committed) -> None:
+    def _conclude(self, builder: BatchBuilder, decided: list[Decided], committed: Committed) -> None:
         """The batch is committed: memory follows, callers are answered, effects are performed."""
-        self._memory.follow(assembly, committed)
+        self._memory.follow(builder, committed)
         if self._memory.untaken:
             for item, _ in decided:
                 if type(item.op) is Take:
@@ -680,18 +682,17 @@ class Coordinator:
             if item.outside:
                 self._inbox.leave()
         if committed.won or committed.spreading:
-            effects += self._winners(assembly.batch, committed)
+            effects += self._winners(builder.batch, committed)
         if effects:
             self._effects.add(effects)
 
     def _winners(self, batch: Batch, committed: Committed) -> list[Deliver]:
-        """What the transaction found out: deliver to our own runs, wake those that nobody has."""
         now = self._now()
         delivered, unowned = self._memory.win(batch, committed)
         for run_id in unowned:
-            self.owe(Wake(run_id=run_id, at=now))
+            self.enqueue(Wake(run_id=run_id, at=now))
         for event_id in committed.spreading:
-            self.owe(Spread(run_id="", at=now, event_id=event_id))
+            self.enqueue(Spread(run_id="", at=now, event_id=event_id))
         return delivered
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.coordinator.batch_builder import Assembly
-from perdure.coordinator.batch_context import Found
+from perdure.coordinator.batch_builder import BatchBuilder
+from perdure.coordinator.batch_context import BatchContext
 from perdure.coordinator.damage import check_sound
 from perdure.coordinator.inbox import Item
 from perdure.coordinator.memory import Memory
@@ -28,7 +28,7 @@ from perdure.errors import (
 from perdure.kernel import mailboxes
 from perdure.kernel.batch import Batch
 from perdure.kernel.decide import Decision, born_of, decide, goes_on
-from perdure.kernel.decision import NO_SCENE, Scene, Stored
+from perdure.kernel.decision import NO_INPUT, DecisionInput, Stored
 from perdure.kernel.effects import Proceed
 from perdure.kernel.invariants import check_decision
 from perdure.kernel.mailboxes import EMPTY
@@ -107,10 +107,10 @@ class Posted(Struct, frozen=True):
 Decided = tuple[Item, Decision | Proceed | Posted | PerdureError]  # Proceed: a plain advance
 
 
-class Deliberation(Struct):
+class DecidedBatch(Struct):
     """The batch, what each op came to, and what has to be done about runs that nothing could be decided about."""
 
-    assembly: Assembly
+    builder: BatchBuilder
     decided: list[Decided]
     owed: list[Op]
     stopped: list[str]  # runs that are stopped from outside, or asked to give up
@@ -132,18 +132,18 @@ class Knowledge(Struct, frozen=True, kw_only=True):
     book: int | None = None
 
 
-def deliberate(items: Iterable[Item], found: Found, **knowledge: Any) -> Deliberation:
+def decide_batch(items: Iterable[Item], found: BatchContext, **knowledge: Any) -> DecidedBatch:
     """As `in_pieces`, at once."""
     return at_once(in_pieces(items, found, Knowledge(**knowledge)))
 
 
-def in_pieces(items: Iterable[Item], found: Found, knowledge: Knowledge) -> Pieces[Deliberation]:
+def in_pieces(items: Iterable[Item], found: BatchContext, knowledge: Knowledge) -> Pieces[DecidedBatch]:
     """Decide ops one after the other, each on what those before it came to. `found` is what was looked up for them.
 
     One op may bring ten thousand more, which are decided with it: a piece has at most DECIDED_AT_ONCE_MAX ops.
     """
     deciding = _Deciding(found, knowledge)
-    posts = deciding.posts
+    follow_ups = deciding.follow_ups
     count = 0
     for item in items:
         following: Item | None = item
@@ -152,21 +152,21 @@ def in_pieces(items: Iterable[Item], found: Found, knowledge: Knowledge) -> Piec
             if count % DECIDED_AT_ONCE_MAX == 0:
                 yield
             deciding.decide(following)
-            following = posts.popleft() if posts else None
-    return Deliberation(deciding.assembly, deciding.decided, deciding.owed, deciding.stopped)
+            following = follow_ups.popleft() if follow_ups else None
+    return DecidedBatch(deciding.builder, deciding.decided, deciding.owed, deciding.stopped)
 
 
 class _Deciding:
     """One batch while it is decided."""
 
-    def __init__(self, found: Found, knowledge: Knowledge) -> None:
+    def __init__(self, found: BatchContext, knowledge: Knowledge) -> None:
         engine = knowledge.engine
         batch = Batch(engine_id=engine.id, epoch=engine.epoch, number=knowledge.number, at=knowledge.now)
-        self.assembly = Assembly(batch)
+        self.builder = BatchBuilder(batch)
         self.decided: list[Decided] = []
         self.owed: list[Op] = []
         self.stopped: list[str] = []
-        self.posts: deque[Item] = deque()  # ops that decisions brought, which come next
+        self.follow_ups: deque[Item] = deque()  # ops that decisions brought, which come next
         self._found = found
         self._knowledge = knowledge
         self._told: dict[str, list[Tell]] = {}
@@ -177,33 +177,33 @@ class _Deciding:
         op, me = item.op, self._knowledge.engine.id
         # What is stored may have another owner than what an op before this one made of it: one that is dead.
         before = self._knowledge.memory.runs.get(op.run_id)
-        run = self.assembly.runs.get(op.run_id, before)
+        run = self.builder.runs.get(op.run_id, before)
         try:
             if type(op) is Advance and run is not None and goes_on(run, op, me):
-                self.assembly.add_entries(op.entries)
+                self.builder.add_entries(op.entries)
                 self.decided.append((item, Proceed(run.id)))
                 return
             if type(op) is Cooperate and run is not None and keeps_on(run, op, me):
-                self.assembly.add_cooperation(op.added)
+                self.builder.add_cooperation(op.added)
                 self.decided.append((item, WRITTEN))
                 return
             if type(op) is Start:
                 op = self._admitted(op, is_asked=item.reply is not None)
             before, run = self._stored(op, before, run)
-            op, scene = self._scene(op, run)
-            decision = decide(run, op, me, scene)
+            op, inputs = self._inputs(op, run)
+            decision = decide(run, op, me, inputs)
             check_decision(decision)
         except PerdureError as error:
             self._refuse(item, op, error)
         else:
-            self._take_in(item, before, decision, scene)
+            self._take_in(item, before, decision, inputs)
 
     def _admitted(self, op: Start, *, is_asked: bool) -> Start:
         """A start, with whether its run begins at once. `is_asked`: somebody waits for the answer."""
         has_code = op.admit and (op.model, op.workflow, op.workflow_version) in self._knowledge.workflows
         op = replace(op, admitted_at=self._knowledge.now, admit=has_code)
         is_born = op.parent_id is not None and is_asked
-        return _born(op, self._knowledge.memory, self.assembly) if is_born else op
+        return _born(op, self._knowledge.memory, self.builder) if is_born else op
 
     def _stored(self, op: Op, before: Run | None, run: Run | None) -> tuple[Run | None, Run | None]:
         """A run as it was before the batch and as it is now, also if memory does not have it. Raises RowDamaged."""
@@ -216,46 +216,46 @@ class _Deciding:
                 run = replace(before, owner=None) if loaded.forsaken else before
         return before, run
 
-    def _scene(self, op: Op, run: Run | None) -> tuple[Op, Scene]:
+    def _inputs(self, op: Op, run: Run | None) -> tuple[Op, DecisionInput]:
         """What an op is decided on beside its run, and the op with what is known by now. Raises what refuses it."""
-        known, assembly = self._knowledge, self.assembly
+        known, builder = self._knowledge, self.builder
         match op:
             case Advance():
-                box = assembly.boxes.get(op.run_id) or known.memory.boxes.get(op.run_id)
-                scene = NO_SCENE if box is None else Scene(box)
-                if op.onward is not None:
-                    onward = ("", op.onward.workflow, op.onward.workflow_version)
-                    scene = Scene(scene.box, onward in known.workflows)
-                return op, scene
+                mailbox = builder.mailboxes.get(op.run_id) or known.memory.mailboxes.get(op.run_id)
+                inputs = NO_INPUT if mailbox is None else DecisionInput(mailbox)
+                if op.continuation is not None:
+                    continuation = ("", op.continuation.workflow, op.continuation.workflow_version)
+                    inputs = DecisionInput(inputs.mailbox, continuation in known.workflows)
+                return op, inputs
             case Start():
-                return op, NO_SCENE
+                return op, NO_INPUT
             case Cooperate() | Emit() if known.book is not None and op.added.book not in (None, known.book):
                 raise HandlersChanged("a handler was registered or taken out meanwhile", run_id=op.run_id)
             case _:
-                scene = NO_SCENE
+                inputs = NO_INPUT
         if type(op) is not Cooperate or op.run_id in self._found.runs:
-            op, scene = _scene(op, run, self._found, assembly, known.memory, known.workflows, known.engine.id)
+            op, inputs = _inputs(op, run, self._found, builder, known.memory, known.workflows, known.engine.id)
         match op:
             case Cooperate():
-                return _heard(op, scene, self._told.get(op.run_id, ()), known.hearing)
+                return _heard(op, inputs, self._told.get(op.run_id, ()), known.hearing)
             case Tell() if op.kind != FENCE:
                 self._told.setdefault(op.run_id, []).append(op)
-                return op, replace(scene, is_ready=self._outlook.is_ready(op))
+                return op, replace(inputs, is_ready=self._outlook.is_ready(op))
             case _:
-                return op, scene
+                return op, inputs
 
-    def _take_in(self, item: Item, before: Run | None, decision: Decision, scene: Scene) -> None:
-        run_id, assembly = item.op.run_id, self.assembly
-        assembly.add(before, decision)
+    def _take_in(self, item: Item, before: Run | None, decision: Decision, inputs: DecisionInput) -> None:
+        run_id, builder = item.op.run_id, self.builder
+        builder.add(before, decision)
         self.decided.append((item, decision))
         if decision.effects and isinstance(item.op, _STOPPING) and getattr(item.op, "kind", "") not in (NEWS, JOIN):
             self.stopped.append(run_id)
         if item.mail:
-            assembly.answer(item.mail, decision.reply)
-        if run_id in self._found.runs and run_id not in assembly.boxes:
-            assembly.boxes[run_id] = scene.box  # It counts if the run is ours from now on.
-        if decision.posts:
-            self.posts.extendleft([Item(post, None, False) for post in reversed(decision.posts)])
+            builder.answer(item.mail, decision.reply)
+        if run_id in self._found.runs and run_id not in builder.mailboxes:
+            builder.mailboxes[run_id] = inputs.mailbox  # It counts if the run is ours from now on.
+        if decision.follow_ups:
+            self.follow_ups.extendleft([Item(post, None, False) for post in reversed(decision.follow_ups)])
 
     def _refuse(self, item: Item, op: Op, error: PerdureError) -> None:
         """Nothing was decided: leave the op to the run's owner, or have the error be the answer."""
@@ -264,7 +264,7 @@ class _Deciding:
             if item.mail or type(op) in _WAKING:
                 self.decided.append((item, error))
             else:
-                self.decided.append((item, Posted(self.assembly.post(op, is_awaited=item.reply is not None))))
+                self.decided.append((item, Posted(self.builder.post(op, is_awaited=item.reply is not None))))
             return
         is_bug = isinstance(error, EngineBug) and not isinstance(error, RowDamaged)
         if is_bug:
@@ -272,65 +272,67 @@ class _Deciding:
             log.error("an op for run %s could not be decided", op.run_id, exc_info=error)
         self.decided.append((item, error))
         if item.mail:
-            self.assembly.answer(item.mail, error)
+            self.builder.answer(item.mail, error)
         if is_bug and self._knowledge.memory.runs.pop(op.run_id, None) is not None:
             hold = Hold(kind="blocked", reason=f"engine bug: {error}", at=op.at)
             self.owed.append(SetHold(run_id=op.run_id, at=op.at, hold=hold))
 
 
-def drafted(op: Start, engine: Engine) -> Batch:
+def insertable_batch(op: Start, engine: Engine) -> Batch:
     """What a start comes to that is not this engine's to commit: the rows of a run that waits for somebody to take it.
     Raises InvariantViolated."""
-    assembly = Assembly(Batch(engine_id=engine.id, epoch=engine.epoch, number=0, at=op.at))
+    builder = BatchBuilder(Batch(engine_id=engine.id, epoch=engine.epoch, number=0, at=op.at))
     decision = decide(None, replace(op, admit=False), engine.id)
     check_decision(decision)
-    assembly.add(None, decision)
-    return assembly.batch
+    builder.add(None, decision)
+    return builder.batch
 
 
-def drafted_emission(op: Emit, engine: Engine) -> Batch:
+def insertable_emission(op: Emit, engine: Engine) -> Batch:
     """The same for a message and the runs of those who handle it."""
-    assembly = Assembly(Batch(engine_id=engine.id, epoch=engine.epoch, number=0, at=op.at))
+    builder = BatchBuilder(Batch(engine_id=engine.id, epoch=engine.epoch, number=0, at=op.at))
     for one in (op, *(replace(start, admit=False) for start in op.starts)):
         decision = decide(None, one, engine.id)
         check_decision(decision)
-        assembly.add(None, decision)
-    return assembly.batch
+        builder.add(None, decision)
+    return builder.batch
 
 
-def _scene(
+def _inputs(
     op: Op,
     run: Run | None,
-    found: Found,
-    assembly: Assembly,
+    found: BatchContext,
+    builder: BatchBuilder,
     memory: Memory,
     workflows: Container[tuple[str, str, str]],
     me: str,
-) -> tuple[Op, Scene]:
-    box = assembly.boxes.get(op.run_id) or memory.boxes.get(op.run_id)
-    if box is None:
+) -> tuple[Op, DecisionInput]:
+    mailbox = builder.mailboxes.get(op.run_id) or memory.mailboxes.get(op.run_id)
+    if mailbox is None:
         loaded = None if op.run_id in memory.runs else found.runs.get(op.run_id)
-        box = EMPTY if loaded is None else mailboxes.opened(loaded.waits, loaded.events)
+        mailbox = EMPTY if loaded is None else mailboxes.opened(loaded.waits, loaded.events)
     letter = op.letter if isinstance(op, (Send, Forget)) else ""
-    if letter and (letter not in found.letters or letter in assembly.batch.letters_gone):
+    if letter and (letter not in found.letters or letter in builder.batch.letters_gone):
         raise DeadLetterNotFound(f"there is no dead letter {letter!r}: it was replayed or removed", letter_id=letter)
     if isinstance(op, Send) and op.event.key is not None:
-        known = assembly.batch.keys.get(op.event.key) or found.keys.get(op.event.key)
+        known = builder.batch.keys.get(op.event.key) or found.keys.get(op.event.key)
         if known is not None:
             op = replace(op, known=known)
     has_code = run is None or (run.known_model, run.workflow, run.workflow_version) in workflows
-    children = (*found.children.get(op.run_id, ()), *assembly.children.get(op.run_id, ()))
+    children = (*found.children.get(op.run_id, ()), *builder.children.get(op.run_id, ()))
     stored: Stored | None = None
     # What was stored before this batch is of no matter to a run that has begun anew in it: its positions mean other
     # things now, and the commit frees what had won them.
-    is_known = op.run_id in found.runs and op.run_id not in assembly.batch.hops
+    is_known = op.run_id in found.runs and op.run_id not in builder.batch.continued
     if isinstance(op, Wake) and run is not None and run.owner == me and is_known:
         stored = found.runs[op.run_id].waits, found.runs[op.run_id].events
     task = found.tasks.get(op.task_id) if isinstance(op, Answer) else None
-    return op, Scene(box, has_code, children, stored, task)
+    return op, DecisionInput(mailbox, has_code, children, stored, task)
 
 
-def _heard(op: Cooperate, scene: Scene, told: Sequence[Tell], hearing: Hearing) -> tuple[Cooperate, Scene]:
+def _heard(
+    op: Cooperate, inputs: DecisionInput, told: Sequence[Tell], hearing: Hearing
+) -> tuple[Cooperate, DecisionInput]:
     """What a run wants to write that has got word since it decided that: it does not rest, nor is it done for good if
     it is to be undone."""
     if op.status is Status.SUSPENDED and (told or hearing.heard(op.run_id) != op.heard):
@@ -344,13 +346,13 @@ def _heard(op: Cooperate, scene: Scene, told: Sequence[Tell], hearing: Hearing) 
         if is_asked or hearing.is_asked(op.run_id, op.heard):
             raise AskedMeanwhile(f"run {op.run_id!r} was asked to give up", run_id=op.run_id)
         if is_final and ("undo" in kinds or hearing.is_undone(op.run_id)):
-            scene = replace(scene, is_undone=True)
-    return op, scene
+            inputs = replace(inputs, is_undone=True)
+    return op, inputs
 
 
-def _born(op: Start, memory: Memory, assembly: Assembly) -> Start:
+def _born(op: Start, memory: Memory, builder: BatchBuilder) -> Start:
     """A child whose parent asked for it in an earlier commit: it must still be there to have it."""
-    parent = assembly.runs.get(op.parent_id or "") or memory.runs.get(op.parent_id or "")
+    parent = builder.runs.get(op.parent_id or "") or memory.runs.get(op.parent_id or "")
     if parent is None or parent.status in FINISHED or parent.hold is not None:
         raise RunFinished(f"run {op.parent_id!r} is not there any more to start {op.run_id!r}", run_id=op.run_id)
     return born_of(parent, op)

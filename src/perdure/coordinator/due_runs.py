@@ -64,7 +64,7 @@ class Waker:
         return self._unserved
 
     def wake(self, run_id: str, answered: Answered) -> None:
-        """Go on with a run if nobody has it. `answered` is called as by `Coordinator.owe`."""
+        """Go on with a run if nobody has it. `answered` is called as by `Coordinator.enqueue`."""
         self._asked.append((run_id, answered))
         self._unserved += 1
         if not self._is_reading:
@@ -115,7 +115,7 @@ class Waker:
     def _wake_one(self, run_id: str, answered: Answered, found: tuple[LoadedRun, Journal] | None) -> None:
         at = self._clock.now()
         if found is None or not _is_waiting(found[0]) or self._coordinator.loaded(run_id) is not None:
-            self._coordinator.owe(Wake(run_id=run_id, at=at), answered)
+            self._coordinator.enqueue(Wake(run_id=run_id, at=at), answered)
             return
         loaded, journal = found
         then = self._prepare(taken(loaded.run, self._coordinator.engine.id), journal) if not loaded.events else None

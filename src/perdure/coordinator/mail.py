@@ -15,14 +15,14 @@ from perdure.coordinator.coordinator import Coordinator
 from perdure.coordinator.patience import unavailable
 from perdure.errors import EngineBug, PerdureError, StoreError
 from perdure.kernel import mail
-from perdure.kernel.ops import Op, Prove, TellMembers
+from perdure.kernel.ops import CheckFence, Op, TellMembers
 from perdure.kernel.records import Mail
 from perdure.ports import Store
 
 _READ_AT_ONCE = 500
 
 
-class PostOffice:
+class MailRoom:
     """The mail of one engine. `find_members` puts the next runs to be told, as a store has them, into a TellMembers; it
     may raise StoreError."""
 
@@ -120,4 +120,4 @@ def _request(letter: Mail) -> Op:
         return mail.request(letter)
     except EngineBug as bug:
         # From a newer engine, perhaps: whoever asked is told, instead of waiting for ever.
-        return Prove(run_id=letter.run_id, at=letter.at, error=str(bug))
+        return CheckFence(run_id=letter.run_id, at=letter.at, error=str(bug))

@@ -1,20 +1,20 @@
-"""What an engine has of its runs: their state and their boxes, as last committed. Memory follows the store."""
+"""What an engine has of its runs: their state and their mailboxes, as last committed. Memory follows the store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perdure.coordinator.batch_builder import Assembly
+from perdure.coordinator.batch_builder import BatchBuilder
 from perdure.kernel import mailboxes
 from perdure.kernel.batch import Batch, Committed
 from perdure.kernel.effects import Deliver
-from perdure.kernel.mailboxes import EMPTY, Box
+from perdure.kernel.mailboxes import EMPTY, Mailbox
 from perdure.kernel.records import Outcome, Run
 from perdure.ports import LoadedRun
 
 
 class Memory:
-    """Runs of this engine, and those of their boxes that are not empty.
+    """Runs of this engine, and those of their mailboxes that are not empty.
 
     `untaken` has the runs that a recovery has claimed and is about to take up, with their claims. `changed` has the
     runs of which something new was learnt since the store was asked for a claim; None if it is not being asked.
@@ -22,7 +22,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
-        self.boxes: dict[str, Box] = {}
+        self.mailboxes: dict[str, Mailbox] = {}
         self.untaken: dict[str, int] = {}
         self.changed: set[str] | None = None
 
@@ -31,14 +31,14 @@ class Memory:
         if self.untaken.get(run_id) == claim:
             del self.untaken[run_id]
 
-    def box(self, run_id: str) -> Box:
-        return self.boxes.get(run_id, EMPTY)
+    def mailbox(self, run_id: str) -> Mailbox:
+        return self.mailboxes.get(run_id, EMPTY)
 
-    def keep_box(self, run_id: str, box: Box) -> None:
-        if box.is_empty:
-            self.boxes.pop(run_id, None)
+    def keep_box(self, run_id: str, mailbox: Mailbox) -> None:
+        if mailbox.is_empty:
+            self.mailboxes.pop(run_id, None)
         else:
-            self.boxes[run_id] = box
+            self.mailboxes[run_id] = mailbox
 
     def adopt(self, loaded: Iterable[LoadedRun]) -> None:
         """Runs of this engine, as they are stored; none of them is damaged."""
@@ -55,27 +55,27 @@ class Memory:
             self.changed.update(run_ids)
         known = [run_id for run_id in run_ids if self.runs.pop(run_id, None) is not None]
         for run_id in known:
-            self.boxes.pop(run_id, None)
+            self.mailboxes.pop(run_id, None)
         return known
 
-    def follow(self, assembly: Assembly, committed: Committed) -> None:
+    def follow(self, builder: BatchBuilder, committed: Committed) -> None:
         """A batch is committed."""
-        runs, me = self.runs, assembly.batch.engine_id
+        runs, me = self.runs, builder.batch.engine_id
         if self.changed is not None:
-            self.changed.update(assembly.runs)
+            self.changed.update(builder.runs)
         if committed.awake:
             for run_id in committed.awake:
-                assembly.runs[run_id] = assembly.batch.runs[run_id].awake or assembly.runs[run_id]
-        for run_id, run in assembly.runs.items():
+                builder.runs[run_id] = builder.batch.runs[run_id].awake or builder.runs[run_id]
+        for run_id, run in builder.runs.items():
             if run.owner == me:
                 runs[run_id] = run
             else:
                 runs.pop(run_id, None)
-                if run_id in self.boxes:
-                    del self.boxes[run_id]
-        for run_id, box in assembly.boxes.items():
+                if run_id in self.mailboxes:
+                    del self.mailboxes[run_id]
+        for run_id, mailbox in builder.mailboxes.items():
             if run_id in runs:
-                self.keep_box(run_id, box)
+                self.keep_box(run_id, mailbox)
         for run_id, waits, events in committed.taken:
             self.keep_box(run_id, mailboxes.opened(waits, events))
 
@@ -88,11 +88,11 @@ class Memory:
                 if won.run_id not in committed.told:
                     unowned.append(won.run_id)
                 continue
-            box = self.box(won.run_id)
+            mailbox = self.mailbox(won.run_id)
             if won.event is not None:
-                self.keep_box(won.run_id, mailboxes.give(box, won.event))
-            elif won.position not in box.won:
-                self.keep_box(won.run_id, mailboxes.fire(box, won.position, won.option))
+                self.keep_box(won.run_id, mailboxes.give(mailbox, won.event))
+            elif won.position not in mailbox.won:
+                self.keep_box(won.run_id, mailboxes.fire(mailbox, won.position, won.option))
             outcome: tuple[Run, Outcome] | None = None
             if won.target is not None and (write := batch.runs.get(won.target)) is not None:
                 outcome = write.run, write.outcome or Outcome()

@@ -28,7 +28,7 @@ _SUSPECT_POLL_S = 0.05
 class RecoveryReport(Struct, frozen=True, kw_only=True):
     """What a recovery found and did, in numbers of runs. `waiting` are those that go on soon, by a timer."""
 
-    engines_buried: int
+    engines_marked_dead: int
     resumed: int
     waiting: int
     held: int
@@ -82,27 +82,27 @@ class Recovery:
         """Bury dead engines, claim what they and others left, and go on with it."""
         async with self._lock:
             self.is_behind = True
-            buried = await self._store.bury()
+            marked_dead = await self._store.mark_dead_engines()
             await self._take_fingerprints()
             resumed = held = 0
             async for claimed in self._claim():
                 self._suspects += [one for one in claimed if one.run.recoveries >= _SUSPECT_AFTER]
                 others = [one for one in claimed if one.run.recoveries < _SUSPECT_AFTER]
-                replies = await self._coordinator.insist([self._take(one) for one in others])
+                replies = await self._coordinator.submit_internal([self._take(one) for one in others])
                 resumed += sum(reply is True for reply in replies)
             poison = [one for one in self._suspects if one.orphaned and one.run.recoveries >= self._recoveries_max]
             if poison:
-                replies = await self._coordinator.insist([self._take(one) for one in poison])
+                replies = await self._coordinator.submit_internal([self._take(one) for one in poison])
                 held += replies.count(False)
             suspects, self._suspects = [one for one in self._suspects if one not in poison], []
             if suspects:
                 resumed += len(suspects)
                 self._background(self._one_by_one(suspects))
             for event_id in await self._store.spreading():
-                self._coordinator.owe(Spread(run_id="", at=self._clock.now(), event_id=event_id))
+                self._coordinator.enqueue(Spread(run_id="", at=self._clock.now(), event_id=event_id))
             waiting = await self._sweeper.sweep()
             self.is_behind = False
-        return RecoveryReport(engines_buried=len(buried), resumed=resumed, waiting=waiting, held=held)
+        return RecoveryReport(engines_marked_dead=len(marked_dead), resumed=resumed, waiting=waiting, held=held)
 
     async def _take_fingerprints(self) -> None:
         offers = self._offers()
@@ -184,7 +184,7 @@ class Recovery:
         """Go on with runs that were there at several deaths of their process, group by group: if it dies again, those
         not taken up yet are not counted."""
         for group in _groups(suspects):
-            await self._coordinator.insist([self._take(one) for one in group])
+            await self._coordinator.submit_internal([self._take(one) for one in group])
             for _ in range(_SUSPECT_POLLS):
                 if not any(map(self._is_suspect, group)):
                     break

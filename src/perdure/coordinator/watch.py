@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from perdure.coordinator.coordinator import Coordinator
-from perdure.coordinator.mail import PostOffice
+from perdure.coordinator.mail import MailRoom
 from perdure.coordinator.notices import Outage
 from perdure.errors import Fenced, StoreError, StoreReplaced
 from perdure.ports import Clock, Offer, Store
@@ -28,7 +28,7 @@ class Watch:
         self,
         store: Store,
         coordinator: Coordinator,
-        post: PostOffice,
+        post: MailRoom,
         clock: Clock,
         *,
         offers: Callable[[], Sequence[Offer]],
@@ -61,7 +61,7 @@ class Watch:
             try:
                 await self._look()
             except (Fenced, StoreReplaced):
-                await self._coordinator.prove()
+                await self._coordinator.check_fence()
             except StoreError as error:
                 self._outage.failed("looking for what others left is tried again", error)
                 self._post.lose_patience(error, self._coordinator.limits.patience_s)
@@ -78,7 +78,7 @@ class Watch:
     async def _look(self) -> None:
         if not self._store.is_surely_alive():
             # An engine that was marked dead and has nothing to commit would never hear of it.
-            await self._coordinator.prove()
+            await self._coordinator.check_fence()
         is_hinted, self._is_hinted = self._is_hinted, False
         if self._post.is_awaiting:
             await self._post.collect()

@@ -53,10 +53,11 @@ def is_brief_change(before: Run, after: Run) -> bool:
 
 class Batch(Struct, kw_only=True):
     """One transaction of one engine. Its store applies, in this order: the fence and the batch number, runs, archive,
-    hops, journal, waits (cleared, dropped, put), events, audit, mail, what was published, streams, stock, cooperation.
+    continued, journal, waits (cleared, dropped, put), events, audit, mail, what was published, streams, stock,
+    cooperation.
 
     What is staged at a position goes with the waits that are dropped there; all that is staged for a run goes with the
-    waits that are cleared, and when it hops.
+    waits that are cleared, and when it continued.
 
     Waits on events and new events have numbers from 1 on, in the order of their ops; the store adds its own count.
     `at` is the time of the batch, for what expires.
@@ -69,7 +70,7 @@ class Batch(Struct, kw_only=True):
     runs: dict[str, RunWrite] = field(default_factory=dict)
     guards: dict[str, tuple[str | None, int, int]] = field(default_factory=dict)  # run id -> owner, version, claim
     archive: list[tuple[str, int, int]] = field(default_factory=list)  # run id, from entry, attempt
-    hops: list[str] = field(default_factory=list)  # runs that continue without their history
+    continued: list[str] = field(default_factory=list)  # runs that continue without their history
     journal: list[Entry] = field(default_factory=list)
     waits_cleared: list[str] = field(default_factory=list)
     waits_dropped: list[tuple[str, str]] = field(default_factory=list)  # run id, position
@@ -164,7 +165,7 @@ def outdated(batch: Batch, revisions: Mapping[str, int]) -> set[str]:
         run_id
         for run_id, write in batch.runs.items()
         if write.expected_version is not None
-        and run_id not in batch.hops
+        and run_id not in batch.continued
         and run_id in first
         and revisions.get(run_id, 0) >= first[run_id]
     }

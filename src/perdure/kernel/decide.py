@@ -15,10 +15,10 @@ from perdure.errors import ConcurrentModification, Misuse, RunFinished, RunNotRe
 from perdure.kernel import mailboxes, ops
 from perdure.kernel.cooperation import token_tags, without_token_tags
 from perdure.kernel.decision import (
-    NO_SCENE,
+    NO_INPUT,
     NOTHING,
     Decision,
-    Scene,
+    DecisionInput,
     audit,
     cancellation,
     deliveries,
@@ -29,7 +29,7 @@ from perdure.kernel.decision import (
 from perdure.kernel.effects import Begin, Drop, Effect, Examine, Finish, Proceed, Rearm
 from perdure.kernel.fingerprints import tried_too
 from perdure.kernel.lives import next_life
-from perdure.kernel.mailboxes import EMPTY, Box
+from perdure.kernel.mailboxes import EMPTY, Mailbox
 from perdure.kernel.records import Audit, Event, Hold, Outcome, Run
 from perdure.kernel.rules import artifacts, delivery, operations, streams
 from perdure.kernel.status import FINISHED, Status, check_transition
@@ -42,12 +42,12 @@ class Started(Struct, frozen=True):
     created: bool
 
 
-def decide(run: Run | None, op: ops.Op, me: str, scene: Scene = NO_SCENE) -> Decision:
+def decide(run: Run | None, op: ops.Op, me: str, inputs: DecisionInput = NO_INPUT) -> Decision:
     """What `op` comes to for `run` (None: there is no such run), decided by engine `me`."""
-    return _RULES[type(op)](run, op, me, scene)
+    return _RULES[type(op)](run, op, me, inputs)
 
 
-def _start(run: Run | None, op: ops.Start, me: str, _scene: Scene) -> Decision:
+def _start(run: Run | None, op: ops.Start, me: str, _inputs: DecisionInput) -> Decision:
     if run is not None:
         return Decision(reply=Started(run, False))
     status = Status.RUNNING if op.admit else Status.CREATED
@@ -94,21 +94,21 @@ def goes_on(run: Run, op: ops.Advance, me: str) -> bool:
     )
 
 
-def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decision:
+def _advance(run: Run | None, op: ops.Advance, me: str, inputs: DecisionInput) -> Decision:
     if run is None or run.claim != op.claim or run.owner != me or run.hold is not None:
         return NOTHING
     status = run.status
     if status not in _ADVANCING:
         return NOTHING
-    if op.onward is not None:
-        return _continue(run, op, me, scene)
-    box: Box | None = None
+    if op.continuation is not None:
+        return _continue(run, op, me, inputs)
+    mailbox: Mailbox | None = None
     given: tuple[Event, ...] = ()
-    posts: tuple[ops.Op, ...] = ()
-    if op.waits or scene.box is not EMPTY:
-        box, given = _meet(scene.box, op)
+    follow_ups: tuple[ops.Op, ...] = ()
+    if op.waits or inputs.mailbox is not EMPTY:
+        mailbox, given = _meet(inputs.mailbox, op)
     if op.starts or op.cancels:
-        posts = _posts(run, op)
+        follow_ups = _posts(run, op)
     before = run
     if op.entries and (run.recoveries or run.tried):
         run = replace(run, recoveries=0, tried="")
@@ -118,9 +118,9 @@ def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decisio
     if status is Status.SUSPENDED and (op.entries or op.end is not None or not op.idle):
         run, audit_rows = move(run, Status.RUNNING, op, op.cause)
     if op.end is not None:
-        return _ended(run, op, op.end, me, scene, audit_rows, posts)
+        return _ended(run, op, op.end, me, inputs, audit_rows, follow_ups)
     awake: Run | None = None
-    if op.idle and run.status is Status.RUNNING and not (scene.box if box is None else box).won:
+    if op.idle and run.status is Status.RUNNING and not (inputs.mailbox if mailbox is None else mailbox).won:
         awake = run
         run, more = move(run, Status.SUSPENDED, op, "waiting")
         audit_rows += more
@@ -128,7 +128,7 @@ def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decisio
         run=run,
         row=bool(audit_rows) or run is not before,
         awake=awake,
-        box=box,
+        mailbox=mailbox,
         entries=op.entries,
         waits=op.waits,
         waits_dropped=op.waits_dropped,
@@ -138,7 +138,7 @@ def _advance(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decisio
         consumed=op.consumed,
         audit=audit_rows,
         effects=_proceed(run.id, given),
-        posts=posts,
+        follow_ups=follow_ups,
         reply=True,
     )
 
@@ -148,9 +148,9 @@ def _ended(
     op: ops.Advance,
     end: ops.End,
     me: str,
-    scene: Scene,
+    inputs: DecisionInput,
     audit_rows: tuple[Audit, ...],
-    posts: tuple[ops.Op, ...],
+    follow_ups: tuple[ops.Op, ...],
 ) -> Decision:
     """The run's code has come to its end; one that failed and has something to undo does that first."""
     undoes = end.status is Status.FAILED and run.undo > 0 and run.status is not Status.ROLLING_BACK
@@ -167,15 +167,15 @@ def _ended(
     return Decision(
         run=run,
         row=True,
-        box=EMPTY,
+        mailbox=EMPTY,
         outcome=end.outcome,
         entries=op.entries,
-        waits_cleared=undoes or end.has_waited or scene.box is not EMPTY,
+        waits_cleared=undoes or end.has_waited or inputs.mailbox is not EMPTY,
         events_read=op.events_read + op.read_ahead,
         consumed=(*op.consumed, *operations.heard_of(run)),
         audit=audit_rows + more,
         effects=effects,
-        posts=(*posts, *operations.to_caller(run, op)),
+        follow_ups=(*follow_ups, *operations.to_caller(run, op)),
         reply=True,
     )
 
@@ -187,82 +187,82 @@ def _rolling_back(run: Run, op: ops.Op, cause: str, owner: str | None) -> tuple[
     )
 
 
-def _continue(run: Run, op: ops.Advance, me: str, scene: Scene) -> Decision:
+def _continue(run: Run, op: ops.Advance, me: str, inputs: DecisionInput) -> Decision:
     """The same run from its beginning: another input, no history, no audit of it either, what was sent to it kept."""
-    onward = op.onward
-    assert onward is not None
+    continuation = op.continuation
+    assert continuation is not None
     if run.status is Status.SUSPENDED:
         run, _ = move(run, Status.RUNNING, op, op.cause)
     run, more = note(
         run,
         op,
         "continued",
-        f"continued as {onward.workflow!r}",
+        f"continued as {continuation.workflow!r}",
         bump=True,
-        workflow=onward.workflow,
-        workflow_version=onward.workflow_version,
-        owner=me if scene.has_code else None,
+        workflow=continuation.workflow,
+        workflow_version=continuation.workflow_version,
+        owner=me if inputs.has_code else None,
         claim=run.claim + 1,
         recoveries=0,
         tried="",
         started_at=op.at,
-        origin=next_life(run.origin or onward.origin),
+        origin=next_life(run.origin or continuation.origin),
     )
-    box = mailboxes.read_ahead(scene.box, op.read_ahead) if op.read_ahead else scene.box
+    mailbox = mailboxes.read_ahead(inputs.mailbox, op.read_ahead) if op.read_ahead else inputs.mailbox
     return Decision(
         run=run,
         row=True,
-        box=mailboxes.hop(box, op.events_read),
-        hops=True,
-        input=onward.input,
+        mailbox=mailboxes.continue_anew(mailbox, op.events_read),
+        continued=True,
+        input=continuation.input,
         events_read=op.events_read + op.read_ahead,
         consumed=op.consumed,
         audit=more,
-        effects=(Begin(run, onward.input),) if scene.has_code else (Drop(run.id, "continued elsewhere"),),
-        posts=_posts(run, op),
+        effects=(Begin(run, continuation.input),) if inputs.has_code else (Drop(run.id, "continued elsewhere"),),
+        follow_ups=_posts(run, op),
         reply=True,
     )
 
 
-def _advance_aloud(run: Run | None, op: ops.Advance, me: str, scene: Scene) -> Decision:
+def _advance_with_outputs(run: Run | None, op: ops.Advance, me: str, inputs: DecisionInput) -> Decision:
     heard: tuple[Audit, ...] = ()
     if op.events_read and run is not None:
-        run, heard = _heard(run, op, scene)
-    decision = _advance(run, op, me, scene)
+        run, heard = _heard(run, op, inputs)
+    decision = _advance(run, op, me, inputs)
     if heard and decision.run is not None:
         decision = replace(decision, row=True, audit=heard + decision.audit)
     if op.published or op.stream_items:
         decision = streams.said(decision, op)
-    if op.stock is not None or (op.end is not None and op.end.has_staged) or scene.box is not EMPTY:
-        decision = artifacts.brought(decision, op, scene)
+    if op.stock is not None or (op.end is not None and op.end.has_staged) or inputs.mailbox is not EMPTY:
+        decision = artifacts.brought(decision, op, inputs)
     return decision
 
 
-def _heard(run: Run, op: ops.Advance, scene: Scene) -> tuple[Run, tuple[Audit, ...]]:
+def _heard(run: Run, op: ops.Advance, inputs: DecisionInput) -> tuple[Run, tuple[Audit, ...]]:
     """Who sent the broadcasts that the run has read, where it is somebody. While they were sent nobody knew who would
     get them; what is sent to a run is in its trail from then on."""
     rows: tuple[Audit, ...] = ()
     read = set(op.events_read)
-    for _, event in scene.box.given.values():
+    for _, event in inputs.mailbox.given.values():
         if event.shared and event.id in read and event.actor and event.actor not in delivery.UNNAMED:
             run, more = note(run, replace(op, actor=event.actor), "received", f"received {event.name}")
             rows += more
     return run, rows
 
 
-def _meet(box: Box, op: ops.Advance) -> tuple[Box | None, tuple[Event, ...]]:
+def _meet(mailbox: Mailbox, op: ops.Advance) -> tuple[Mailbox | None, tuple[Event, ...]]:
     """Suspend and check in one: what the run no longer waits for, what it waits for now, and what is there for it."""
-    before = box
+    before = mailbox
     if op.read_ahead:
-        box = mailboxes.read_ahead(box, op.read_ahead)
-    unread = box.unread
-    if box is not EMPTY and (op.waits_dropped or op.events_read):
-        box = mailboxes.close(box, op.waits_dropped, op.events_read)
+        mailbox = mailboxes.read_ahead(mailbox, op.read_ahead)
+    unread = mailbox.unread
+    if mailbox is not EMPTY and (op.waits_dropped or op.events_read):
+        mailbox = mailboxes.close(mailbox, op.waits_dropped, op.events_read)
     # No event that was unread fits a position that was open, but one that is freed may.
-    anew = op.waits if box.unread is unread else None
-    box = mailboxes.add_waits(box, op.waits)
-    box, given = mailboxes.settle(box, op.at, anew)
-    return (None if box is before else box), tuple(given)
+    anew = op.waits if mailbox.unread is unread else None
+    mailbox = mailboxes.add_waits(mailbox, op.waits)
+    mailbox, given = mailboxes.settle(mailbox, op.at, anew)
+    return (None if mailbox is before else mailbox), tuple(given)
 
 
 def born_of(parent: Run, start: ops.Start) -> ops.Start:
@@ -287,7 +287,7 @@ def _cancellation(run_id: str, op: ops.Op, reason: str) -> ops.Cancel:
     return ops.Cancel(run_id=run_id, at=op.at, actor=op.actor, reason=reason, failure=cancellation(reason))
 
 
-def _take(run: Run | None, op: ops.Take, me: str, _scene: Scene) -> Decision:
+def _take(run: Run | None, op: ops.Take, me: str, _inputs: DecisionInput) -> Decision:
     if run is None or run.owner != me or run.claim != op.claim:
         return NOTHING
     audit_rows: tuple[Audit, ...] = ()
@@ -316,19 +316,25 @@ def _take(run: Run | None, op: ops.Take, me: str, _scene: Scene) -> Decision:
     return Decision(run=run, row=bool(audit_rows) or op.orphaned, audit=audit_rows, effects=(Begin(run),), reply=True)
 
 
-def _count(run: Run | None, op: ops.Count, me: str, _scene: Scene) -> Decision:
+def _count(run: Run | None, op: ops.Count, me: str, _inputs: DecisionInput) -> Decision:
     if run is None or run.claim != op.claim or run.owner != me or run.hold is not None or run.status not in _ADVANCING:
         return NOTHING
     return Decision(run=replace(run, recoveries=max(0, run.recoveries + op.change)), row=True, reply=True)
 
 
-def _release(run: Run | None, op: ops.Release, me: str, scene: Scene) -> Decision:
-    if run is None or run.owner != me or run.claim != op.claim or run.status is not Status.SUSPENDED or scene.box.won:
+def _release(run: Run | None, op: ops.Release, me: str, inputs: DecisionInput) -> Decision:
+    if (
+        run is None
+        or run.owner != me
+        or run.claim != op.claim
+        or run.status is not Status.SUSPENDED
+        or inputs.mailbox.won
+    ):
         return NOTHING
     return Decision(run=replace(run, owner=None), row=True, effects=(Drop(run.id, "released"),), reply=True)
 
 
-def _cancel(run: Run | None, op: ops.Cancel, me: str, scene: Scene) -> Decision:
+def _cancel(run: Run | None, op: ops.Cancel, me: str, inputs: DecisionInput) -> Decision:
     if run is not None:
         _check_version(run, op.expected_version)
     if run is None or run.status in FINISHED or run.status in _UNDOING:
@@ -336,24 +342,24 @@ def _cancel(run: Run | None, op: ops.Cancel, me: str, scene: Scene) -> Decision:
     run = mine_or_free(run, op, me)
     operations.check_no_operation(run)
     status, cause = (Status.FAILED, "deadline passed") if op.is_late else (Status.CANCELLED, "cancelled")
-    return artifacts.ended(_end(run, status, op, Outcome(failure=op.failure), cause, me, scene), scene)
+    return artifacts.ended(_end(run, status, op, Outcome(failure=op.failure), cause, me, inputs), inputs)
 
 
-def _expire(run: Run | None, op: ops.Expire, me: str, scene: Scene) -> Decision:
+def _expire(run: Run | None, op: ops.Expire, me: str, inputs: DecisionInput) -> Decision:
     if run is not None and run.model == "operation":
-        return operations.expire(run, op, me, scene)
+        return operations.expire(run, op, me, inputs)
     if run is None or run.status in FINISHED or run.status in _UNDOING:
         return NOTHING
     if run.deadline is None or run.deadline > op.at:
         return NOTHING
     if run.owner is not None and run.owner != me:
         return NOTHING
-    decision = _end(run, Status.FAILED, op, Outcome(failure=op.failure), "deadline passed", me, scene)
-    return artifacts.ended(decision, scene)
+    decision = _end(run, Status.FAILED, op, Outcome(failure=op.failure), "deadline passed", me, inputs)
+    return artifacts.ended(decision, inputs)
 
 
 def _end(
-    run: Run, status: Status, op: ops.Cancel | ops.Expire, outcome: Outcome, cause: str, me: str, scene: Scene
+    run: Run, status: Status, op: ops.Cancel | ops.Expire, outcome: Outcome, cause: str, me: str, inputs: DecisionInput
 ) -> Decision:
     """End a run from outside, and its children with it; one that has something to undo does that first.
 
@@ -362,49 +368,49 @@ def _end(
     """
     details = op.reason if isinstance(op, ops.Cancel) else ""
     why = f"its parent {run.id!r} was ended: {cause}"
-    posts = tuple(_cancellation(child, op, why) for child in scene.children)
+    follow_ups = tuple(_cancellation(child, op, why) for child in inputs.children)
     if status is Status.FAILED:
-        posts = tuple(replace(post, failure=op.failure, is_late=True) for post in posts)
+        follow_ups = tuple(replace(post, failure=op.failure, is_late=True) for post in follow_ups)
     if run.undo:
         audit_rows: tuple[Audit, ...] = ()
         if status is Status.CANCELLED:
             run, audit_rows = move(run, Status.CANCELLING, op, cause, details)
-        run, more = _rolling_back(run, op, cause, me if scene.has_code else None)
+        run, more = _rolling_back(run, op, cause, me if inputs.has_code else None)
         return Decision(
             run=run,
             row=True,
-            box=EMPTY,
+            mailbox=EMPTY,
             outcome=outcome,
             waits_cleared=True,
             audit=audit_rows + more,
             effects=(Begin(run),) if run.owner == me else (Drop(run.id, cause),),
-            posts=posts,
+            follow_ups=follow_ups,
             reply=True,
         )
     run, audit_rows = move(run, status, op, cause, details)
     return Decision(
         run=run,
         row=True,
-        box=EMPTY,
+        mailbox=EMPTY,
         outcome=outcome,
         waits_cleared=True,
         consumed=operations.heard_of(run),
         audit=audit_rows,
         effects=(Finish(run, outcome),),
-        posts=(*posts, *operations.to_caller(run, op)),
+        follow_ups=(*follow_ups, *operations.to_caller(run, op)),
         reply=True,
     )
 
 
-def _tell(run: Run | None, op: ops.Tell, me: str, scene: Scene) -> Decision:
+def _tell(run: Run | None, op: ops.Tell, me: str, inputs: DecisionInput) -> Decision:
     if op.kind == operations.FENCE:
         if run is not None and run.status not in FINISHED:
             mine_or_free(run, op, me)
         return NOTHING
     if run is None or run.model == "operation":
-        return operations.tell(run, op, me, scene)
+        return operations.tell(run, op, me, inputs)
     if op.kind == "undo" and run.status is Status.SUCCEEDED:
-        return operations.undo_call(run, op, me, scene)
+        return operations.undo_call(run, op, me, inputs)
     is_asked = op.kind == operations.ASK and operations.ask_call(run, op)
     if not (is_asked or op.kind in ("stop", "undo")) or run.status in FINISHED or run.status in _UNDOING:
         return NOTHING
@@ -412,10 +418,10 @@ def _tell(run: Run | None, op: ops.Tell, me: str, scene: Scene) -> Decision:
     run = mine_or_free(run, op, me)
     failure = (op.call_failure if is_asked else op.failure) or cancellation(reason)
     stop = ops.Cancel(run_id=run.id, at=op.at, actor=op.actor, reason=reason, failure=failure)
-    return _cancel(run, stop, me, scene)
+    return _cancel(run, stop, me, inputs)
 
 
-def _retry(run: Run | None, op: ops.Retry, me: str, scene: Scene) -> Decision:
+def _retry(run: Run | None, op: ops.Retry, me: str, inputs: DecisionInput) -> Decision:
     run = mine_or_free(run, op, me)
     if run.status is not Status.FAILED:
         raise RunNotRetryable(
@@ -439,31 +445,31 @@ def _retry(run: Run | None, op: ops.Retry, me: str, scene: Scene) -> Decision:
         "retried",
         "its deadline had passed, and begins anew" if is_late else "",
         completed_at=None,
-        owner=me if scene.has_code else None,  # Then whoever has the code takes it.
+        owner=me if inputs.has_code else None,  # Then whoever has the code takes it.
         claim=run.claim + 1,
         attempt=run.attempt + 1,
         recoveries=0,
         tried="",
         deadline=deadline,
     )
-    box = scene.box
+    mailbox = inputs.mailbox
     for event in op.events:
-        box, _ = mailboxes.put(box, event)
+        mailbox, _ = mailboxes.put(mailbox, event)
     decision = Decision(
         run=run,
         row=True,
-        box=box,
+        mailbox=mailbox,
         outcome=Outcome(),
         events=op.events,
         archive_from=op.from_entry,
         audit=audit_rows,
-        effects=(Begin(run),) if scene.has_code else (),
+        effects=(Begin(run),) if inputs.has_code else (),
         reply=run,
     )
     return artifacts.retried(decision)
 
 
-def _update(run: Run | None, op: ops.Update, me: str, _scene: Scene) -> Decision:
+def _update(run: Run | None, op: ops.Update, me: str, _inputs: DecisionInput) -> Decision:
     run = mine_or_free(run, op, me)
     _check_version(run, op.expected_version)
     changes: dict[str, Any] = {}
@@ -492,7 +498,7 @@ def _check_version(run: Run, expected: int | None) -> None:
         )
 
 
-def _set_hold(run: Run | None, op: ops.SetHold, me: str, _scene: Scene) -> Decision:
+def _set_hold(run: Run | None, op: ops.SetHold, me: str, _inputs: DecisionInput) -> Decision:
     if op.claim is not None and (run is None or run.claim != op.claim):
         return NOTHING
     run = mine_or_free(run, op, me)
@@ -510,12 +516,12 @@ def _set_hold(run: Run | None, op: ops.SetHold, me: str, _scene: Scene) -> Decis
     return Decision(run=run, row=True, audit=audit_rows, effects=(Drop(run.id, hold.kind),), reply=True)
 
 
-def _resume(run: Run | None, op: ops.Resume, me: str, scene: Scene) -> Decision:
+def _resume(run: Run | None, op: ops.Resume, me: str, inputs: DecisionInput) -> Decision:
     run = mine_or_free(run, op, me)
     _check_version(run, op.expected_version)
     if run.hold is None:
         return NOTHING
-    is_taken = op.take and scene.has_code
+    is_taken = op.take and inputs.has_code
     changes = operations.lifted(run)
     if is_taken:
         changes |= {"owner": me, "claim": run.claim + 1}
@@ -524,15 +530,15 @@ def _resume(run: Run | None, op: ops.Resume, me: str, scene: Scene) -> Decision:
         run, more = move(run, Status.RUNNING, op, "resumed by hand")
         audit_rows += more
     effects = (Begin(run),) if is_taken else ()
-    return Decision(run=run, row=True, box=scene.box, audit=audit_rows, effects=effects, reply=True)
+    return Decision(run=run, row=True, mailbox=inputs.mailbox, audit=audit_rows, effects=effects, reply=True)
 
 
 _ADVANCING = frozenset({Status.RUNNING, Status.SUSPENDED, Status.ROLLING_BACK})
 _UNDOING = frozenset({Status.CANCELLING, Status.ROLLING_BACK})
 
-_RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
+_RULES: dict[type, Callable[[Run | None, Any, str, DecisionInput], Decision]] = {
     ops.Start: _start,
-    ops.Advance: _advance_aloud,
+    ops.Advance: _advance_with_outputs,
     ops.Append: streams.append,
     ops.Deposit: artifacts.deposit,
     ops.Answer: artifacts.answer,
@@ -550,7 +556,7 @@ _RULES: dict[type, Callable[[Run | None, Any, str, Scene], Decision]] = {
     ops.Forget: delivery.forget,
     ops.Due: delivery.due,
     ops.Wake: delivery.wake,
-    ops.Prove: delivery.prove,
+    ops.CheckFence: delivery.check_fence,
     ops.Emit: operations.emit,
     ops.Cooperate: operations.cooperate,
     ops.Tell: _tell,

@@ -13,7 +13,7 @@ from perdure.errors import RunNotFound, RunOwnedElsewhere
 from perdure.kernel import ops
 from perdure.kernel.cooperation import Cooperation
 from perdure.kernel.effects import Deliver, Effect
-from perdure.kernel.mailboxes import EMPTY, Box
+from perdure.kernel.mailboxes import EMPTY, Mailbox
 from perdure.kernel.records import (
     Audit,
     DeadLetter,
@@ -32,14 +32,15 @@ from perdure.kernel.stock import Stock, Task
 Stored = tuple[tuple[Wait, ...], tuple[Event, ...]]
 
 
-class Scene(Struct, frozen=True, gc=False):
-    """What a rule may have to know beside the run: its box, whether this engine has its workflow, and, where the run is
+class DecisionInput(Struct, frozen=True, gc=False):
+    """What a rule may have to know beside the run: its mailbox, whether this engine has its workflow, and, where the
+    run is
     to be ended from outside, its unfinished children that are not detached. `stored` are its waits and events as they
-    are stored, if there may be more of them than the box knows; `task` is the one that is to be answered. `is_ready`
-    says whether a run of an operation that waits may go on with what it is told, `is_undone` that what it does is to be
-    undone."""
+    are stored, if there may be more of them than the mailbox knows; `task` is the one that is to be answered.
+    `is_ready` says whether a run of an operation that waits may go on with what it is told, `is_undone` that what it
+    does is to be undone."""
 
-    box: Box = EMPTY
+    mailbox: Mailbox = EMPTY
     has_code: bool = True
     children: tuple[str, ...] = ()
     stored: Stored | None = None
@@ -48,14 +49,15 @@ class Scene(Struct, frozen=True, gc=False):
     is_undone: bool = False
 
 
-NO_SCENE = Scene()
+NO_INPUT = DecisionInput()
 
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
     """What an op comes to. `run` is the run's new state (None: unchanged); `row` says that its row must be written,
     `guard` that it must not have changed; `awake` is the state to write instead if what it waits for is there.
 
-    `box` is the run's new box (None: unchanged). `posts` are ops that follow from this one, in the same commit;
+    `mailbox` is the run's new mailbox (None: unchanged). `follow_ups` are ops that follow from this one, in the same
+    commit;
     `letters` are ops that the commit leaves as mail.
     """
 
@@ -63,7 +65,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     row: bool = False
     guard: bool = False
     awake: Run | None = None
-    box: Box | None = None
+    mailbox: Mailbox | None = None
     input: str | None = None
     outcome: Outcome | None = None
     entries: tuple[Entry, ...] = ()
@@ -80,10 +82,10 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     stock: Stock | None = None
     cooperation: Cooperation | None = None
     archive_from: int | None = None
-    hops: bool = False  # its history is cleared, and what was sent to it is kept
+    continued: bool = False  # its history is cleared, and what was sent to it is kept
     audit: tuple[Audit, ...] = ()
     effects: tuple[Effect, ...] = ()
-    posts: tuple[ops.Op, ...] = ()
+    follow_ups: tuple[ops.Op, ...] = ()
     letters: tuple[ops.Op, ...] = ()
     spread: str | None = None
     letter: str | None = None  # a dead letter that is one no more

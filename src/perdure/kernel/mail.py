@@ -52,7 +52,7 @@ def letter(op: ops.Op, sender: str, slot: str = "") -> Mail:
     return Mail(run_id=op.run_id, sender=sender, slot=slot, op=msgspec.json.encode(op).decode(), at=op.at)
 
 
-def knock(run_id: str, sender: str, at: int) -> Mail:
+def wake_mail(run_id: str, sender: str, at: int) -> Mail:
     """Word for a run's owner that the run has been given something in somebody else's transaction."""
     return letter(ops.Wake(run_id=run_id, at=at), sender)
 

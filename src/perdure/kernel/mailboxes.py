@@ -18,7 +18,7 @@ from perdure.kernel.records import Event, Wait
 from perdure.kernel.unread import Placed, Unread
 
 
-class Box(Struct, frozen=True, kw_only=True, gc=False):
+class Mailbox(Struct, frozen=True, kw_only=True, gc=False):
     """A run's waits with an event among their options, by position, in the order of waiting; the events that have won
     one, by position, and those that have not, by name, each with its place in the order of sending; and what has won at
     which position: the option, and the event's id (None: a timer, or the end of a run).
@@ -26,7 +26,7 @@ class Box(Struct, frozen=True, kw_only=True, gc=False):
     A position that has no event among its options is not in `waits`, since nothing here could win it: a parent may wait
     for a thousand children. It is in `won` once one of them has ended.
 
-    Nothing that is done to a box looks at all of its events: a run may have fifty thousand to read.
+    Nothing that is done to a mailbox looks at all of its events: a run may have fifty thousand to read.
     """
 
     waits: dict[str, tuple[Wait, ...]] = field(default_factory=dict)
@@ -46,12 +46,12 @@ class Box(Struct, frozen=True, kw_only=True, gc=False):
         return tuple(event for _, event in sorted(placed, key=lambda one: one[0]))
 
 
-EMPTY = Box()
+EMPTY = Mailbox()
 
 
-def is_open(box: Box, position: str) -> bool:
+def is_open(mailbox: Mailbox, position: str) -> bool:
     """Whether the run waits there and nothing has won yet."""
-    return position in box.waits and position not in box.won
+    return position in mailbox.waits and position not in mailbox.won
 
 
 def accepts(wait: Wait, event: Event) -> bool:
@@ -62,8 +62,8 @@ def accepts(wait: Wait, event: Event) -> bool:
     )
 
 
-def opened(waits: Collection[Wait], events: Collection[Event]) -> Box:
-    """A run's box as it is stored."""
+def opened(waits: Collection[Wait], events: Collection[Event]) -> Mailbox:
+    """A run's mailbox as it is stored."""
     if not events and all(wait.kind == "timer" for wait in waits):
         return EMPTY  # As of most runs that sleep.
     ordered = sorted(events, key=lambda event: event.number)
@@ -80,63 +80,63 @@ def opened(waits: Collection[Wait], events: Collection[Event]) -> Box:
             given[event.position] = place, event
             won[event.position] = event.option, event.id
     unread = {name: found for name, placed in by_name.items() if (found := queue.of(placed)) is not None}
-    return Box(waits=groups, given=given, unread=unread, won=won, sent=len(ordered))
+    return Mailbox(waits=groups, given=given, unread=unread, won=won, sent=len(ordered))
 
 
-def put(box: Box, event: Event, only_at: str | None = None) -> tuple[Box, Event]:
+def put(mailbox: Mailbox, event: Event, only_at: str | None = None) -> tuple[Mailbox, Event]:
     """Add an event: to the position that it wins, the one that was opened first, or to those that wait. `only_at` is
     the one position that can accept it, if that is known: a run may have opened ten thousand tasks."""
-    for position in box.waits if only_at is None else (only_at,):
-        if position not in box.won:
-            for wait in box.waits.get(position, ()):
+    for position in mailbox.waits if only_at is None else (only_at,):
+        if position not in mailbox.won:
+            for wait in mailbox.waits.get(position, ()):
                 if accepts(wait, event):
                     given = replace(event, position=position, option=wait.option)
-                    return _given(box, position, given), given
-    unread = box.unread.copy()
-    unread[event.name] = queue.added(unread.get(event.name), box.sent, event)
-    return replace(box, unread=unread, sent=box.sent + 1), event
+                    return _given(mailbox, position, given), given
+    unread = mailbox.unread.copy()
+    unread[event.name] = queue.added(unread.get(event.name), mailbox.sent, event)
+    return replace(mailbox, unread=unread, sent=mailbox.sent + 1), event
 
 
-def give(box: Box, event: Event) -> Box:
+def give(mailbox: Mailbox, event: Event) -> Mailbox:
     """Add an event that has won elsewhere, in the transaction."""
-    if event.position is None or any(known.id == event.id for _, known in box.given.values()):
-        return box
-    if not event.shared and any(known.id == event.id for _, known in box.unread.get(event.name, ())):
-        return box  # What is shared was never sent to this run alone.
-    return _given(box, event.position, event)
+    if event.position is None or any(known.id == event.id for _, known in mailbox.given.values()):
+        return mailbox
+    if not event.shared and any(known.id == event.id for _, known in mailbox.unread.get(event.name, ())):
+        return mailbox  # What is shared was never sent to this run alone.
+    return _given(mailbox, event.position, event)
 
 
-def _given(box: Box, position: str, event: Event) -> Box:
-    given, won = box.given.copy(), box.won.copy()
-    given[position] = box.sent, event
+def _given(mailbox: Mailbox, position: str, event: Event) -> Mailbox:
+    given, won = mailbox.given.copy(), mailbox.won.copy()
+    given[position] = mailbox.sent, event
     won[position] = event.option, event.id
-    return Box(waits=box.waits, given=given, unread=box.unread, won=won, sent=box.sent + 1)
+    return Mailbox(waits=mailbox.waits, given=given, unread=mailbox.unread, won=won, sent=mailbox.sent + 1)
 
 
-def add_waits(box: Box, waits: Collection[Wait]) -> Box:
+def add_waits(mailbox: Mailbox, waits: Collection[Wait]) -> Mailbox:
     """Open positions."""
     groups = _watched(waits)
-    won = box.won
+    won = mailbox.won
     if won and waits:  # A position that is opened anew has not been won.
         anew = {wait.position for wait in waits}
         if not anew.isdisjoint(won):
             won = {position: by for position, by in won.items() if position not in anew}
-    if not groups and won is box.won:
-        return box
-    return replace(box, waits={**box.waits, **groups}, won=won)
+    if not groups and won is mailbox.won:
+        return mailbox
+    return replace(mailbox, waits={**mailbox.waits, **groups}, won=won)
 
 
-def settle(box: Box, now: int, anew: Collection[Wait] | None = None) -> tuple[Box, list[Event]]:
+def settle(mailbox: Mailbox, now: int, anew: Collection[Wait] | None = None) -> tuple[Mailbox, list[Event]]:
     """Let open positions, in the order of opening, be won by the earliest sent of the events that wait; the winners.
 
     `anew` are the waits that were just added, if nothing else has changed: then only their positions can be won.
     """
-    if not box.unread or anew == () or box.waits.keys() <= box.won.keys():
-        return box, []
-    won, given, left = box.won.copy(), box.given.copy(), box.unread.copy()
+    if not mailbox.unread or anew == () or mailbox.waits.keys() <= mailbox.won.keys():
+        return mailbox, []
+    won, given, left = mailbox.won.copy(), mailbox.given.copy(), mailbox.unread.copy()
     winners: list[Event] = []
-    for position in box.waits if anew is None else dict.fromkeys(wait.position for wait in anew):
-        group = box.waits.get(position, ())
+    for position in mailbox.waits if anew is None else dict.fromkeys(wait.position for wait in anew):
+        group = mailbox.waits.get(position, ())
         if position in won or (earliest := _earliest(group, left, now)) is None:
             continue
         place, event = earliest
@@ -145,7 +145,7 @@ def settle(box: Box, now: int, anew: Collection[Wait] | None = None) -> tuple[Bo
         winners.append(replace(event, position=position, option=option))
         given[position] = place, winners[-1]
         _take_out(left, place, event.name)
-    return (replace(box, given=given, unread=left, won=won), winners) if winners else (box, winners)
+    return (replace(mailbox, given=given, unread=left, won=won), winners) if winners else (mailbox, winners)
 
 
 def _earliest(group: Collection[Wait], left: dict[str, Unread], now: int) -> Placed | None:
@@ -178,20 +178,20 @@ def _watched(waits: Collection[Wait]) -> dict[str, tuple[Wait, ...]]:
     return groups
 
 
-def fire(box: Box, position: str, option: int) -> Box:
+def fire(mailbox: Mailbox, position: str, option: int) -> Mailbox:
     """A timer, or the end of a run, wins a position that nothing has won yet."""
-    won = box.won.copy()
+    won = mailbox.won.copy()
     won[position] = (option, None)
-    return replace(box, won=won)
+    return replace(mailbox, won=won)
 
 
-def close(box: Box, positions: Collection[str], read: Collection[str]) -> Box:
+def close(mailbox: Mailbox, positions: Collection[str], read: Collection[str]) -> Mailbox:
     """Positions are done with, and these events are read. What had won there without being read waits on if it was sent
     to this run; if not, it goes back to where it came from."""
     # A method of dicts: dict(…) takes ten times as long for one that something was taken from, and hundreds of
     # children may have ended when their parent hears of the first.
-    waits, won, given = box.waits.copy(), box.won.copy(), box.given.copy()
-    unread = box.unread
+    waits, won, given = mailbox.waits.copy(), mailbox.won.copy(), mailbox.given.copy()
+    unread = mailbox.unread
     unseen = set(read)
     freed: list[Placed] = []
     for position in positions:
@@ -209,28 +209,33 @@ def close(box: Box, positions: Collection[str], read: Collection[str]) -> Box:
         unread = unread.copy()
         for place, event in freed:
             unread[event.name] = queue.restored(unread.get(event.name), place, replace(event, position=None))
-    return Box(waits=waits, given=given, unread=unread, won=won, sent=box.sent) if waits or unread or won else EMPTY
+    return (
+        Mailbox(waits=waits, given=given, unread=unread, won=won, sent=mailbox.sent)
+        if waits or unread or won
+        else EMPTY
+    )
 
 
-def first_of(box: Box, waits: Collection[Wait], now: int) -> tuple[Box, Event, int] | None:
-    """What a position with these options would be given if it were opened now: the box without that event, the event,
+def first_of(mailbox: Mailbox, waits: Collection[Wait], now: int) -> tuple[Mailbox, Event, int] | None:
+    """What a position with these options would be given if it were opened now: the mailbox without that event, the
+    event,
     and the option that it wins. None if nothing that was sent to the run fits."""
-    if not box.unread or (earliest := _earliest(waits, box.unread, now)) is None:
+    if not mailbox.unread or (earliest := _earliest(waits, mailbox.unread, now)) is None:
         return None
     place, event = earliest
     option = next(wait.option for wait in waits if accepts(wait, event))
-    left = box.unread.copy()
+    left = mailbox.unread.copy()
     _take_out(left, place, event.name)
-    return replace(box, unread=left), event, option
+    return replace(mailbox, unread=left), event, option
 
 
-def read_ahead(box: Box, event_ids: Collection[str]) -> Box:
+def read_ahead(mailbox: Mailbox, event_ids: Collection[str]) -> Mailbox:
     """The run has read events that it did not wait for, since they were there. One that is not there any more has
     expired meanwhile: it was read in time. Raises InvariantViolated if one of them has won a wait."""
     ids = set(event_ids)
-    if any(event.id in ids for _, event in box.given.values()):
+    if any(event.id in ids for _, event in mailbox.given.values()):
         raise InvariantViolated(f"events that were read ahead have won a wait: {sorted(ids)[:5]}")
-    left = replace(box, unread=_without(box.unread, ids))
+    left = replace(mailbox, unread=_without(mailbox.unread, ids))
     return EMPTY if left.is_empty else left
 
 
@@ -239,7 +244,9 @@ def _without(unread: dict[str, Unread], ids: set[str]) -> dict[str, Unread]:
     return {name: some for name, some in found.items() if some is not None}
 
 
-def learn(box: Box, waits: Iterable[Wait], events: Iterable[Event]) -> tuple[Box, list[tuple[Wait, Event | None]]]:
+def learn(
+    mailbox: Mailbox, waits: Iterable[Wait], events: Iterable[Event]
+) -> tuple[Mailbox, list[tuple[Wait, Event | None]]]:
     """Take over what has won in other engines' transactions, according to what is stored; the winners.
 
     A position that something else has won here meanwhile, or that is done with, stays as it is: what lost is freed when
@@ -250,32 +257,32 @@ def learn(box: Box, waits: Iterable[Wait], events: Iterable[Event]) -> tuple[Box
     for wait in waits:
         event = given.get(wait.position)
         if event is not None:
-            if event.option == wait.option and is_open(box, wait.position):
-                box = give(box, event)
+            if event.option == wait.option and is_open(mailbox, wait.position):
+                mailbox = give(mailbox, event)
                 winners.append((wait, event))
-        elif wait.target is not None and wait.due_at == 0 and wait.position not in box.won:
+        elif wait.target is not None and wait.due_at == 0 and wait.position not in mailbox.won:
             # All options of a position that an end has won are marked. Whoever asks after one that has not ended finds
             # that out, and waits again.
-            box = fire(box, wait.position, wait.option)
+            mailbox = fire(mailbox, wait.position, wait.option)
             winners.append((wait, None))
-    return box, winners
+    return mailbox, winners
 
 
-def hop(box: Box, read: Collection[str]) -> Box:
+def continue_anew(mailbox: Mailbox, read: Collection[str]) -> Mailbox:
     """Nothing is waited for any more; what was sent to the run waits on."""
-    return close(box, box.waits.keys() | box.won.keys(), read)
+    return close(mailbox, mailbox.waits.keys() | mailbox.won.keys(), read)
 
 
-def pending(box: Box, name: str, now: int) -> int:
+def pending(mailbox: Mailbox, name: str, now: int) -> int:
     """How many events of this name wait to be read and have not expired."""
-    unread = box.unread.get(name)
+    unread = mailbox.unread.get(name)
     left = None if unread is None else queue.without_expired(unread, now)
     return 0 if left is None else left.count
 
 
-def without_expired(box: Box, now: int) -> Box:
+def without_expired(mailbox: Mailbox, now: int) -> Mailbox:
     """Forget events that nobody can be given any more; the store forgets them in its own time."""
-    if all(unread.expires_at > now for unread in box.unread.values()):
-        return box
-    left = {name: queue.without_expired(unread, now) for name, unread in box.unread.items()}
-    return replace(box, unread={name: unread for name, unread in left.items() if unread is not None})
+    if all(unread.expires_at > now for unread in mailbox.unread.values()):
+        return mailbox
+    left = {name: queue.without_expired(unread, now) for name, unread in mailbox.unread.items()}
+    return replace(mailbox, unread={name: unread for name, unread in left.items() if unread is not None})

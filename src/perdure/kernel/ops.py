@@ -63,7 +63,7 @@ class End(Struct, frozen=True, kw_only=True, gc=False):
     has_staged: bool = True
 
 
-class Onward(Struct, frozen=True, kw_only=True, gc=False):
+class Continuation(Struct, frozen=True, kw_only=True, gc=False):
     """What a run continues as: the same run, with another input and perhaps another workflow, and no history. `origin`
     tells what it was before (see identity.py)."""
 
@@ -102,7 +102,7 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
     stock: Stock | None = None
     idle: bool = False
     end: End | None = None
-    onward: Onward | None = None
+    continuation: Continuation | None = None
 
     @property
     def payload_bytes(self) -> int:
@@ -123,7 +123,7 @@ class Advance(Op, frozen=True, kw_only=True, gc=False):
             size += len(item.value)
         if self.stock is not None:
             size += self.stock.payload_bytes
-        return size if self.onward is None else size + len(self.onward.input)
+        return size if self.continuation is None else size + len(self.continuation.input)
 
 
 class Append(Op, frozen=True, kw_only=True, gc=False):
@@ -213,7 +213,7 @@ class Wake(Op, frozen=True, kw_only=True, gc=False):
         return 0 if self.then is None else self.then.payload_bytes
 
 
-class Prove(Op, frozen=True, kw_only=True, gc=False):
+class CheckFence(Op, frozen=True, kw_only=True, gc=False):
     """Commit nothing: whether that works shows whether this engine may still write. An `error` is for whoever asked."""
 
     error: str = ""

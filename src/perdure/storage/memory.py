@@ -157,7 +157,7 @@ class MemoryStore:
                 _forget_signed_off(database)
         self._tell_others()
 
-    async def bury(self) -> builtins.list[str]:
+    async def mark_dead_engines(self) -> builtins.list[str]:
         database = self._database()
         with database.lock:
             dead = [e for e in database.engines.values() if e.alive and e.id not in database.living]

@@ -9,7 +9,7 @@ from msgspec.structs import astuple, replace
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, outdated, taken_in, winners_elsewhere
-from perdure.kernel.mail import knock
+from perdure.kernel.mail import wake_mail
 from perdure.kernel.pieces import Pieces, parts
 from perdure.kernel.records import Engine, Hold, Outcome
 from perdure.kernel.rules.broadcasts import Settlement
@@ -96,7 +96,7 @@ def check_rows(database: MemoryDatabase, batch: Batch) -> None:
         (entry.run_id, entry.seq)
         for entry in batch.journal
         if entry.seq in database.journal.get(entry.run_id, {})
-        and entry.run_id not in batch.hops
+        and entry.run_id not in batch.continued
         and not any(entry.run_id == other and entry.seq >= first for other, first in aside)
     }
     _check_unique("entry", taken, ((entry.run_id, entry.seq) for entry in batch.journal))
@@ -152,7 +152,7 @@ def write_batch(
     for run_id, first, attempt in batch.archive:
         for seq in database.entries_from(run_id, first):
             database.archive.setdefault(run_id, {})[attempt, seq] = database.journal[run_id].pop(seq)
-    for run_id in batch.hops:
+    for run_id in batch.continued:
         database.journal.pop(run_id, None)
         database.archive.pop(run_id, None)
         database.audit.pop(run_id, None)
@@ -171,7 +171,7 @@ def write_batch(
         owner = database.runs[run_id].run.owner if owners is None else owners[run_id]
         if owner != batch.engine_id and database.is_alive(owner):
             found.told.add(run_id)
-    knocks = [knock(run_id, batch.engine_id, batch.at) for run_id in sorted(found.told)]
+    knocks = [wake_mail(run_id, batch.engine_id, batch.at) for run_id in sorted(found.told)]
     for mail in (*batch.mail, *knocks):
         database.post(mail)
     database.streams.apply(batch)

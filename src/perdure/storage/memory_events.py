@@ -96,7 +96,7 @@ class EventTables(Struct, eq=False):
         for run_id in batch.waits_cleared:
             self.drop(run_id, None)
             self.reads = {read for read in self.reads if read[0] != run_id} if self.reads else self.reads
-        for run_id in batch.hops:
+        for run_id in batch.continued:
             self.drop(run_id, None)
         for run_id, position in batch.waits_dropped:
             self.drop(run_id, position)

@@ -33,7 +33,7 @@ class StockTables(Struct, eq=False):
             self._add(batch.stock)
         for run_id, first, _ in batch.archive:
             self._remove([one for one in self._unpublished(run_id) if one.seq >= first])
-        for run_id in batch.hops:
+        for run_id in batch.continued:
             for one in self._unpublished(run_id):
                 self.artifacts[one.id] = replace(one, seq=one.seq - LAP)
         if batch.stock is not None:

@@ -81,8 +81,8 @@ class StoreProxy:
     def withdraw(self, engine_id: str) -> None:
         self.inner.withdraw(engine_id)
 
-    async def bury(self) -> builtins.list[str]:
-        return await self._through(self.inner.bury())
+    async def mark_dead_engines(self) -> builtins.list[str]:
+        return await self._through(self.inner.mark_dead_engines())
 
     async def engines(self, *, living: bool = False) -> builtins.list[Engine]:
         return await self._through(self.inner.engines(living=living))

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Final
 
 from perdure.errors import InvalidArguments, Misuse
-from perdure.ports import Within
 from perdure.values.arguments import shown
 from perdure.values.json import UNSTORABLE_TEXT
 from perdure.values.times import from_datetime
@@ -46,18 +45,6 @@ def checked_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
 def checked_option(text: object, what: str) -> str | None:
     """Text that may be left out. Raises InvalidArguments."""
     return None if text is None else checked_text(text, what)
-
-
-def checked_within(within: object) -> Within | None:
-    """Which runs a list is for. Raises InvalidArguments."""
-    if within is None:
-        return None
-    if not isinstance(within, Within):
-        raise InvalidArguments(f"within is a Within(workflows=…, tags=…), not {shown(within)}")
-    checked_texts(within.workflows, "a workflow's name")
-    for pair in within.tags:
-        checked_texts(pair, "a tag")
-    return within
 
 
 def checked_limit(limit: object, limit_max: int = 1_000, what: str = "limit") -> int:

@@ -185,7 +185,7 @@ async def test_answers_are_not_lost_when_the_one_to_their_removal_is(url: str) -
 # The server
 
 
-async def insist(store: Store, batch: Batch) -> Committed:
+async def submit_internal(store: Store, batch: Batch) -> Committed:
     """What the coordinator does with a batch."""
     while True:
         try:
@@ -209,7 +209,7 @@ async def test_a_server_that_crashes_again_and_again_loses_and_doubles_nothing(m
                     numbered=1,
                     pending_max={f"e-{done}": 10},
                 )
-                await insist(author.store, batch if done % 2 else plain(batch))
+                await submit_internal(author.store, batch if done % 2 else plain(batch))
                 author.number += 1
                 done += 1
 
@@ -252,7 +252,7 @@ async def test_a_server_that_is_away_is_busy_for_all_and_back_when_it_is(mortal:
         with pytest.raises(StoreBusy):
             await other.open()
         await asyncio.to_thread(mortal.start)
-        await insist(author.store, batch)
+        await submit_internal(author.store, batch)
         assert (await author.store.load(["r-1", "r-2"])).keys() == {"r-1", "r-2"}
 
 
@@ -406,7 +406,7 @@ async def test_burying_waits_for_a_batch_that_is_being_committed(url: str) -> No
         await until_somebody_waits(other)
         async with meddler(url) as third:
             await third.execute("update heartbeats set beat_at = '-infinity', lease = '0' where engine_id = 'e-1'")
-        burying = asyncio.ensure_future(two.store.bury())
+        burying = asyncio.ensure_future(two.store.mark_dead_engines())
         await until_somebody_waits(other, count=2)
         assert not burying.done()
         async with meddler(url) as third:  # The heart beats, but its lease is over at once.
@@ -414,7 +414,7 @@ async def test_burying_waits_for_a_batch_that_is_being_committed(url: str) -> No
             await other.execute("commit")
         await committing
         assert await burying in (["e-1"], [])
-        await two.store.bury()
+        await two.store.mark_dead_engines()
         with pytest.raises(Fenced):
             await one.commit()
         claimed = await two.store.claim(engine_id="e-2", epoch=two.engine.epoch, offers=offers(checkout="f"), limit=9)
@@ -435,13 +435,13 @@ async def test_who_stands_still_amid_a_request_does_not_keep_its_locks(url: str)
         await stopped.prepare("select 1")
         resting = "select state from pg_stat_activity where pid = $1"
         assert await other.fetchval(resting, stopped.get_server_pid()) == "active"
-        buried: list[str] = []
-        while not buried:
+        marked_dead: list[str] = []
+        while not marked_dead:
             try:
-                buried = await one.store.bury()
+                marked_dead = await one.store.mark_dead_engines()
             except StoreBusy:
                 assert await other.fetchval("select alive from engines where id = 'gone'")
-        assert buried == ["gone"]
+        assert marked_dead == ["gone"]
 
 
 @pytest.mark.parametrize("left", ["begin; select 1", "begin; select 1 / (1 - 1)"], ids=["open", "failed"])

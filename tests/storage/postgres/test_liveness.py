@@ -56,11 +56,11 @@ async def test_a_stopped_process_is_buried_after_its_lease_and_fenced_when_it_go
     try:
         assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
         async with author_on(url, "heir") as heir:
-            assert await heir.store.bury() == []
+            assert await heir.store.mark_dead_engines() == []
             process.send_signal(signal.SIGSTOP)
-            while not (buried := await heir.store.bury()):
+            while not (marked_dead := await heir.store.mark_dead_engines()):
                 await asyncio.sleep(0.05)
-            assert buried == ["paused"]
+            assert marked_dead == ["paused"]
             assert await heir.claim() == ["r-1"]
             process.send_signal(signal.SIGCONT)
             process.stdin.write("go on\n")
@@ -88,7 +88,7 @@ async def test_the_heart_beats_while_the_event_loop_is_stuck(url: str) -> None:
         watching.join()  # The loop of this test stands still meanwhile.
         assert len(beats) == 4
         assert author.store.is_surely_alive()
-        assert await author.store.bury() == []
+        assert await author.store.mark_dead_engines() == []
 
 
 async def test_the_heart_finds_its_way_back_after_its_connection_was_cut(url: str) -> None:
@@ -101,7 +101,7 @@ async def test_the_heart_finds_its_way_back_after_its_connection_was_cut(url: st
         seen = await other.fetchval("select beat_at from heartbeats")
         while await other.fetchval("select beat_at from heartbeats") == seen:
             await asyncio.sleep(0.02)
-        assert await author.store.bury() == []
+        assert await author.store.mark_dead_engines() == []
 
 
 @pytest.mark.parametrize("end", ["close", "abandon"])
@@ -124,7 +124,7 @@ async def test_each_engine_is_judged_by_its_own_lease(url: str) -> None:
             await other.execute(
                 "update heartbeats set beat_at = beat_at - interval '1 minute' where engine_id = 'patient'"
             )
-        assert await brisk.store.bury() == []
+        assert await brisk.store.mark_dead_engines() == []
         await patient.commit(insert(a_run()))
 
 
@@ -134,10 +134,10 @@ async def test_an_engine_that_was_buried_is_fenced_and_enrolls_anew_beside_its_o
         await store.open()
         async with meddler(url) as other:
             await other.execute("delete from heartbeats")
-        assert await store.bury() == ["e-1"]
+        assert await store.mark_dead_engines() == ["e-1"]
         with pytest.raises(Fenced):
             await author.commit(insert(a_run()))
         again = await author.store.enroll(engine_id="e-2", host="h", pid=1, workflows=[], at=1)
         assert again.alive
-        assert await store.bury() == []
+        assert await store.mark_dead_engines() == []
         await store.close()

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from perdure.errors import TaskClosed, TaskLost, TaskNotFound
 from perdure.kernel import mailboxes, ops
-from perdure.kernel.decision import NOTHING, Decision, Scene, mine_or_free
-from perdure.kernel.mailboxes import Box
+from perdure.kernel.decision import NOTHING, Decision, DecisionInput, mine_or_free
+from perdure.kernel.mailboxes import Mailbox
 from perdure.kernel.records import Run
 from perdure.kernel.rules import delivery
 from perdure.kernel.status import FINISHED, Status
@@ -29,7 +29,7 @@ _FATES: Final = {
 }
 
 
-def brought(decision: Decision, op: ops.Advance, scene: Scene) -> Decision:
+def brought(decision: Decision, op: ops.Advance, inputs: DecisionInput) -> Decision:
     """The decision about an advance, with what the run brings, and what it no longer waits for."""
     run = decision.run
     if run is None:
@@ -39,17 +39,17 @@ def brought(decision: Decision, op: ops.Advance, scene: Scene) -> Decision:
         stock.add(op.stock)
     if op.end is not None and op.end.has_staged and run.status in _FATES:
         stock.fates[run.id] = _FATES[run.status]
-    is_over = decision.waits_cleared or decision.hops or op.end is not None
-    stock.withdrawn += _left(scene.box, None if is_over else op.waits_dropped)
+    is_over = decision.waits_cleared or decision.continued or op.end is not None
+    stock.withdrawn += _left(inputs.mailbox, None if is_over else op.waits_dropped)
     return _with(decision, stock)
 
 
-def ended(decision: Decision, scene: Scene) -> Decision:
+def ended(decision: Decision, inputs: DecisionInput) -> Decision:
     """The decision to end a run from outside: nobody waits for its tasks any more."""
     run = decision.run
     if run is None:
         return decision
-    stock = Stock(withdrawn=_left(scene.box, None))
+    stock = Stock(withdrawn=_left(inputs.mailbox, None))
     if run.status in _FATES:
         stock.fates[run.id] = _FATES[run.status]
     return _with(decision, stock)
@@ -64,49 +64,49 @@ def _with(decision: Decision, stock: Stock) -> Decision:
     return decision if stock.is_empty else replace(decision, stock=stock)
 
 
-def _left(box: Box, positions: Iterable[str] | None) -> list[str]:
+def _left(mailbox: Mailbox, positions: Iterable[str] | None) -> list[str]:
     """The tasks at these positions (None: at all) that were not answered."""
     found: list[str] = []
-    for position in box.waits if positions is None else positions:
-        if box.won.get(position, (0, None))[1] is None:
-            waits = box.waits.get(position, ())
+    for position in mailbox.waits if positions is None else positions:
+        if mailbox.won.get(position, (0, None))[1] is None:
+            waits = mailbox.waits.get(position, ())
             found += [wait.name.removeprefix(TASK_EVENT) for wait in waits if wait.name.startswith(TASK_EVENT)]
     return found
 
 
-def deposit(run: Run | None, op: ops.Deposit, me: str, _scene: Scene) -> Decision:
+def deposit(run: Run | None, op: ops.Deposit, me: str, _inputs: DecisionInput) -> Decision:
     """Parts of an artifact of a step that runs. What is left when the run ends without it goes then."""
     if run is None or run.claim != op.claim or run.owner != me or run.hold is not None or run.status in FINISHED:
         return NOTHING
     return Decision(run=run, stock=Stock(chunks=list(op.chunks), chunks_gone=list(op.gone)), reply=True)
 
 
-def answer(run: Run | None, op: ops.Answer, me: str, scene: Scene) -> Decision:
+def answer(run: Run | None, op: ops.Answer, me: str, inputs: DecisionInput) -> Decision:
     """An answer counts if the task is open, its run waits, and, from a worker, if nobody else has the task by now."""
-    task = scene.task
+    task = inputs.task
     if run is None or task is None:
         raise TaskNotFound(f"there is no task {op.task_id!r}", task_id=op.task_id)
     if task.status != "open":
         raise closed(task)
-    if _is_answered(scene.box, task):
+    if _is_answered(inputs.mailbox, task):
         raise closed(replace(task, status="answered"))
     if run.status in FINISHED:
         raise closed(replace(task, status="withdrawn"))
     if op.worker is not None and task.worker != op.worker:
         raise lost(task, op.worker)
     mine_or_free(run, op, me)
-    if not mailboxes.is_open(scene.box, task.position):
+    if not mailboxes.is_open(inputs.mailbox, task.position):
         raise closed(replace(task, status="withdrawn"))
-    before = mailboxes.without_expired(scene.box, op.at)
-    box, given = mailboxes.put(before, op.event, only_at=task.position)
-    decision = delivery.delivered(run, box, given, me, scene, reply=True)
+    before = mailboxes.without_expired(inputs.mailbox, op.at)
+    mailbox, given = mailboxes.put(before, op.event, only_at=task.position)
+    decision = delivery.delivered(run, mailbox, given, me, inputs, reply=True)
     answered = TaskAnswer(task_id=task.id, worker=op.worker, by=op.actor if op.worker is None else op.worker, at=op.at)
     decision = replace(decision, stock=Stock(answers=[answered]))
     return delivery.noted(decision, op, "answered", f"answered task {task.id}")
 
 
-def _is_answered(box: Box, task: Task) -> bool:
-    return box.won.get(task.position, (0, None))[1] is not None
+def _is_answered(mailbox: Mailbox, task: Task) -> bool:
+    return mailbox.won.get(task.position, (0, None))[1] is not None
 
 
 def closed(task: Task) -> TaskClosed:

@@ -158,9 +158,9 @@ class _Matching:
         over = {r for r in batch.waits_cleared if r in batch.runs and batch.runs[r].run.status in FINISHED}
         again = {(run_id, event_id) for run_id, event_id, _, _ in batch.events_given}
         freed: list[Event] = []
-        if batch.waits_dropped or batch.waits_cleared or batch.hops:
+        if batch.waits_dropped or batch.waits_cleared or batch.continued:
             on = [run_id for run_id in batch.waits_cleared if run_id not in over]
-            freed = yield Freed(batch.waits_dropped, sorted(over), [*on, *batch.hops])
+            freed = yield Freed(batch.waits_dropped, sorted(over), [*on, *batch.continued])
         # One that is dropped by its position and cleared with its run is found twice.
         for event in {(event.run_id, event.id): event for event in freed}.values():
             if event.shared and not event.consumed:

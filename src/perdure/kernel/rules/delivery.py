@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from perdure.errors import EngineBug, KeyReused, QueueFull, RunNotWaiting
 from perdure.kernel import mailboxes, ops
-from perdure.kernel.decision import NOTHING, Decision, Scene, deliveries, mine_or_free, note
+from perdure.kernel.decision import NOTHING, Decision, DecisionInput, deliveries, mine_or_free, note
 from perdure.kernel.effects import Begin, Deliver, Effect
-from perdure.kernel.mailboxes import Box
+from perdure.kernel.mailboxes import Mailbox
 from perdure.kernel.records import Event, Run
 from perdure.kernel.status import FINISHED, Status
 
@@ -70,7 +70,7 @@ def content_of(event_id: str) -> str:
     return event_id.partition("~")[2]
 
 
-def send(run: Run | None, op: ops.Send, me: str, scene: Scene) -> Decision:
+def send(run: Run | None, op: ops.Send, me: str, inputs: DecisionInput) -> Decision:
     event = op.event
     letter = op.letter or None
     if op.known:
@@ -92,8 +92,8 @@ def send(run: Run | None, op: ops.Send, me: str, scene: Scene) -> Decision:
     if run.status in FINISHED:
         return Decision(reply=TargetFinished(run.id, run.status))
     mine_or_free(run, op, me)
-    before = mailboxes.without_expired(scene.box, op.at)
-    box, given = mailboxes.put(before, event)
+    before = mailboxes.without_expired(inputs.mailbox, op.at)
+    mailbox, given = mailboxes.put(before, event)
     if given.position is None:
         if op.strict:
             raise RunNotWaiting(
@@ -110,10 +110,10 @@ def send(run: Run | None, op: ops.Send, me: str, scene: Scene) -> Decision:
                 run_id=run.id,
             )
         decision = Decision(
-            run=run, guard=run.owner != me, box=box, events=(given,), letter=letter, reply=Queued(event.id)
+            run=run, guard=run.owner != me, mailbox=mailbox, events=(given,), letter=letter, reply=Queued(event.id)
         )
     else:
-        decision = delivered(run, box, given, me, scene, letter=letter, reply=Delivered((run.id,)))
+        decision = delivered(run, mailbox, given, me, inputs, letter=letter, reply=Delivered((run.id,)))
     return noted(decision, op, "sent", f"sent {event.name}")
 
 
@@ -127,62 +127,64 @@ def noted(decision: Decision, op: ops.Op, became: str, cause: str) -> Decision:
 
 
 def delivered(
-    run: Run, box: Box, given: Event, me: str, scene: Scene, *, letter: str | None = None, reply: Any
+    run: Run, mailbox: Mailbox, given: Event, me: str, inputs: DecisionInput, *, letter: str | None = None, reply: Any
 ) -> Decision:
     """An event has won a wait of the run: if nobody has it, this engine goes on with it."""
     if run.owner == me:
         effects: tuple[Effect, ...] = deliveries(run.id, (given,))
-        return Decision(run=run, box=box, events=(given,), letter=letter, effects=effects, reply=reply)
-    if not _can_take(run, scene):
-        return Decision(run=run, guard=True, box=box, events=(given,), letter=letter, reply=reply)
+        return Decision(run=run, mailbox=mailbox, events=(given,), letter=letter, effects=effects, reply=reply)
+    if not _can_take(run, inputs):
+        return Decision(run=run, guard=True, mailbox=mailbox, events=(given,), letter=letter, reply=reply)
     run = taken(run, me)
-    return Decision(run=run, row=True, box=box, events=(given,), letter=letter, effects=(Begin(run),), reply=reply)
+    return Decision(
+        run=run, row=True, mailbox=mailbox, events=(given,), letter=letter, effects=(Begin(run),), reply=reply
+    )
 
 
-def spread(_run: Run | None, op: ops.Spread, _me: str, _scene: Scene) -> Decision:
+def spread(_run: Run | None, op: ops.Spread, _me: str, _inputs: DecisionInput) -> Decision:
     return Decision(spread=op.event_id, reply=True)
 
 
-def forget(_run: Run | None, op: ops.Forget, _me: str, _scene: Scene) -> Decision:
+def forget(_run: Run | None, op: ops.Forget, _me: str, _inputs: DecisionInput) -> Decision:
     return Decision(letter=op.letter, reply=True)
 
 
-def due(run: Run | None, op: ops.Due, me: str, scene: Scene) -> Decision:
-    if run is None or run.owner != me or run.claim != op.claim or not mailboxes.is_open(scene.box, op.position):
+def due(run: Run | None, op: ops.Due, me: str, inputs: DecisionInput) -> Decision:
+    if run is None or run.owner != me or run.claim != op.claim or not mailboxes.is_open(inputs.mailbox, op.position):
         return NOTHING
-    box = mailboxes.fire(scene.box, op.position, op.option)
-    return Decision(run=run, box=box, effects=(Deliver(run.id, op.position, op.option),), reply=True)
+    mailbox = mailboxes.fire(inputs.mailbox, op.position, op.option)
+    return Decision(run=run, mailbox=mailbox, effects=(Deliver(run.id, op.position, op.option),), reply=True)
 
 
-def wake(run: Run | None, op: ops.Wake, me: str, scene: Scene) -> Decision:
+def wake(run: Run | None, op: ops.Wake, me: str, inputs: DecisionInput) -> Decision:
     if run is None or run.status in FINISHED:
         return NOTHING
-    if run.owner == me and scene.stored is not None:
-        box, winners = mailboxes.learn(scene.box, *scene.stored)
+    if run.owner == me and inputs.stored is not None:
+        mailbox, winners = mailboxes.learn(inputs.mailbox, *inputs.stored)
         told = [Deliver(run.id, wait.position, wait.option, event, wait.target) for wait, event in winners]
-        return Decision(run=run, box=box, effects=tuple(told), reply=True)
+        return Decision(run=run, mailbox=mailbox, effects=tuple(told), reply=True)
     if run.owner is not None and run.owner != me:
         mine_or_free(run, op, me)
-    if run.owner == me or not _can_take(run, scene):
+    if run.owner == me or not _can_take(run, inputs):
         return NOTHING
     run = taken(run, me)
     is_ahead = op.then is not None and op.then.claim == run.claim
     return Decision(
         run=run,
         row=True,
-        box=scene.box,
+        mailbox=inputs.mailbox,
         effects=(Begin(run, is_ahead=is_ahead),),
-        posts=(op.then,) if is_ahead and op.then is not None else (),
+        follow_ups=(op.then,) if is_ahead and op.then is not None else (),
         reply=True,
     )
 
 
-def prove(_run: Run | None, op: ops.Prove, _me: str, _scene: Scene) -> Decision:
+def check_fence(_run: Run | None, op: ops.CheckFence, _me: str, _inputs: DecisionInput) -> Decision:
     return Decision(proof=True, reply=EngineBug(op.error) if op.error else True)
 
 
-def _can_take(run: Run, scene: Scene) -> bool:
-    return run.status is Status.SUSPENDED and run.hold is None and scene.has_code
+def _can_take(run: Run, inputs: DecisionInput) -> bool:
+    return run.status is Status.SUSPENDED and run.hold is None and inputs.has_code
 
 
 def taken(run: Run, me: str) -> Run:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from perdure.errors import IsOperation
 from perdure.kernel import ops
 from perdure.kernel.cooperation import APART_TAG, Cooperation, MessageEventRow, read_origin
-from perdure.kernel.decision import NOTHING, Decision, Scene, mine_or_free, move, note
+from perdure.kernel.decision import NOTHING, Decision, DecisionInput, mine_or_free, move, note
 from perdure.kernel.effects import Begin, Drop, Effect, Examine, Finish, Look, Rearm
 from perdure.kernel.records import Audit, Failure, Hold, Outcome, Run, Wait
 from perdure.kernel.status import FINISHED, Status
@@ -36,8 +36,8 @@ def check_no_operation(run: Run, advice: str = "") -> None:
         raise IsOperation(f"run {run.id!r} is one of an operation{advice}", run_id=run.id)
 
 
-def emit(_run: Run | None, op: ops.Emit, _me: str, _scene: Scene) -> Decision:
-    return Decision(cooperation=op.added, posts=op.starts, letters=op.members, reply=True)
+def emit(_run: Run | None, op: ops.Emit, _me: str, _inputs: DecisionInput) -> Decision:
+    return Decision(cooperation=op.added, follow_ups=op.starts, letters=op.members, reply=True)
 
 
 def keeps_on(run: Run, op: ops.Cooperate, me: str) -> bool:
@@ -55,7 +55,7 @@ def keeps_on(run: Run, op: ops.Cooperate, me: str) -> bool:
     )
 
 
-def cooperate(run: Run | None, op: ops.Cooperate, me: str, scene: Scene) -> Decision:
+def cooperate(run: Run | None, op: ops.Cooperate, me: str, inputs: DecisionInput) -> Decision:
     if run is None or run.claim != op.claim or run.owner != me or run.hold is not None or run.status in FINISHED:
         return NOTHING
     before = run
@@ -67,7 +67,7 @@ def cooperate(run: Run | None, op: ops.Cooperate, me: str, scene: Scene) -> Deci
     is_over = run.status in FINISHED
     effects: tuple[Effect, ...] = (Finish(run, op.outcome or Outcome()),) if is_over else ()
     outcome = op.outcome
-    if run.status is Status.SUCCEEDED and scene.is_undone:
+    if run.status is Status.SUCCEEDED and inputs.is_undone:
         # It was told so while it was busy ending, and nobody would tell it again.
         run, more = _back(run, op, me)
         audit, outcome, effects = audit + more, Outcome(), (Begin(run),)
@@ -81,7 +81,7 @@ def cooperate(run: Run | None, op: ops.Cooperate, me: str, scene: Scene) -> Deci
         cooperation=op.added,
         audit=audit,
         effects=effects,
-        posts=(*op.starts, *op.tells),
+        follow_ups=(*op.starts, *op.tells),
         letters=op.members,
         reply=True,
     )
@@ -109,33 +109,35 @@ def _way(was: Status, became: Status) -> list[Status]:
     return way
 
 
-def tell(run: Run | None, op: ops.Tell, me: str, scene: Scene) -> Decision:
+def tell(run: Run | None, op: ops.Tell, me: str, inputs: DecisionInput) -> Decision:
     if run is None:
         return NOTHING
     if run.status in FINISHED:
-        return _undone(run, op, me, scene) if op.kind == "undo" and run.status is Status.SUCCEEDED else NOTHING
+        return _undone(run, op, me, inputs) if op.kind == "undo" and run.status is Status.SUCCEEDED else NOTHING
     run = mine_or_free(run, op, me)
-    posts: tuple[ops.Op, ...] = ()
+    follow_ups: tuple[ops.Op, ...] = ()
     if op.kind not in (NEWS, JOIN):
         about = op.about if op.kind == ASK else ""
-        posts = _asks(scene.children, op, about, op.undone_by, _for_calls(run, op))
+        follow_ups = _asks(inputs.children, op, about, op.undone_by, _for_calls(run, op))
     if run.owner == me:
         audit: tuple[Audit, ...] = ()
-        if run.status is Status.SUSPENDED and (op.kind != NEWS or scene.is_ready):
+        if run.status is Status.SUSPENDED and (op.kind != NEWS or inputs.is_ready):
             run, audit = move(run, Status.RUNNING, op, f"told: {op.kind}")
-        return Decision(run=run, row=bool(audit), audit=audit, effects=(Look(run.id, op),), posts=posts, reply=True)
+        return Decision(
+            run=run, row=bool(audit), audit=audit, effects=(Look(run.id, op),), follow_ups=follow_ups, reply=True
+        )
     if run.status is Status.CREATED and op.refusal is not None:
         return _settled(run, Status.ROLLED_BACK, op, op.refusal, Outcome(failure=op.failure), op.answer)
     if run.hold is not None:
-        return _told_while_held(run, run.hold, op, scene)
+        return _told_while_held(run, run.hold, op, inputs)
     if run.status is Status.SUSPENDED:
-        if scene.has_code:
+        if inputs.has_code:
             run, audit = move(run, Status.RUNNING, op, f"told: {op.kind}", owner=me, claim=run.claim + 1)
-            return Decision(run=run, row=True, audit=audit, effects=(Begin(run),), posts=posts, reply=True)
+            return Decision(run=run, row=True, audit=audit, effects=(Begin(run),), follow_ups=follow_ups, reply=True)
         mark = Wait(run_id=run.id, position=NEWS, kind="timer", name=NEWS, due_at=0)
-        return Decision(run=run, guard=True, box=scene.box, waits=(mark,), posts=posts, reply=True)
+        return Decision(run=run, guard=True, mailbox=inputs.mailbox, waits=(mark,), follow_ups=follow_ups, reply=True)
     # Whoever takes it reads its rows afterwards, and these are among them.
-    return Decision(run=run, guard=True, box=scene.box, posts=posts, reply=True)
+    return Decision(run=run, guard=True, mailbox=inputs.mailbox, follow_ups=follow_ups, reply=True)
 
 
 def _asks(children: tuple[str, ...], op: ops.Op, about: str, undone_by: int, call_failure: str) -> tuple[ops.Op, ...]:
@@ -159,16 +161,16 @@ def _for_calls(run: Run, op: ops.Op) -> str:
     return op.call_failure if isinstance(op, ops.Tell) and run.status not in _BACK else ""
 
 
-def _told_while_held(run: Run, hold: Hold, op: ops.Tell, scene: Scene) -> Decision:
+def _told_while_held(run: Run, hold: Hold, op: ops.Tell, inputs: DecisionInput) -> Decision:
     if op.kind not in (NEWS, JOIN):
         times = [time for time in (hold.undone_by, op.undone_by) if time]
-        return _give_up(run, replace(hold, undone_by=min(times, default=0)), op, scene.children)
+        return _give_up(run, replace(hold, undone_by=min(times, default=0)), op, inputs.children)
     if op.kind == NEWS and _is_late(hold, op.at):
         # A run below it has ended, maybe the last one: then it ends too.
         run = replace(run, deadline=op.at)
         return Decision(run=run, row=True, effects=(Rearm(run),), reply=True)
     # Whoever takes it reads its rows afterwards, and these are among them.
-    return Decision(run=run, guard=True, box=scene.box, reply=True)
+    return Decision(run=run, guard=True, mailbox=inputs.mailbox, reply=True)
 
 
 # Held runs. A hold stops a run's code, not what is asked of it: cancellations, rollbacks and deadlines. What its hold
@@ -202,13 +204,13 @@ def lifted(run: Run) -> dict[str, Any]:
     return {"hold": None, "deadline": None} if run.model == "operation" else {"hold": None}
 
 
-def expire(run: Run, op: ops.Expire, me: str, scene: Scene) -> Decision:
+def expire(run: Run, op: ops.Expire, me: str, inputs: DecisionInput) -> Decision:
     """A deadline of a held run has passed. One that is not held has its own timers."""
     if run.deadline is None or run.deadline > op.at or run.status in FINISHED or run.owner not in (None, me):
         return NOTHING
     if run.hold is None:
         return Decision(run=replace(run, deadline=None), row=True)
-    return _give_up(run, run.hold, op, scene.children, passed="Its deadline has passed")
+    return _give_up(run, run.hold, op, inputs.children, passed="Its deadline has passed")
 
 
 def _due(hold: Hold) -> int | None:
@@ -245,13 +247,18 @@ def _give_up(
     due = _due(hold)
     due = None if due is None or due <= op.at else due
     about = op.about if isinstance(op, ops.Tell) and op.kind == ASK else ""
-    posts = _asks(children, op, about, hold.undone_by, "" if hold.is_undoing else _for_calls(run, op))
+    follow_ups = _asks(children, op, about, hold.undone_by, "" if hold.is_undoing else _for_calls(run, op))
     if was is not None and was.details == details and (was.undone_by, run.deadline) == (hold.undone_by, due):
-        return Decision(run=run, guard=True, posts=posts, reply=True)
+        return Decision(run=run, guard=True, follow_ups=follow_ups, reply=True)
     hold = replace(hold, details=details)
     run, more = note(run, op, "asked", "it is to give up, and is held", hold.reason, hold=hold, deadline=due)
     return Decision(
-        run=run, row=True, audit=audit + more, effects=(Drop(run.id, hold.kind), Rearm(run)), posts=posts, reply=True
+        run=run,
+        row=True,
+        audit=audit + more,
+        effects=(Drop(run.id, hold.kind), Rearm(run)),
+        follow_ups=follow_ups,
+        reply=True,
     )
 
 
@@ -289,14 +296,14 @@ def _ended(run: Run, hold: Hold, status: Status, types: list[str], op: ops.Op, a
         cooperation=Cooperation(events=rows),
         audit=audit + more,
         effects=(Finish(run, outcome),),
-        posts=(ops.Tell(run_id=lineage[-2], at=op.at, actor=op.actor, kind=NEWS),) if len(lineage) > 2 else (),
+        follow_ups=(ops.Tell(run_id=lineage[-2], at=op.at, actor=op.actor, kind=NEWS),) if len(lineage) > 2 else (),
         reply=True,
     )
 
 
-def _undone(run: Run, op: ops.Op, me: str, scene: Scene, added: Cooperation | None = None) -> Decision:
+def _undone(run: Run, op: ops.Op, me: str, inputs: DecisionInput, added: Cooperation | None = None) -> Decision:
     """What has succeeded is to be undone: it is active again."""
-    owner = me if scene.has_code else None
+    owner = me if inputs.has_code else None
     run, audit = _back(run, op, owner)
     effects: tuple[Effect, ...] = (Begin(run),) if owner is not None else ()
     return Decision(run=run, row=True, outcome=Outcome(), cooperation=added, audit=audit, effects=effects, reply=True)
@@ -316,11 +323,11 @@ def ask_call(run: Run, op: ops.Tell) -> bool:
     return bool(op.call_failure) and run.bond == CALLED and APART_TAG not in run.tags
 
 
-def undo_call(run: Run, op: ops.Tell, me: str, scene: Scene) -> Decision:
+def undo_call(run: Run, op: ops.Tell, me: str, inputs: DecisionInput) -> Decision:
     """What has succeeded is to be undone: it does its compensations, if it has registered any."""
     outcome = Outcome(failure=op.failure)
     if run.undo:
-        decision = _undone(run, op, me, scene)
+        decision = _undone(run, op, me, inputs)
         return replace(decision, outcome=outcome)
     run, audit = _back(run, op, None)
     run, more = move(run, Status.ROLLED_BACK, op, "there was nothing to undo")
@@ -330,7 +337,7 @@ def undo_call(run: Run, op: ops.Tell, me: str, scene: Scene) -> Decision:
         outcome=outcome,
         audit=audit + more,
         effects=(Finish(run, outcome),),
-        posts=to_caller(run, op),
+        follow_ups=to_caller(run, op),
         reply=True,
     )
 
@@ -347,13 +354,13 @@ def heard_of(run: Run) -> tuple[str, ...]:
     return (run.id,) if run.bond == CALLED and run.status is Status.FAILED else ()
 
 
-def settle(run: Run | None, op: ops.Settle, _me: str, _scene: Scene) -> Decision:
+def settle(run: Run | None, op: ops.Settle, _me: str, _inputs: DecisionInput) -> Decision:
     if run is None or run.status in FINISHED:
         return NOTHING
     is_idle = run.hold is not None and run.hold.idle_seq == 1 and op.was is Status.CREATED
     if run.owner is None and (is_idle or (run.status is op.was and run.hold is None)):
         return _settled(run, op.status, op, op.added, op.outcome, op.answer)
-    return Decision(posts=_to_parent(op, op.otherwise), reply=False)
+    return Decision(follow_ups=_to_parent(op, op.otherwise), reply=False)
 
 
 def _settled(
@@ -369,7 +376,7 @@ def _settled(
         cooperation=added,
         audit=audit,
         effects=(Finish(run, outcome),),
-        posts=_to_parent(op, answer),
+        follow_ups=_to_parent(op, answer),
         reply=True,
     )
 
@@ -380,20 +387,20 @@ def _to_parent(op: ops.Tell | ops.Settle, about: str) -> tuple[ops.Op, ...]:
     return (ops.Tell(run_id=op.parent_id, at=op.at, actor=op.actor, kind=NEWS, about=about),)
 
 
-def cancel_scope(run: Run | None, op: ops.CancelScope, _me: str, _scene: Scene) -> Decision:
+def cancel_scope(run: Run | None, op: ops.CancelScope, _me: str, _inputs: DecisionInput) -> Decision:
     if run is not None and run.status in FINISHED:
         return NOTHING
-    return Decision(cooperation=op.added, posts=op.tells, letters=op.members, reply=True)
+    return Decision(cooperation=op.added, follow_ups=op.tells, letters=op.members, reply=True)
 
 
-def tell_members(_run: Run | None, op: ops.TellMembers, _me: str, _scene: Scene) -> Decision:
+def tell_members(_run: Run | None, op: ops.TellMembers, _me: str, _inputs: DecisionInput) -> Decision:
     letters = () if op.rest is None else (replace(op, after=op.rest, rest=None, tells=()),)
-    return Decision(posts=op.tells, letters=letters, reply=True)
+    return Decision(follow_ups=op.tells, letters=letters, reply=True)
 
 
-def undo_scope(run: Run | None, op: ops.UndoScope, me: str, scene: Scene) -> Decision:
+def undo_scope(run: Run | None, op: ops.UndoScope, me: str, inputs: DecisionInput) -> Decision:
     if run is None:
-        return Decision(cooperation=op.added, posts=op.tells, reply=True)
+        return Decision(cooperation=op.added, follow_ups=op.tells, reply=True)
     if run.status is not Status.SUCCEEDED:
         return NOTHING
-    return _undone(run, op, me, scene, op.added)
+    return _undone(run, op, me, inputs, op.added)

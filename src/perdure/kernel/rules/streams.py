@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from perdure.kernel import ops
-from perdure.kernel.decision import NOTHING, Decision, Scene
+from perdure.kernel.decision import NOTHING, Decision, DecisionInput
 from perdure.kernel.effects import Published
 from perdure.kernel.records import Run
 from perdure.kernel.status import FINISHED
@@ -23,7 +23,7 @@ def said(decision: Decision, op: ops.Advance) -> Decision:
     )
 
 
-def append(run: Run | None, op: ops.Append, me: str, _scene: Scene) -> Decision:
+def append(run: Run | None, op: ops.Append, me: str, _inputs: DecisionInput) -> Decision:
     """What a step says counts while its run is this engine's. It may have begun to wait since: for its next attempt."""
     if run is None or run.claim != op.claim or run.owner != me or run.hold is not None or run.status in FINISHED:
         return NOTHING

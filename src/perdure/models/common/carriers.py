@@ -22,7 +22,7 @@ log = logging.getLogger("perdure")
 _DELIVERED_AT_ONCE_MAX: Final = 250  # Others have their turn in between.
 
 
-class Cargo(Protocol):
+class StepJob(Protocol):
     """An async step to be run: its coroutine, the context to run it in, and, once it waits, the task it waits in."""
 
     coroutine: Coroutine[Any, Any, Any] | None
@@ -55,12 +55,12 @@ class Carriers:
         self._loop = asyncio.get_running_loop()
         self._ended = ended
         self._proof = proof
-        self._waiting: deque[Cargo] = deque()
-        self._outcomes: deque[tuple[Cargo, Any, BaseException | None]] = deque()
+        self._waiting: deque[StepJob] = deque()
+        self._outcomes: deque[tuple[StepJob, Any, BaseException | None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_due = False
 
-    def give(self, cargo: Cargo) -> None:
+    def give(self, cargo: StepJob) -> None:
         """Have a step run, from the loop's next turn on."""
         self._waiting.append(cargo)
         if not self._is_due:
@@ -104,7 +104,7 @@ class Carriers:
 
     @types.coroutine
     def _wait(
-        self, cargo: Cargo, coroutine: Coroutine[Any, Any, Any], context: Context, awaited: Any
+        self, cargo: StepJob, coroutine: Coroutine[Any, Any, Any], context: Context, awaited: Any
     ) -> Generator[Any, Any, None]:
         """Go on with a step that waits for something, to its end."""
         cargo.task = asyncio.current_task()
@@ -126,7 +126,7 @@ class Carriers:
             except BaseException as error:  # noqa: BLE001 - as above
                 return self._put_down(cargo, None, error)
 
-    def _put_down(self, cargo: Cargo, value: Any, error: BaseException | None) -> None:
+    def _put_down(self, cargo: StepJob, value: Any, error: BaseException | None) -> None:
         # The context refers back to the cargo: without the cycle both are freed now.
         cargo.coroutine = cargo.context = None
         if error is not None and error.__traceback__ is not None and error.__traceback__.tb_next is not None:
@@ -154,7 +154,7 @@ class Carriers:
                 self._outcomes = outcomes
 
     @staticmethod
-    def _discard(cargo: Cargo) -> None:
+    def _discard(cargo: StepJob) -> None:
         if cargo.coroutine is not None:
             cargo.coroutine.close()
         cargo.coroutine = cargo.context = None

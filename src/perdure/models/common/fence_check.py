@@ -17,18 +17,19 @@ class InDoubt(Exception):
 
 
 class Proof:
-    """`is_surely_alive` asks nobody, and can be called in any thread. `prove` asks the store; if the engine was taken
+    """`is_surely_alive` asks nobody, and can be called in any thread. `check_fence` asks the store; if the engine was
+    taken
     for dead, its runs have been dropped afterwards. `stopping` are the runs that a commit under way stops: they have
     been dropped after a proof, or go on if the commit did not stop them."""
 
     def __init__(
         self,
         is_surely_alive: Callable[[], bool],
-        prove: Callable[[], Awaitable[object]],
+        check_fence: Callable[[], Awaitable[object]],
         stopping: Container[str] = (),
     ) -> None:
         self.is_surely_alive = is_surely_alive
-        self._prove = prove
+        self._prove = check_fence
         self._stopping = stopping
 
     def is_sure_of(self, run_id: str, *, is_alive: bool = False) -> bool:

@@ -139,7 +139,7 @@ async def transacted(
     spot: Spot,
     fate: Fate,
     body: Callable[[], Body],
-    prove: Callable[[], Awaitable[object]],
+    check_fence: Callable[[], Awaitable[object]],
     is_dropped: Callable[[], bool],
     ended: Callable[[], None],
     again: Callable[[], None],
@@ -184,7 +184,7 @@ async def transacted(
             fate.reopen()
         again()
         if is_fenced:
-            await prove()
+            await check_fence()
         if not is_dropped():
             await asyncio.sleep(pause_s)
         if is_dropped():

@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from perdure.errors import CommitRefused, InfrastructureFailed, InvalidDefinition, StoreBroken, StoreError
 from perdure.kernel.records import Attempt, Wait
 from perdure.kernel.records import Failure as StoredFailure
-from perdure.kernel.retry import Retry
 from perdure.values.arguments import Duration, span_of
+from perdure.values.retry import Retry
 
 DURABLE_PAUSE_US: Final = 1_000_000
 _INFRASTRUCTURE_FIRST_US: Final = 100_000

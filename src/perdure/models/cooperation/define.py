@@ -17,13 +17,13 @@ from msgspec import Struct
 
 from perdure.errors import InvalidArguments, InvalidDefinition, UnstorableValue
 from perdure.kernel.cooperation import VERSION_SEPARATOR, stored_version
-from perdure.kernel.retry import Retry
 from perdure.models.cooperation.attempts import ONCE, Effort, effort
 from perdure.models.cooperation.context import ROUNDS
 from perdure.models.cooperation.failures import Failure
 from perdure.models.cooperation.scope import NextStep, Scope
 from perdure.models.cooperation.strategies import Registry, Strategy
 from perdure.values.arguments import Duration, checked, is_check, span_of
+from perdure.values.retry import Retry
 
 M = TypeVar("M")
 

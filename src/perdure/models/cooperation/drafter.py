@@ -43,7 +43,7 @@ from perdure.models.cooperation.failures import (
     parent_said_so,
     placed,
 )
-from perdure.models.cooperation.handler_registry import Book
+from perdure.models.cooperation.handler_registry import HandlerRegistry
 from perdure.models.cooperation.live import Code, Draft, LiveOperation, News, wakes_of
 from perdure.models.cooperation.moves import (
     Ask,
@@ -105,7 +105,7 @@ class Drafting:
         self,
         *,
         operations: Operations,
-        book: Book,
+        book: HandlerRegistry,
         rows: RowCodec,
         codec: Codec,
         ids: Ids,

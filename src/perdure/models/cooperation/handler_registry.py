@@ -18,7 +18,7 @@ from perdure.ports import Ids, Store
 
 # The handlers of this topic are marks: new handlers of which not all know who wait.
 _MARKS: Final = "perdure.unannounced"
-_UNTOLD: Final = "perdure.untold"  # The same of earlier versions, whose marks have no ids.
+_UNTOLD: Final = "perdure.unannounced"  # The same of earlier versions, whose marks have no ids.
 
 Pair = tuple[str, str]  # topic, name
 
@@ -26,7 +26,7 @@ Pair = tuple[str, str]  # topic, name
 Mark = tuple[str, str, str]
 
 
-class Book:
+class HandlerRegistry:
     """Read when it is first needed, and again when a commit has found it old."""
 
     def __init__(self, store: Store, ids: Ids) -> None:
@@ -34,14 +34,14 @@ class Book:
         self._ids = ids
         self._version: int | None = None
         self.topics: dict[str, Handlers] = {}
-        self.untold: frozenset[Mark] = frozenset()  # new handlers that not all know of who wait
+        self.unannounced: frozenset[Mark] = frozenset()  # new handlers that not all know of who wait
 
     @property
     def version(self) -> int:
         return self._version or 0
 
     async def register(self, handlers: Sequence[Pair], at: int) -> None:
-        """Have these expected from now on. Those that were not before are `untold`. Raises StoreError."""
+        """Have these expected from now on. Those that were not before are `unannounced`. Raises StoreError."""
         await self.load(again=True)
         known = {topic: self.topics[topic].registered for topic, _ in handlers if topic in self.topics}
         if new := [pair for pair in handlers if pair[1] not in known.get(pair[0], ())]:
@@ -69,11 +69,11 @@ class Book:
             return  # A newer answer came first.
         self._version = book.version
         topics: dict[str, list[set[str]]] = {}
-        untold: set[Mark] = set()
+        unannounced: set[Mark] = set()
         for row in book.handlers:
             if row.topic in (_MARKS, _UNTOLD):
                 if row.retired_at is None:
-                    untold.add(_read_mark(row.name) if row.topic == _MARKS else (*_read_pair(row.name), ""))
+                    unannounced.add(_read_mark(row.name) if row.topic == _MARKS else (*_read_pair(row.name), ""))
                 continue
             registered, seen, retired = topics.setdefault(row.topic, [set(), set(), set()])
             if row.registered_at is not None and row.retired_at is None:
@@ -86,7 +86,7 @@ class Book:
             topic: Handlers(registered=frozenset(registered), seen=frozenset(seen), retired=frozenset(retired))
             for topic, (registered, seen, retired) in topics.items()
         }
-        self.untold = frozenset(untold)
+        self.unannounced = frozenset(unannounced)
 
 
 def _stored(mark: Mark) -> Pair:

@@ -38,13 +38,13 @@ class Holds:
         store: Store,
         clock: Clock,
         rows: RowCodec,
-        owe: Callable[[ops.Op], None],
+        enqueue: Callable[[ops.Op], None],
         operation: Callable[[str, str], Operation[object] | None],
     ) -> None:
         self._store = store
         self._clock = clock
         self._rows = rows
-        self._owe = owe
+        self._owe = enqueue
         self._operation = operation
 
     def set(

@@ -42,7 +42,7 @@ from perdure.models.cooperation.eviction import Eviction
 from perdure.models.cooperation.execution import StepExecution, Surroundings, armed, heartbeat, pause, recall
 from perdure.models.cooperation.executor import Enter, Executor, TryAgain, effort_of, within_bounds
 from perdure.models.cooperation.failures import to_failure
-from perdure.models.cooperation.handler_registry import Book
+from perdure.models.cooperation.handler_registry import HandlerRegistry
 from perdure.models.cooperation.hierarchy import Hierarchy
 from perdure.models.cooperation.holds import Holds
 from perdure.models.cooperation.live import Code, Draft, LiveOperation
@@ -78,15 +78,15 @@ class OperationHost:
         codec: Codec,
         ids: Ids,
         timers: Timers,
-        owe: Callable[[ops.Op], None],
+        enqueue: Callable[[ops.Op], None],
         request: Callable[[ops.Op, Callable[[Any, BaseException | None], object]], None],
-        prove: Callable[[], Coroutine[Any, Any, object]],
+        check_fence: Callable[[], Coroutine[Any, Any, object]],
         stopping: Container[str],
         me: Callable[[], Engine],
         lookup: Callable[[str], Run | None],
         dropped: Callable[[str, int | None], None],
         operations: Operations,
-        book: Book,
+        book: HandlerRegistry,
         threads: ThreadPoolExecutor,
         enter: Enter,
         live_runs_max: int,
@@ -99,7 +99,7 @@ class OperationHost:
         self._clock = clock
         self._timers = timers
         self._outage = Outage("runs of operations")
-        self._owe = owe
+        self._owe = enqueue
         self._request = request
         self._lookup = lookup
         self._dropped = dropped
@@ -113,7 +113,7 @@ class OperationHost:
         self._rows = rows = RowCodec(codec)
         self._surroundings = Surroundings(clock, payload_bytes_max, self._beaten)
         self._drafting = Drafting(operations=operations, book=book, rows=rows, codec=codec, ids=ids, now=clock.now)
-        self._transactions = Transactions(store=store, codec=codec, me=me, prove=prove, now=clock.now)
+        self._transactions = Transactions(store=store, codec=codec, me=me, check_fence=check_fence, now=clock.now)
         self._executor = Executor(
             now=clock.now,
             ids=ids,
@@ -124,10 +124,10 @@ class OperationHost:
             causes=CauseReader(store, self._rows, self._drafting.failures),
             blame=self._blame,
             levels_max=hierarchy_levels_max,
-            proof=(proof := Proof(store.is_surely_alive, prove, stopping)),
+            proof=(proof := Proof(store.is_surely_alive, check_fence, stopping)),
         )
         self._holds = Holds(
-            store=store, clock=clock, rows=self._rows, owe=owe, operation=lambda *pair: operations.get(pair)
+            store=store, clock=clock, rows=self._rows, enqueue=enqueue, operation=lambda *pair: operations.get(pair)
         )
         self._revival = Revival(store=store, clock=clock, rows=self._rows, operations=operations, holds=self._holds)
         self._carriers = Carriers(self._ended, proof)

@@ -230,13 +230,13 @@ class Transactions:
         store: Store,
         codec: Codec,
         me: Callable[[], Engine],
-        prove: Callable[[], Awaitable[object]],
+        check_fence: Callable[[], Awaitable[object]],
         now: Callable[[], int],
     ) -> None:
         self._store = store
         self.codec = codec
         self._me = me
-        self._prove = prove
+        self._prove = check_fence
         self.now = now
         self.loop = asyncio.get_running_loop()
 
@@ -257,7 +257,7 @@ class Transactions:
             spot=Spot(live.id, live.claim, work.position, code.name),
             fate=fate,
             body=lambda: _Body(self, execution, work, fate),
-            prove=self._prove,
+            check_fence=self._prove,
             is_dropped=lambda: execution.dropped,
             ended=ended,
             again=execution.interrupted,

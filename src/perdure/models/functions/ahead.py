@@ -100,7 +100,7 @@ def _is_alone(advance: Advance) -> bool:
     children needs to know these."""
     return (
         all(wait.kind == "timer" for wait in advance.waits)
-        and advance.onward is None
+        and advance.continuation is None
         and not advance.cancels
         and not (advance.events_read or advance.read_ahead or advance.rejected or advance.consumed)
     )

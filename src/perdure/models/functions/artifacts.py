@@ -251,15 +251,15 @@ class Staging:
         codec: Codec,
         ids: Ids,
         payload_max: int,
-        insist: Callable[[Sequence[Op]], Awaitable[list[Any]]],
-        owe: Callable[[Op], None],
+        submit_internal: Callable[[Sequence[Op]], Awaitable[list[Any]]],
+        enqueue: Callable[[Op], None],
     ) -> None:
         self._clock = clock
         self._codec = codec
         self._ids = ids
         self._payload_max = payload_max
-        self._insist = insist
-        self._owe = owe
+        self._insist = submit_internal
+        self._owe = enqueue
         self._loop = asyncio.get_running_loop()
         self._first = threading.Lock()
 

@@ -15,7 +15,7 @@ import traceback
 from types import FrameType
 from typing import Final
 
-from perdure.models.common.carriers import Cargo, Carriers
+from perdure.models.common.carriers import Carriers, StepJob
 
 log = logging.getLogger("perdure")
 
@@ -71,7 +71,7 @@ def culprit(frame: FrameType) -> str:
     where = f"{place.filename}:{place.lineno}, in {place.name}"
     outer: FrameType | None = frame
     while outer is not None:
-        cargo: Cargo | None = outer.f_locals.get("cargo") if outer.f_code in Carriers.frames else None
+        cargo: StepJob | None = outer.f_locals.get("cargo") if outer.f_code in Carriers.frames else None
         if cargo is not None and cargo.coroutine is not None:  # and not one that has ended
             return f"{cargo.label} ({where})"
         outer = outer.f_back

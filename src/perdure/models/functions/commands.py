@@ -82,7 +82,7 @@ class Raised(Struct, frozen=True):
 
 
 class Commands(Struct):
-    """What one activation asks for, each in program order. With `end` all else but `posts` is empty: the run asks for
+    """What one activation asks for, each in program order. With `end` all else but `outputs` is empty: the run asks for
     nothing more. `only_steps` says that all else is empty, as it mostly is.
 
     Withdrawn positions are those of earlier activations: what was asked for and withdrawn in the same one never shows.
@@ -95,7 +95,7 @@ class Commands(Struct):
     timers_dropped: Sequence[str] = ()
     asks: Sequence[Ask] = ()
     asks_withdrawn: Sequence[str] = ()
-    posts: Sequence[Post] = ()
+    outputs: Sequence[Post] = ()
     end: Completed | Raised | Continued | None = None
 
 

@@ -21,7 +21,7 @@ from perdure.coordinator.notices import Outage
 from perdure.coordinator.timers import Timers
 from perdure.errors import Misuse, RowDamaged, StoreError
 from perdure.kernel.effects import Begin, Deliver, Drop, Finish
-from perdure.kernel.mailboxes import Box
+from perdure.kernel.mailboxes import Mailbox
 from perdure.kernel.ops import Advance, Op, Release, SetHold
 from perdure.kernel.pieces import Pieces, at_once, parts
 from perdure.kernel.records import Engine, Failure, Hold, Run, Staged, Wait
@@ -39,7 +39,7 @@ from perdure.models.functions.loop import Commands, Livelock, StepRequest, Timer
 from perdure.models.functions.resumption import resume, steps_anew, undelivered
 from perdure.models.functions.runner import LiveRun, Mismatch
 from perdure.models.functions.steps import Execution, StepRunner
-from perdure.models.functions.stream_writer import Speaking
+from perdure.models.functions.stream_writer import StreamWriter
 from perdure.models.functions.transactions import Transactions
 from perdure.ports import Clock, Codec, Ids, Journal, Store
 from perdure.values.failures import to_failure
@@ -61,15 +61,15 @@ class FunctionHost(Answering):
         codec: Codec,
         ids: Ids,
         timers: Timers,
-        owe: Callable[[Op], None],
+        enqueue: Callable[[Op], None],
         submit: Callable[[Op], Awaitable[Any]],
-        insist: Callable[[Sequence[Op]], Awaitable[list[Any]]],
+        submit_internal: Callable[[Sequence[Op]], Awaitable[list[Any]]],
         request: Request,
-        prove: Callable[[], Awaitable[object]],
+        check_fence: Callable[[], Awaitable[object]],
         stopping: Container[str],
         me: Callable[[], Engine],
         lookup: Callable[[str], Run | None],
-        box: Callable[[str], Box],
+        mailbox: Callable[[str], Mailbox],
         dropped: Callable[[str, int | None], None],
         workflows: Mapping[tuple[str, str], Workflow[Any, Any]],
         resources: Callable[[type[Any]], Any],
@@ -88,10 +88,10 @@ class FunctionHost(Answering):
         self._ids = ids
         self._timers = timers
         self._outage = Outage("runs")
-        self._owe = owe
+        self._owe = enqueue
         self._submit = submit
         self._lookup = lookup
-        self._box = box
+        self._box = mailbox
         self._dropped = dropped
         self._workflows = workflows
         self._live_runs_max = live_runs_max
@@ -123,16 +123,16 @@ class FunctionHost(Answering):
             threads_max=threads_max,
             processes_max=processes_max,
             payload_max=payload_bytes_max,
-            speaking=Speaking(clock, codec, payload_bytes_max, insist, self._background),
-            staging=Staging(clock, codec, ids, payload_bytes_max, insist, owe),
+            speaking=StreamWriter(clock, codec, payload_bytes_max, submit_internal, self._background),
+            staging=Staging(clock, codec, ids, payload_bytes_max, submit_internal, enqueue),
             finished=self._step_finished,
             delayed=self._step_delayed,
             paused=self._paused,
             again=self._attempt,
             beaten=self._step_beat,
             blame=self._blame,
-            proof=Proof(store.is_surely_alive, prove, stopping),
-            transactions=Transactions(store, codec, me, prove, self._step_broken),
+            proof=Proof(store.is_surely_alive, check_fence, stopping),
+            transactions=Transactions(store, codec, me, check_fence, self._step_broken),
         )
 
     @property
@@ -264,7 +264,7 @@ class FunctionHost(Answering):
 
     def _began(self, live: LiveRun, run: Run, input: str) -> None:
         commands = live.begin(input, run.started_at or run.created_at)
-        if commands.end is None and not (commands.timers or commands.asks or commands.posts) and not live.idle:
+        if commands.end is None and not (commands.timers or commands.asks or commands.outputs) and not live.idle:
             self._release(live, commands)  # Only steps, and nothing before them that is not committed.
         else:
             self._progressed(live, live.advance(commands, self._now(live), "started"))
@@ -542,7 +542,7 @@ class FunctionHost(Answering):
     def _step_finished(self, execution: Execution, value: Any, error: BaseException | None) -> None:
         live, request = execution.live, execution.request
         self._inactive(execution)
-        unsaid = () if execution.speaker is None else execution.hush()
+        unsaid = () if execution.speaker is None else execution.discard_pending()
         if live.running.pop(request.position, None) is None or live.ended:
             return
         if live.requests.get(request.position) is not request:

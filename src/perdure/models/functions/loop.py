@@ -259,7 +259,7 @@ class WorkflowLoop(AskingLoop):
             if wrapped is not None and self._outer is None:
                 set_asyncgen_hooks(*wrapped)
         if self._fatal is not None or self._main is None or self._main.done():
-            return Commands(end=self._end(), posts=self.posts)
+            return Commands(end=self._end(), outputs=self.outputs)
         self._ready = None
         return self._commands()
 

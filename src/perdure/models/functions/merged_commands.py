@@ -34,7 +34,7 @@ class Replayed:
         total.steps = list(steps)
         total.asks = list(asks)
         total.timers = [timer for position, timer in self._timers.items() if loop.pending(position) is not None]
-        total.posts = last.posts
+        total.outputs = last.outputs
         total.end = last.end
         return total
 
@@ -57,7 +57,7 @@ class Merged:
         total.steps_cancelled = [*total.steps_cancelled, *_withdrawn(self._steps, commands.steps_cancelled)]
         total.timers_dropped = [*total.timers_dropped, *_withdrawn(self._timers, commands.timers_dropped)]
         total.asks_withdrawn = [*total.asks_withdrawn, *_withdrawn(self._asks, commands.asks_withdrawn)]
-        total.posts = [*total.posts, *commands.posts]
+        total.outputs = [*total.outputs, *commands.outputs]
         total.end = commands.end
 
     @property

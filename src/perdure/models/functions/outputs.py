@@ -12,12 +12,12 @@ from perdure.ports import Codec, Ids
 
 
 def rows_of(
-    run_id: str, posts: Sequence[Post], at: int, encode: Callable[[str], str] | None
+    run_id: str, outputs: Sequence[Post], at: int, encode: Callable[[str], str] | None
 ) -> tuple[tuple[PublishedValue, ...], tuple[StreamItem, ...]]:
     """Of each key the last value, and all items."""
     values: dict[str, PublishedValue] = {}
     items: list[StreamItem] = []
-    for post in posts:
+    for post in outputs:
         if isinstance(post, StagePost):
             continue
         text = post.value if encode is None else encode(post.value)
@@ -28,10 +28,10 @@ def rows_of(
     return tuple(values.values()), tuple(items)
 
 
-def stock_of(run_id: str, workflow: str, posts: Sequence[Post], at: int, ids: Ids, codec: Codec) -> Stock | None:
+def stock_of(run_id: str, workflow: str, outputs: Sequence[Post], at: int, ids: Ids, codec: Codec) -> Stock | None:
     """The artifacts that are staged; None if there are none."""
     stock = Stock()
-    for post in posts:
+    for post in outputs:
         if isinstance(post, StagePost):
             artifact = Artifact(
                 id=post.draft.id or ids(at),

@@ -83,7 +83,7 @@ async def say(loop: WorkflowLoop, post: Post) -> None:
 
 def said(loop: WorkflowLoop, post: Post) -> asyncio.Future[Any] | None:
     """As `say`, for code that does not await: what it gives, if anything, never comes."""
-    if len(loop.posts) >= POSTS_MAX or loop.posts_chars + len(post.value) > max(POSTS_CHARS_MAX, loop.payload_max):
+    if len(loop.outputs) >= POSTS_MAX or loop.posts_chars + len(post.value) > max(POSTS_CHARS_MAX, loop.payload_max):
         raise Misuse(
             f"a workflow may publish and append {POSTS_MAX:,} times, and {POSTS_CHARS_MAX:,} characters, between two "
             "waits: let a step do it"

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec.json import encode as to_json
 
 from perdure.kernel import mailboxes
-from perdure.kernel.mailboxes import Box
+from perdure.kernel.mailboxes import Mailbox
 from perdure.models.functions.commands import Ask
 from perdure.models.functions.waits import misfit_of, won_by_event
 from perdure.ports import Codec
@@ -22,12 +22,13 @@ CHARS_MAX: Final = 1_000_000
 
 
 class ReadAhead:
-    """What one advance of a run may read of its box, as last committed. An event that was sent to a run stays in its
-    box until this run reads it, or until the event expires."""
+    """What one advance of a run may read of its mailbox, as last committed. An event that was sent to a run stays in
+    its
+    mailbox until this run reads it, or until the event expires."""
 
-    def __init__(self, run_id: str, box: Box, codec: Codec) -> None:
+    def __init__(self, run_id: str, mailbox: Mailbox, codec: Codec) -> None:
         self._run_id = run_id
-        self._box = box
+        self._box = mailbox
         self._codec = codec
         self._chars = 0
         self._is_over = False
@@ -44,12 +45,12 @@ class ReadAhead:
         found = mailboxes.first_of(self._box, ask.what.rows(self._run_id, ask), at)
         if found is None:
             return None
-        box, event, option = found
+        mailbox, event, option = found
         won = won_by_event(event, option, self._codec)
         if misfit_of(ask.what, won):
             self._is_over = True
             return None
-        self._box = box
+        self._box = mailbox
         self._chars += len(event.value)
         self.event_ids.append(event.id)
         self._is_over = len(self.event_ids) >= EVENTS_MAX or self._chars >= CHARS_MAX

@@ -196,7 +196,7 @@ class AskingLoop(GeneratorLoop):
         return None
 
     @property
-    def posts(self) -> Sequence[Post]:
+    def outputs(self) -> Sequence[Post]:
         """What was said in this activation."""
         return self._posts or ()
 
@@ -288,7 +288,7 @@ class AskingLoop(GeneratorLoop):
             commands.timers_dropped = self._timers_dropped
             self._timers_dropped = None
         if self._posts is not None:
-            commands.posts = self._posts
+            commands.outputs = self._posts
             self._posts = None
             self.posts_chars = 0
         return commands

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.kernel.effects import Deliver
-from perdure.kernel.mailboxes import Box
+from perdure.kernel.mailboxes import Mailbox
 from perdure.kernel.records import Wait
 from perdure.kernel.stock import TASK_EVENT
 from perdure.models.functions.commands import Ask, Commands, StepRequest, TimerRequest
@@ -35,12 +35,12 @@ class Resumed(Struct):
     @staticmethod
     def is_all_of(commands: Commands) -> bool:
         """Whether nothing is new."""
-        return commands.end is None and not (commands.timers or commands.asks or commands.posts)
+        return commands.end is None and not (commands.timers or commands.asks or commands.outputs)
 
 
-def undelivered(run_id: str, waits: Sequence[Wait], box: Box) -> list[Deliver]:
+def undelivered(run_id: str, waits: Sequence[Wait], mailbox: Mailbox) -> list[Deliver]:
     """Return what a run was given before it was replayed: events that its waits have won, then ends of runs."""
-    won = [event for _, event in sorted(box.given.values(), key=itemgetter(0))]
+    won = [event for _, event in sorted(mailbox.given.values(), key=itemgetter(0))]
     ends = [wait for wait in waits if wait.target is not None and wait.due_at == 0]
     return [
         *[Deliver(run_id, event.position or "", event.option, event) for event in won],

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from perdure.errors import InvalidArguments, UnstorableValue
 from perdure.kernel.lives import life_of
-from perdure.kernel.mailboxes import Box
-from perdure.kernel.ops import Advance, End, Onward, Start
+from perdure.kernel.mailboxes import Mailbox
+from perdure.kernel.ops import Advance, Continuation, End, Start
 from perdure.kernel.pieces import PIECE_ITEMS_MAX, Pieces, at_once, parts
 from perdure.kernel.records import Attempt, Entry, Failure, Run, Staged, Wait
 from perdure.kernel.stock import Stock, Task
@@ -67,7 +67,7 @@ class LiveRun:
 
     def __init__(
         self, run: Run, workflow: Workflow[Any, Any], codec: Codec, ids: Ids, payload_max: int, callbacks_max: int,
-        box: Callable[[str], Box] | None = None,
+        mailbox: Callable[[str], Mailbox] | None = None,
     ) -> None:  # fmt: skip
         self.id = run.id
         self.claim = run.claim
@@ -99,7 +99,7 @@ class LiveRun:
         self.fetching = 0  # ends of other runs that are being read for it
         self._codec = codec
         self._ids = ids
-        self._box = box
+        self._box = mailbox
         self._encode = None if type(codec) is PlainCodec else codec.encode
         # Beside what is encrypted, a digest would tell those arguments that can be guessed. What a rollback calls is
         # made from what was registered, and that is compared: so its loop has none.
@@ -218,7 +218,7 @@ class LiveRun:
                 )
             commands = total.add(self._hand_over(entry, entries))
         if entries and not self.is_retried:
-            commands.posts = ()
+            commands.outputs = ()
         return total.commands(self.requests.values(), self.asks.values(), self.loop, commands)
 
     def _hand_over(self, entry: Entry, entries: Sequence[Entry]) -> Commands:
@@ -477,18 +477,18 @@ class LiveRun:
         cancels: list[str] = []
         if commands.asks_withdrawn or commands.timers_dropped or commands.steps_cancelled:
             more_dropped, cancels = self._stop_waiting(commands)
-        end = onward = None
+        end = continuation = None
         if commands.end is not None:
             self.ended = True
             cancels += self.children.values()
             if isinstance(commands.end, Continued):
-                onward = self._onward(commands.end)
+                continuation = self._onward(commands.end)
             else:
                 end = self._end(commands.end)
-        published, items = rows_of(self.id, commands.posts, at, self._encode) if commands.posts else ((), ())
+        published, items = rows_of(self.id, commands.outputs, at, self._encode) if commands.outputs else ((), ())
         stock: Stock | None = None
-        if self.has_staged and commands.posts:
-            stock = stock_of(self.id, self.workflow.name, commands.posts, at, self._ids, self._codec)
+        if self.has_staged and commands.outputs:
+            stock = stock_of(self.id, self.workflow.name, commands.outputs, at, self._ids, self._codec)
         if tasks:
             stock = Stock() if stock is None else stock
             stock.tasks += tasks
@@ -509,9 +509,9 @@ class LiveRun:
             published=published,
             stream_items=items,
             stock=stock,
-            idle=end is None and onward is None and self.idle,
+            idle=end is None and continuation is None and self.idle,
             end=end,
-            onward=onward,
+            continuation=continuation,
         )
 
     def _begin_waiting(self, commands: Commands, at: int) -> tuple[list[Wait], list[Start], list[Task]]:
@@ -581,8 +581,8 @@ class LiveRun:
             return text
         return None
 
-    def _onward(self, end: Continued) -> Onward:
-        return Onward(
+    def _onward(self, end: Continued) -> Continuation:
+        return Continuation(
             workflow=end.workflow.name,
             workflow_version=end.workflow.version,
             input=self._codec.encode(end.input),
@@ -638,10 +638,10 @@ class LiveRun:
             self.requests[request.position] = request
         if commands.only_steps:
             return commands
-        if commands.posts:
-            said = enumerate(commands.posts, 1)
-            commands.posts = [replace(post, mark=(self.seq, number)) for number, post in said]
-            self.has_staged = self.has_staged or any(isinstance(post, StagePost) for post in commands.posts)
+        if commands.outputs:
+            said = enumerate(commands.outputs, 1)
+            commands.outputs = [replace(post, mark=(self.seq, number)) for number, post in said]
+            self.has_staged = self.has_staged or any(isinstance(post, StagePost) for post in commands.outputs)
         if commands.asks:
             for ask in commands.asks:
                 self.asks[ask.position] = ask

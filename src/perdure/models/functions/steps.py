@@ -36,7 +36,7 @@ from perdure.models.functions.define import Step, StepCall
 from perdure.models.functions.heartbeats import Pulse
 from perdure.models.functions.loop import StepRequest
 from perdure.models.functions.runner import LiveRun
-from perdure.models.functions.stream_writer import Speaker, Speaking
+from perdure.models.functions.stream_writer import Speaker, StreamWriter
 from perdure.ports import Clock, TimerHandle
 from perdure.values.failures import brief, receive
 
@@ -168,9 +168,9 @@ class Execution:
         self.task.add_done_callback(self._process_ended)
         self._arm_deadline()
 
-    def hush(self) -> tuple[StreamItem, ...]:
+    def discard_pending(self) -> tuple[StreamItem, ...]:
         """The step has ended, or is of no matter: what it appended that is not on its way yet."""
-        return () if self.speaker is None else self.speaker.hush()
+        return () if self.speaker is None else self.speaker.discard_pending()
 
     def discard(self) -> None:
         """What the last attempt has staged comes to nothing."""
@@ -184,7 +184,7 @@ class Execution:
         self.pulse = None
         self._stop_timers()
         self._end_beats()
-        self.hush()
+        self.discard_pending()
         self.discard()
         if self.task is not None and not self.task.done() and self._is_given_up():
             self.task.cancel()
@@ -516,7 +516,7 @@ class StepRunner:
         threads_max: int,
         processes_max: int | None,
         payload_max: int,
-        speaking: Speaking,
+        speaking: StreamWriter,
         staging: Staging,
         finished: Callable[[Execution, Any, BaseException | None], None],
         delayed: Callable[[Execution, int, BaseException], None],

@@ -95,14 +95,14 @@ class Speaker:
             size += words[-1].size
         return words
 
-    def hush(self) -> tuple[StreamItem, ...]:
+    def discard_pending(self) -> tuple[StreamItem, ...]:
         """Give up what is not on its way yet: the items."""
         words, self.words = self.words, deque()
         self.leave(list(words))
         return tuple(word.item for word in words)
 
 
-class Speaking:
+class StreamWriter:
     """Takes what an engine's steps append, and has it committed."""
 
     def __init__(
@@ -110,13 +110,13 @@ class Speaking:
         clock: Clock,
         codec: Codec,
         payload_max: int,
-        insist: Callable[[Sequence[Op]], Awaitable[list[Any]]],
+        submit_internal: Callable[[Sequence[Op]], Awaitable[list[Any]]],
         background: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._clock = clock
         self._codec = codec
         self._payload_max = payload_max
-        self._insist = insist
+        self._insist = submit_internal
         self._background = background
         self._loop = asyncio.get_running_loop()
         self._first = threading.Lock()
@@ -195,7 +195,7 @@ class Speaking:
         finally:
             speaker.is_sending = False
             speaker.leave(words)
-            speaker.hush()
+            speaker.discard_pending()
 
 
-__all__ = ["UNWRITTEN_BYTES_MAX", "Speaker", "Speaking", "item_text"]
+__all__ = ["UNWRITTEN_BYTES_MAX", "Speaker", "StreamWriter", "item_text"]

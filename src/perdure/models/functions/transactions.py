@@ -140,13 +140,13 @@ class Transactions:
         store: Store,
         codec: Codec,
         me: Callable[[], Engine],
-        prove: Callable[[], Awaitable[object]],
+        check_fence: Callable[[], Awaitable[object]],
         broken: Callable[[Execution, BaseException], None],
     ) -> None:
         self._store = store
         self.codec = codec
         self._me = me
-        self._prove = prove
+        self._prove = check_fence
         self._broken = broken
         self._tasks: set[asyncio.Task[Concluded]] = set()
 
@@ -175,7 +175,7 @@ class Transactions:
             spot=Spot(execution.live.id, execution.live.claim, execution.request.position, execution.step.name),
             fate=fate,
             body=lambda: _Body(self, execution, pulse, fate, context),
-            prove=self._prove,
+            check_fence=self._prove,
             is_dropped=lambda: execution.dropped,
             ended=ended,
             again=execution.interrupted,

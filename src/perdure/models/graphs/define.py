@@ -16,7 +16,6 @@ import msgspec
 from perdure.errors import InvalidDefinition, NotInWorkflow
 from perdure.kernel.pieces import Pieces
 from perdure.kernel.records import Entry, Run
-from perdure.kernel.retry import Retry
 from perdure.models.functions.define import RunCall, Step, Workflow, forget
 from perdure.models.functions.loop import running_loop
 from perdure.models.functions.outlines import Outline
@@ -41,6 +40,7 @@ from perdure.models.graphs.words import Bound, NodeName, NodeRef, named, referen
 from perdure.ports import Codec
 from perdure.values.arguments import Duration, calling_frame, checked, shown
 from perdure.values.json import Signature, to_text
+from perdure.values.retry import Retry
 
 I = TypeVar("I")  # noqa: E741 - a graph's input
 O = TypeVar("O")  # noqa: E741 - and its output

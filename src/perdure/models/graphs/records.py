@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from perdure.errors import InvalidDefinition, RecordNotFound
-from perdure.kernel.retry import Retry
 from perdure.models.functions.context import current_step
 from perdure.models.functions.define import Step, StepCall
 from perdure.models.functions.loop import WorkflowLoop
@@ -25,6 +24,7 @@ from perdure.models.graphs.spec import Count, Name, Seconds, Spec
 from perdure.values.arguments import check_fields
 from perdure.values.checks import checked_text
 from perdure.values.json import Signature
+from perdure.values.retry import Retry
 
 S = TypeVar("S", bound=Spec)
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, field
 
-from perdure.kernel.retry import Backoff
 from perdure.values.arguments import check_fields
+from perdure.values.retry import Backoff
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
 SECONDS_MAX: Final = 1000 * 366 * 24 * 3600  # A thousand years, which is longer than any run lives.

@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 
 from perdure.errors import CommitConflict, CommitRefused, Fenced, OutcomeUnknown, StoreBusy
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, outdated, taken_in, winners_elsewhere
-from perdure.kernel.mail import knock
+from perdure.kernel.mail import wake_mail
 from perdure.kernel.records import Audit
 from perdure.kernel.status import FINISHED
 from perdure.storage.postgres.connection import Connection
@@ -90,7 +90,7 @@ async def _commit_at_once(connection: Connection, batch: Batch) -> Committed:
         "epoch": batch.epoch,
         "number": batch.number,
         "ended": [run_id for run_id, write in batch.runs.items() if write.run.status in FINISHED],
-        "cleared": [*batch.waits_cleared, *batch.hops],
+        "cleared": [*batch.waits_cleared, *batch.continued],
         "dropped": batch.waits_dropped,
         "put": wait_rows(batch.waits.values()),
         **_writes(batch, batch.runs.values(), batch.audit, None),
@@ -160,7 +160,7 @@ async def _commit_matched(connection: Connection, batch: Batch) -> Committed:
         settled, variables = await match(connection, batch, base)
         runs, audit = awakened(batch, settled.awake)
         variables |= _writes(batch, runs.values(), audit, base if batch.numbered else None)
-        knocks = [knock(run_id, batch.engine_id, batch.at) for run_id in winners_elsewhere(batch, settled)]
+        knocks = [wake_mail(run_id, batch.engine_id, batch.at) for run_id in winners_elsewhere(batch, settled)]
         variables |= {"engine": batch.engine_id, "knocks": [mail_row(mail) for mail in knocks]}
         query = QUERIES["finish"]
         settled.told = set(await connection.fetchval(query.sql, *query.arguments(variables)))
@@ -194,7 +194,7 @@ def _writes(batch: Batch, runs: Iterable[RunWrite], audit: Sequence[Audit], base
         "new_runs": new,
         "changed_runs": changed,
         "archive": batch.archive,
-        "hops": batch.hops,
+        "continued": batch.continued,
         "journal": [astuple(entry) for entry in batch.journal],
         "consumed": batch.consumed,
         "audit": [astuple(row) for row in audit],

@@ -56,7 +56,7 @@ async def prepared(connection: Connection, batch: Batch) -> tuple[int, int]:
         "guards": [(run_id, *expected) for run_id, expected in batch.guards.items()],
         "keys": list(batch.keys.items()),
         "targets": [wait.target for wait in batch.waits.values() if wait.target is not None],
-        "cleared": [*batch.waits_cleared, *batch.hops],
+        "cleared": [*batch.waits_cleared, *batch.continued],
         "forgotten": batch.waits_cleared,
         "dropped": batch.waits_dropped,
         "read": batch.events_read,

@@ -145,7 +145,7 @@ select {engine_columns} from enrolled as engines
 select {server_time}
 
 -- name: beat
--- Signs of life of this store's engines, and their last batches. One that was buried has none to renew.
+-- Signs of life of this store's engines, and their last batches. One that was marked dead has none to renew.
 with renewed as (
     update heartbeats set beat_at = clock_timestamp() where engine_id = any(:ids::text[]) returning engine_id
 )
@@ -206,7 +206,7 @@ select {engine_columns} from engines where id = :id for key share
 with gone as (update engines set alive = false where id = :id), sign as (delete from heartbeats where engine_id = :id)
 update runs set owner = null where {active} and owner = :id
 
--- name: bury
+-- name: mark_dead_engines
 select bury_v1()
 
 -- name: end_dead_steps
@@ -233,7 +233,7 @@ write_journal_v1(
     commit_v1(
         :engine, :epoch, :number, :ended, :cleared, :dropped, :put,
         row(
-            :new_runs::new_run_v1[], :changed_runs::changed_run_v1[], :archive::archive_v1[], :hops::text[],
+            :new_runs::new_run_v1[], :changed_runs::changed_run_v1[], :archive::archive_v1[], :continued::text[],
             '{}'::entry_v1[], :consumed::text[], :audit::audit_v1[], :mail::mail_v1[], :mail_done::reply_v1[],
             :published::published_v1[], :stream_items::stream_item_v1[]
         )::writes_v1
@@ -248,7 +248,7 @@ select {commit_call}
 -- What a batch does to artifacts and tasks.
 row(
     :stock_at::bigint, :chunks::chunk_v1[], :chunks_gone::text[], :artifacts::artifact_v1[], :archive::archive_v1[],
-    :hops::text[], :fates::fate_v1[], :tasks::task_v1[], :answers::task_answer_v1[], :withdrawn::text[]
+    :continued::text[], :fates::fate_v1[], :tasks::task_v1[], :answers::task_answer_v1[], :withdrawn::text[]
 )::stock_v1
 
 -- name: commit_with_stock
@@ -286,7 +286,7 @@ select finish_journal_v1(
     finish_v1(
         :engine, :knocks, :keys_refused, :letters_gone, :given, :gone, :freed, :moved, :placed, :dead, :far, :marks, :won,
         row(
-            :new_runs::new_run_v1[], :changed_runs::changed_run_v1[], :archive::archive_v1[], :hops::text[],
+            :new_runs::new_run_v1[], :changed_runs::changed_run_v1[], :archive::archive_v1[], :continued::text[],
             '{}'::entry_v1[], :consumed::text[], :audit::audit_v1[], :mail::mail_v1[], :mail_done::reply_v1[],
             :published::published_v1[], :stream_items::stream_item_v1[]
         )::writes_v1

@@ -21,7 +21,7 @@ _NONE: Final = Stock()
 
 def has_stock(batch: Batch) -> bool:
     """Whether the batch does anything to artifacts or tasks."""
-    return batch.stock is not None or bool(batch.archive) or bool(batch.hops)
+    return batch.stock is not None or bool(batch.archive) or bool(batch.continued)
 
 
 def stock_of(batch: Batch) -> dict[str, Any]:

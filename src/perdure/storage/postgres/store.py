@@ -201,9 +201,9 @@ class PostgresStore:
         self._notifier.tell([], [ANYBODY])  # Its runs are nobody's now.
         self._neighbour.tell()
 
-    async def bury(self) -> builtins.list[str]:
+    async def mark_dead_engines(self) -> builtins.list[str]:
         try:
-            rows = await self._write("bury")
+            rows = await self._write("mark_dead_engines")
         except StoreBusy as busy:
             await self._cut_off(busy)
             raise

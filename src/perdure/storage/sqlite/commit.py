@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from perdure.errors import CommitConflict, Fenced, StoreBusy
 from perdure.kernel.batch import Batch, Committed, RunWrite, awakened, outdated, taken_in, winners_elsewhere
-from perdure.kernel.mail import knock
+from perdure.kernel.mail import wake_mail
 from perdure.kernel.records import Mail
 from perdure.storage.sqlite.cooperation import BookChanged
 from perdure.storage.sqlite.cooperation import write as write_cooperation
@@ -89,9 +89,9 @@ def plan(batch: Batch) -> Plan:
     runs, new_inputs = _run_executions(batch.runs.values(), payloads, batch.numbered)
     steps, others = entry_rows(batch.journal, payloads)
     waits: list[Execution] = []
-    if batch.waits_cleared or batch.waits_dropped or batch.waits or batch.events_read or batch.hops:
+    if batch.waits_cleared or batch.waits_dropped or batch.waits or batch.events_read or batch.continued:
         cleared = [(run_id,) for run_id in batch.waits_cleared]
-        emptied = [*cleared, *((run_id,) for run_id in batch.hops)]
+        emptied = [*cleared, *((run_id,) for run_id in batch.continued)]
         waits = [
             *CLEAR_WAITS.executions(emptied),
             *CLEAR_STAGED.executions(emptied),
@@ -105,7 +105,7 @@ def plan(batch: Batch) -> Plan:
     rest: list[Execution] = [
         *new_inputs,
         *_archive_executions(batch.archive),
-        *_history_executions(batch.hops),
+        *_history_executions(batch.continued),
         *INSERT_STEPS.executions(steps),
         *INSERT_JOURNAL.executions(others),
         *INSERT_PAYLOADS.executions(payloads),
@@ -147,7 +147,7 @@ def commit(connection: sqlite3.Connection, planned: Plan) -> Committed:
                 connection.execute(sql, variables)
             if planned.has_streams:
                 write_streams(connection, batch)
-            if batch.stock is not None or batch.archive or batch.hops:
+            if batch.stock is not None or batch.archive or batch.continued:
                 write_stock(connection, batch)
             if batch.cooperation is not None:
                 write_cooperation(connection, batch)
@@ -204,7 +204,7 @@ def _tell(connection: sqlite3.Connection, batch: Batch, found: Committed, winner
     wanted = {"ids": json_text(winners), "engine_id": batch.engine_id}
     found.told = {run_id for (run_id,) in connection.execute(QUERIES["owned_elsewhere"], wanted)}
     for run_id in sorted(found.told):
-        connection.execute(*posting(knock(run_id, batch.engine_id, batch.at)))
+        connection.execute(*posting(wake_mail(run_id, batch.engine_id, batch.at)))
 
 
 def check_fence(connection: sqlite3.Connection, engine_id: str, epoch: int) -> None:
@@ -304,8 +304,8 @@ def _expected(write: RunWrite) -> tuple[str | None, int, int] | None:
     return write.expected_owner, write.expected_version, write.expected_claim
 
 
-def _history_executions(hops: list[str]) -> list[Execution]:
-    return [(QUERIES[query], [run_id]) for run_id in hops for query in _HISTORY]
+def _history_executions(continued: list[str]) -> list[Execution]:
+    return [(QUERIES[query], [run_id]) for run_id in continued for query in _HISTORY]
 
 
 def _archive_executions(archive: list[tuple[str, int, int]]) -> list[Execution]:

@@ -45,7 +45,7 @@ def is_matched(connection: sqlite3.Connection, batch: Batch) -> bool:
     if any(wait.target is not None for wait in batch.waits.values()):
         return True
     is_over = any(write.run.status in FINISHED for write in batch.runs.values())
-    if not batch.waits_dropped and not batch.waits_cleared and not batch.hops and not is_over:
+    if not batch.waits_dropped and not batch.waits_cleared and not batch.continued and not is_over:
         return False
     has_events, is_awaited = connection.execute(QUERIES["is_eventful"]).fetchone()
     return bool(has_events or is_awaited)

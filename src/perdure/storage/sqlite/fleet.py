@@ -69,7 +69,7 @@ def retire(connection: sqlite3.Connection, *, signs: SignsOfLife, engine_id: str
         connection.execute(QUERIES["forget_signed_off"], {"limit": _FORGOTTEN_AT_ONCE})
 
 
-def bury(connection: sqlite3.Connection, *, signs: SignsOfLife) -> list[str]:
+def mark_dead_engines(connection: sqlite3.Connection, *, signs: SignsOfLife) -> list[str]:
     dead = signs.dead([engine_id for (engine_id,) in connection.execute(QUERIES["living"]).fetchall()])
     if not dead:
         return []
@@ -77,9 +77,9 @@ def bury(connection: sqlite3.Connection, *, signs: SignsOfLife) -> list[str]:
     try:
         with transaction(connection):
             # An engine that retired in between is not counted.
-            buried = [e for e in dead if connection.execute(QUERIES["mark_dead"], {"id": e}).rowcount]
+            marked_dead = [e for e in dead if connection.execute(QUERIES["mark_dead"], {"id": e}).rowcount]
         is_done = True
-        return buried
+        return marked_dead
     finally:
         for sign in dead.values():
             if sign:

@@ -31,7 +31,7 @@ def write(connection: sqlite3.Connection, batch: Batch) -> None:
         _bring(connection, stock)
     for run_id, first, _ in batch.archive:
         _drop(connection, run_id, first)
-    for run_id in batch.hops:
+    for run_id in batch.continued:
         connection.execute(QUERIES["outdate_artifacts"], {"run_id": run_id, "lap": LAP})
     if stock is not None:
         for run_id, fate in _stocked(connection, stock.fates).items():

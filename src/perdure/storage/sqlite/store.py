@@ -153,8 +153,8 @@ class SqliteStore:
         await self._write(partial(fleet.retire, signs=self._signs, engine_id=engine_id))
         self._neighbour.tell()  # Its runs are nobody's now.
 
-    async def bury(self) -> builtins.list[str]:
-        return await self._write(partial(fleet.bury, signs=self._signs))
+    async def mark_dead_engines(self) -> builtins.list[str]:
+        return await self._write(partial(fleet.mark_dead_engines, signs=self._signs))
 
     async def engines(self, *, living: bool = False) -> builtins.list[Engine]:
         return [engine_of(row) for row in await self._fetch("living_engines" if living else "engines", {})]

@@ -166,7 +166,7 @@ class ArtifactRules(Rules):
             await author.commit(insert(a_run()))
             for artifact_id in names:
                 await author.commit(stock=staged(an_artifact(artifact_id, position="", seq=0, number=1)))
-                await author.commit(hops=["r-1"])
+                await author.commit(continued=["r-1"])
             await author.commit(stock=Stock(fates={"r-1": "published"}))
             found = {one.id: one.version for one in await author.store.artifacts(ArtifactFilter())}
             assert found == {artifact_id: version for version, artifact_id in enumerate(names, 1)}

@@ -63,7 +63,7 @@ class ClaimRules(Rules):
             await other.commit(insert(a_run("free", created_at=2)))
             one.store.abandon()
             assert await other.claim(1) == ["free"]
-            await other.store.bury()
+            await other.store.mark_dead_engines()
             assert await other.claim() == ["old"]
             run = (await other.store.load(["old"]))["old"].run
             assert (run.owner, run.claim, run.version) == ("e-2", 2, 1)
@@ -74,7 +74,7 @@ class ClaimRules(Rules):
             await other.commit(insert(a_run("released", owner="e-2")))
             await other.store.retire("e-2")
             one.store.abandon()
-            await heir.store.bury()
+            await heir.store.mark_dead_engines()
             claimed = await heir.store.claim(
                 engine_id="e-3", epoch=heir.engine.epoch, offers=offers(checkout="f"), limit=9
             )

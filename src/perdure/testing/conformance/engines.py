@@ -33,22 +33,22 @@ class EngineRules(Rules):
                 with pytest.raises(CommitRefused):
                     await Author.enroll(other, "e")
             async with self.opened() as other:
-                assert await other.bury() == []
+                assert await other.mark_dead_engines() == []
         async with self.opened() as later:
             with pytest.raises(CommitRefused):
                 await Author.enroll(later, "e")
-            assert await later.bury() == ["e"]
+            assert await later.mark_dead_engines() == ["e"]
 
     @pytest.mark.parametrize("engine_id", ["../up/and/away", "a b", "ü:*?", "."])
     async def test_any_text_can_be_an_engines_id(self, engine_id: str) -> None:
         async with self.author(engine_id) as author:
             await author.commit(insert(a_run()))
-            assert await author.store.bury() == []
+            assert await author.store.mark_dead_engines() == []
 
     async def test_a_living_engine_is_not_buried(self) -> None:
         async with self.author("e-1") as one, self.author("e-2") as other:
-            assert await one.store.bury() == []
-            assert await other.store.bury() == []
+            assert await one.store.mark_dead_engines() == []
+            assert await other.store.mark_dead_engines() == []
             await one.commit()
             await other.commit()
 
@@ -57,8 +57,8 @@ class EngineRules(Rules):
             await one.commit(insert(a_run(owner=one.id)))
             one.store.abandon()
             assert [engine.alive for engine in await other.store.engines()] == [True, True]
-            assert await other.store.bury() == ["e-1"]
-            assert await other.store.bury() == []
+            assert await other.store.mark_dead_engines() == ["e-1"]
+            assert await other.store.mark_dead_engines() == []
             assert [engine.alive for engine in await other.store.engines()] == [False, True]
             assert (await other.store.load(["r-1"]))["r-1"].run.owner == "e-1"
 
@@ -74,9 +74,9 @@ class EngineRules(Rules):
     async def test_a_closed_store_leaves_its_engine_without_a_sign_of_life(self) -> None:
         async with self.opened() as other:
             async with self.author("e-1") as one:
-                assert await other.bury() == []
+                assert await other.mark_dead_engines() == []
             await one.store.close()
-            assert await other.bury() == ["e-1"]
+            assert await other.mark_dead_engines() == ["e-1"]
 
     async def test_a_store_is_of_no_use_before_and_after(self) -> None:
         store = self.make_store()
@@ -147,7 +147,7 @@ class EngineRules(Rules):
             await owner.commit(insert(a_run(owner="e-1")))
             owner.store.abandon()
             idle.store.abandon()
-            assert sorted(await other.store.bury()) == ["e-1", "e-2"]
+            assert sorted(await other.store.mark_dead_engines()) == ["e-1", "e-2"]
             for at, forgotten in ((1, 0), (day, 0), (day + 2, 1), (day + 3, 0)):
                 assert await other.store.purge(at=at, keys_before=0, limit=10) == forgotten
             assert [(engine.id, engine.alive) for engine in await other.store.engines()] == [

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from perdure.errors import CommitConflict
-from perdure.kernel.mail import knock
+from perdure.kernel.mail import wake_mail
 from perdure.kernel.records import Hold, Mail
 from perdure.kernel.status import Status
 from perdure.ports import News, Offer
@@ -126,7 +126,7 @@ class FleetRules(Rules):
             assert not one.store.is_surely_alive()
             while not (await _look(other)).dead:  # noqa: ASYNC110 - a server learns of it a little later
                 await asyncio.sleep(0.01)
-            assert await other.store.bury() == ["e-1"]
+            assert await other.store.mark_dead_engines() == ["e-1"]
             epoch = other.engine.epoch
             (claimed,) = await other.store.claim(engine_id="e-2", epoch=epoch, offers=offers(**CHECKOUT), limit=10)
             assert (claimed.run.owner, claimed.orphaned) == ("e-2", True)
@@ -135,14 +135,14 @@ class FleetRules(Rules):
             assert [(engine.id, engine.alive) for engine in await other.store.engines()] == [
                 ("e-1", False), ("e-2", True), ("e-3", True),
             ]  # fmt: skip
-            assert await other.store.bury() == []
+            assert await other.store.mark_dead_engines() == []
 
     async def test_who_looks_finds_the_dead_and_what_they_leave(self) -> None:
         async with self.author("e-1") as one, self.author("e-2") as other:
             await other.commit(insert(a_run(owner="e-2")))
             other.store.abandon()
             assert await _look(one) == News(dead=True)
-            await one.store.bury()
+            await one.store.mark_dead_engines()
             assert await _look(one) == News(stray=True)
             await one.claim()
             assert await _look(one) == News()
@@ -184,13 +184,13 @@ class FleetRules(Rules):
             assert [won.run_id for won in committed.won] == list(_THREE)
             assert committed.told == {"r-1"}
             (mail,) = await one.store.mail("e-1", 10)
-            assert (mail.op, mail.run_id, mail.at) == (knock("r-1", "e-2", 7).op, "r-1", 7)
+            assert (mail.op, mail.run_id, mail.at) == (wake_mail("r-1", "e-2", 7).op, "r-1", 7)
 
     async def test_no_word_is_left_for_an_engine_that_was_marked_dead(self) -> None:
         async with self.author("e-1") as one, self.author("e-2") as other:
             await one.exchange(insert(a_run(owner="e-1", status=Status.SUSPENDED)), waits=[waits_for()])
             one.store.abandon()
-            await other.store.bury()
+            await other.store.mark_dead_engines()
             committed = await other.exchange(events=[an_event()])
             assert [won.run_id for won in committed.won] == ["r-1"]
             assert committed.told == set()

@@ -59,7 +59,7 @@ class MailRules(Rules):
             assert [mail.run_id for mail in await one.store.mail("e-1", 10)] == ["r-1", "unknown"]
             other.store.abandon()
             assert [mail.run_id for mail in await one.store.mail("e-1", 10)] == ["r-1", "unknown"]
-            await one.store.bury()
+            await one.store.mark_dead_engines()
             assert len(await one.store.mail("e-1", 10)) == 4
 
     async def test_the_commit_that_consumes_mail_deletes_it_and_leaves_the_answer(self) -> None:

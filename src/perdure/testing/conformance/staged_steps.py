@@ -264,7 +264,7 @@ class StagingRules(Rules):
         async with self.author() as author:
             if author.store.transacts != "no":
                 _, run = await self._noted(author)
-                await author.commit(update(run, claim=2), hops=["r-1"])
+                await author.commit(update(run, claim=2), continued=["r-1"])
                 assert [*await staged_for(author.store, "r-1")] == []
 
     async def test_a_value_of_any_size_and_any_text_is_staged(self) -> None:

@@ -87,7 +87,7 @@ class Commit:
     def _names_to_return(self) -> set[str]:
         """Names of events that may go back to their queue, or are still on their way out of it."""
         tables, batch = self._memory.tables, self._batch
-        over = {*batch.waits_cleared, *batch.hops}
+        over = {*batch.waits_cleared, *batch.continued}
         read = set(batch.events_read)
         found = {tables.events[""][one].name for one in batch.spread if one in tables.cursors}
         found |= {event.name for event in batch.events if event.run_id in over}
@@ -104,7 +104,7 @@ class Commit:
 
     def _waits_to_leave(self) -> Iterator[Wait]:
         batch = self._batch
-        over = {*batch.waits_cleared, *batch.hops}
+        over = {*batch.waits_cleared, *batch.continued}
         for run_id, position in [*batch.waits_dropped, *((run_id, None) for run_id in over)]:
             for wait in self._memory.tables.waits_of(run_id):
                 if position in (None, wait.position):

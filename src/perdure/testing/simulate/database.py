@@ -103,7 +103,7 @@ class SimulatedDatabase:
             since = asyncio.get_running_loop().time() - self.lease_s
             self.memory.living = {engine_id for engine_id, beat in self.beats.items() if beat >= since}
 
-    async def bury(self) -> list[str]:
+    async def mark_dead_engines(self) -> list[str]:
         """Waits for batches in flight of those whom it is about to mark dead."""
         async with self.transaction() as transaction:
             await transaction.statement()

@@ -15,7 +15,7 @@ _NOTHING_ELSE: Final[dict[str, Any]] = {
     "travellers": (0, 0),
     "deadlines": (0, 0),
     "letters": (0, 0),
-    "hops": 0.0,
+    "continued": 0.0,
 }
 
 # Waits and broadcasts that meet.

@@ -9,9 +9,9 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from perdure.graph import Graph, all_of, any_of, append, assign, child, collect, m_of, timer, wait
-from perdure.kernel.retry import Retry
 from perdure.models.functions.define import step
 from perdure.testing.simulate.workload import GRAPHS, Job, Told, clerk, started, work
+from perdure.values.retry import Retry
 
 __all__ = ["DRAWN", "Drawn"]
 

@@ -21,7 +21,7 @@ from perdure.engine import Engine
 from perdure.errors import EngineStopped, InvariantViolated, Misuse, RunOwnedElsewhere, StoreError
 from perdure.kernel.status import Status
 from perdure.models.cooperation.events import EventType, MessageEvent, State, state_of
-from perdure.models.cooperation.handler_registry import Book
+from perdure.models.cooperation.handler_registry import HandlerRegistry
 from perdure.models.cooperation.rows import RowCodec, StoredScopes
 from perdure.models.functions.compensation import compensate
 from perdure.models.functions.define import step, workflow
@@ -227,11 +227,11 @@ class _Scenario:
         """Wait until all have been told of handlers: what was asked for in bad weather may still take long."""
         store = MemoryStore(self.simulation.database.memory)
         await store.open()
-        book = Book(store, new_id)
+        book = HandlerRegistry(store, new_id)
         for _ in range(_TOLD_WITHIN_S):
             await asyncio.sleep(1)
             await book.load(again=True)
-            if not book.untold:
+            if not book.unannounced:
                 return
 
     # Who asks for what.
@@ -350,9 +350,9 @@ class _Scenario:
         now = self.simulation.clock.now()
         await assert_readiness_agrees(store, OPERATIONS.values(), now=now)
         await check_store(store, now=now)
-        book = Book(store, new_id)
+        book = HandlerRegistry(store, new_id)
         await book.load()
-        wrong = [f"not all know of {name} on {topic}" for topic, name, _ in sorted(book.untold)]
+        wrong = [f"not all know of {name} on {topic}" for topic, name, _ in sorted(book.unannounced)]
         wrong += self.cancelled.begun
         for message_id, root in self.roots.items():
             emitted = await store.emitted(message_id)

@@ -54,7 +54,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     tokens: tuple[int, int] = (0, 3)  # by which hierarchies of operations are cancelled
     deadlines: tuple[int, int] = (0, 1)
     letters: tuple[int, int] = (0, 3)
-    hops: float = 0.2  # the chance that a plan begins with some
+    continued: float = 0.2  # the chance that a plan begins with some
     weather: Callable[[Random], Weather] = lambda lot: Weather(
         slow=lot.choice((0, 0.02, 0.1)),
         slow_s=lot.choice((0.05, 0.5, 4.0)),
@@ -87,8 +87,8 @@ class Planner:
         """A plan whose tasks may wait for the ends of these runs."""
         length = self.lot.randint(*self.mix.tasks) if depth == 0 else self.lot.randint(1, 2)
         tasks = [self._task(targets, depth) for _ in range(length)]
-        if depth == 0 and self.mix.hops and self.lot.random() < self.mix.hops:
-            tasks.insert(0, ["hop", self.lot.randint(1, 3)])
+        if depth == 0 and self.mix.continued and self.lot.random() < self.mix.continued:
+            tasks.insert(0, ["continue_anew", self.lot.randint(1, 3)])
         return tasks
 
     def graph(self) -> Drawn:

@@ -85,8 +85,8 @@ class SimulatedStore(StoreProxy):
         await self._write(lambda: self._database.retire(engine_id, self._memory.retire))
         self._database.tell_others(self)
 
-    async def bury(self) -> builtins.list[str]:
-        return await self._write(self._database.bury)
+    async def mark_dead_engines(self) -> builtins.list[str]:
+        return await self._write(self._database.mark_dead_engines)
 
     async def commit(self, batch: Batch) -> Committed:
         database = self._database

@@ -2,7 +2,8 @@
 
 A plan is a list of tasks, plain JSON: ["work", n, failures, seconds], ["nap", seconds], ["hear"], ["hear_in_time",
 seconds], ["take", lane], ["meet", lane], ["news"], ["child", workflow, plan], ["started", workflow, plan], ["await",
-run id], ["both", plan, plan], ["say", label, items], ["ask", number]; and, at the beginning of one, ["hop", times].
+run id], ["both", plan, plan], ["say", label, items], ["ask", number]; and, at the beginning of one, ["continue_anew",
+times].
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ async def _do(task: Task) -> Any:
             return "said"
         case ["ask", number]:
             return await assigned(queue=DESK, payload=number)
-        case ["hop", _]:
+        case ["continue_anew", _]:
             return "hopped"
         case _:
             raise Failing(task)
@@ -176,9 +177,9 @@ async def _do_all(plan: Plan) -> list[Any]:
 
 async def _hop(this: Workflow[[list[Any]], Any], plan: Plan) -> None:
     """Go on as another call, so many times; what is to be read is read after the last one."""
-    if plan and plan[0][0] == "hop" and plan[0][1]:
+    if plan and plan[0][0] == "continue_anew" and plan[0][1]:
         await work(plan[0][1], 0, 0.1)
-        await continue_as(this([["hop", plan[0][1] - 1], *plan[1:]]))
+        await continue_as(this([["continue_anew", plan[0][1] - 1], *plan[1:]]))
 
 
 @workflow(name="simulate.clerk")
@@ -239,7 +240,7 @@ def _outcome(task: Task, heard: Any) -> Any:
             return "said"
         case ["ask", number]:
             return 2 * number
-        case ["hop", _]:
+        case ["continue_anew", _]:
             return "hopped"
         case ["both", one, other]:
             return [outcome(one), outcome(other)]

@@ -19,7 +19,6 @@ from msgspec import Struct, field
 
 from perdure import errors
 from perdure.errors import GraphFailed, GraphTimedOut, InvalidDefinition
-from perdure.kernel.retry import Retry
 from perdure.models.functions.artifacts import read_result
 from perdure.models.functions.context import timed_out
 from perdure.models.functions.loop import WorkflowLoop
@@ -28,6 +27,7 @@ from perdure.models.graphs.records import Pins
 from perdure.models.graphs.scopes import View
 from perdure.models.graphs.spec import RetrySpec, Seconds, Spec, Target
 from perdure.values.json import Reader, Signature
+from perdure.values.retry import Retry
 
 K = TypeVar("K", bound="type[Kind]")
 

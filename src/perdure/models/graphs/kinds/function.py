@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import msgspec
 
 from perdure.errors import ExpressionFailed, InvalidArguments, InvalidDefinition, UnstorableValue
-from perdure.kernel.retry import Retry
 from perdure.models.functions.define import Step, StepCall
 from perdure.models.graphs.expressions import ValueMap
 from perdure.models.graphs.kinds.base import KINDS, Kind, PlainResult, Preparing, Task, kind
 from perdure.values.arguments import checked, shown
 from perdure.values.json import Signature, local_names, to_text
+from perdure.values.retry import Retry
 
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

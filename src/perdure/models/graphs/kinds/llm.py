@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Meta, field
 
 from perdure.errors import InvalidDefinition, LlmOutputInvalid, Misuse, UnstorableValue
-from perdure.kernel.retry import Retry
 from perdure.models.functions.context import CurrentStep, current_step
 from perdure.models.functions.define import Step, StepCall
 from perdure.models.graphs.chat import Endpoint, added, wrong_with_url
@@ -25,6 +24,7 @@ from perdure.models.graphs.spec import Count, Name, Seconds
 from perdure.models.graphs.templates import Template
 from perdure.values.checks import checked_text
 from perdure.values.json import Reader, Signature
+from perdure.values.retry import Retry
 
 # Servers for models are busy more often than others, and for longer.
 _RETRY: Final = Retry(attempts=5, initial=timedelta(seconds=1), maximum=timedelta(seconds=60))

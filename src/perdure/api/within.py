@@ -1,0 +1,23 @@
+"""Which runs a list is for, where it is for some only."""
+
+from __future__ import annotations
+
+from perdure.errors import InvalidArguments
+from perdure.ports import Within
+from perdure.values.arguments import shown
+from perdure.values.checks import checked_texts
+
+
+def checked_within(within: object) -> Within | None:
+    """Return it, if it is one. Raises InvalidArguments."""
+    if within is None:
+        return None
+    if not isinstance(within, Within):
+        raise InvalidArguments(f"within is a Within(workflows=…, tags=…), not {shown(within)}")
+    checked_texts(within.workflows, "a workflow's name")
+    for pair in within.tags:
+        checked_texts(pair, "a tag")
+    return within
+
+
+__all__ = ["checked_within"]
