@@ -16,7 +16,7 @@ from perdure.api.hierarchies import try_to_read_mail
 from perdure.api.obstacles import Strandings
 from perdure.api.records import Records
 from perdure.api.runs import Runs
-from perdure.api.stranding import warn_of_missing_code
+from perdure.api.stranded_runs import warn_of_missing_code
 from perdure.api.topics import announce_handlers
 from perdure.coordinator.decisions import Hearing, Outlook
 from perdure.coordinator.due_runs import Waker

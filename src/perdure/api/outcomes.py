@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.api.obstacles import Obstacles
-from perdure.api.stranding import why_stranded
+from perdure.api.stranded_runs import why_stranded
 from perdure.errors import EngineStopped, RunCancelled, RunFailed, RunNotFound
 from perdure.kernel.records import Failure, Outcome, Run
 from perdure.kernel.status import FINISHED, Status

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.api.run_changes import cancel_run, pause_run, resume_run, retry_run
-from perdure.api.stranding import with_stranded
+from perdure.api.stranded_runs import with_stranded
 from perdure.api.waits import TimerView, timers_of
 from perdure.errors import ConcurrentModification, InvalidArguments, Misuse, RunFinished, RunNotFound, RunNotRetryable
 from perdure.kernel.status import FINISHED, Status

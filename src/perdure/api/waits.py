@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from perdure.api.stranding import with_stranded
+from perdure.api.stranded_runs import with_stranded
 from perdure.errors import RunNotFound
 from perdure.kernel.status import FINISHED, Status
 from perdure.models.functions.runner import Fired

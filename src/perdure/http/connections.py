@@ -109,12 +109,12 @@ class Rarely:
     def count(self, what: str) -> int | None:
         """How often it has happened since it was told; None if it is not to be told again yet."""
         now = monotonic()
-        told_at, untold = self._seen.get(what, (-_SAID_EVERY_S, 0))
+        told_at, unreported = self._seen.get(what, (-_SAID_EVERY_S, 0))
         if now - told_at < _SAID_EVERY_S:
-            self._seen[what] = (told_at, untold + 1)
+            self._seen[what] = (told_at, unreported + 1)
             return None
         self._seen[what] = (now, 0)
-        return untold + 1
+        return unreported + 1
 
 
 if TYPE_CHECKING:
