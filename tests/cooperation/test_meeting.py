@@ -80,9 +80,10 @@ async def test_a_deadline_that_meets_a_childs_start(make_store: Callable[[], Sto
         try:
             with pytest.raises(ScopeFailed, match="the deadline of the happy path"):
                 await finished(env, emitted)
-            # By the word of its emitter it never began, or it did, and was undone.
+            # By the word of its emitter it never began, or it did, and was undone. One that was asked before its first
+            # step did nothing.
             never_began = order in ("deadline, claim", "claim, deadline, take")
-            assert diary == ([] if never_began else ["work", "unwork"])
+            assert diary in (([],) if never_began else ([], ["work", "unwork"]))
             statuses = {run.status for run in (await env.engine.runs.list()).runs}
             assert statuses == {"rolled_back"}
         finally:

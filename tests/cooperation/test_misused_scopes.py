@@ -22,7 +22,7 @@ Message = dict[str, Any]
 
 MISUSES: dict[str, tuple[Callable[[Scope], Any], str]] = {
     "a sleep without end": (lambda scope: scope.sleep(timedelta.max), "beyond the year 9999"),
-    "a sleep of a number": (lambda scope: scope.sleep(5.0), "duration is a timedelta, not 5.0"),
+    "a sleep of a text": (lambda scope: scope.sleep("5"), "duration is a duration"),  # type: ignore[arg-type]
     "a name with NUL": (lambda scope: scope.return_value("a\0", 1), "name of a return value is a text"),
     "half a character": (lambda scope: scope.return_value("\ud800", 1), "name of a return value is a text"),
     "a name that is none": (lambda scope: scope.return_value(5, 1), "name is a text, not 5"),  # type: ignore[arg-type]
@@ -84,10 +84,12 @@ async def test_a_scope_that_is_used_after_its_step_has_ended(source: StoreSource
 
 async def test_what_is_no_topic_and_no_context_cannot_be_emitted_from_outside() -> None:
     async with Environment([]) as env:
-        no_topic: Any = "root"
+        no_topic: Any = 5
         no_context: Any = {"a": 1}
-        with pytest.raises(InvalidArguments, match=r"topic is a Topic, not 'root'"):
+        with pytest.raises(InvalidArguments, match=r"topic is a Topic or a text, not 5"):
             await env.engine.emit(no_topic, {})
+        with pytest.raises(InvalidArguments, match=r"nobody handles messages of the topic 'root'"):
+            await env.engine.emit("root", {})
         with pytest.raises(InvalidArguments, match="context is a Context"):
             await env.engine.emit(ROOT, {}, context=no_context)
         await asyncio.sleep(0)

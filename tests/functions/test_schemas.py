@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure import Engine, task, tasking, workflow
+from perdure import Engine, task, workflow
+from perdure.api import tasks
 from perdure.errors import InvalidAnswer, InvalidArguments
 from perdure.values.arguments import shown
 from perdure.values.schemas import TooManySteps, misfit, schema_of
@@ -265,7 +266,7 @@ def test_a_pattern_that_needs_to_go_back_is_refused(pattern: str) -> None:
     ("value", "schema"),
     [
         ([5] * 20_000, {"items": {"enum": [*range(10, 210), 5]}}),
-        ([[1, 2]] * 20_000, {"items": {"enum": [[1, number] for number in range(3, 203)]}}),
+        ([[1, 2]] * 20_000, {"items": {"enum": [*([1, number] for number in range(3, 203)), [1, 2]]}}),
         ([[1] * 1_000] * 3_000, {"items": {"const": [1] * 1_000}}),
         ([{"a": 1}] * 20_000, {"items": {"required": ["a"] * 200}}),
         ([[1] * 1_000] * 3_000, {"uniqueItems": True}),
@@ -289,7 +290,7 @@ async def test_a_large_answer_is_checked_beside_the_loop(monkeypatch: pytest.Mon
         checked_in.append(threading.current_thread() is threading.main_thread())
         return misfit(value, schema, *steps)
 
-    monkeypatch.setattr(tasking, "misfit", watched)
+    monkeypatch.setattr(tasks, "misfit", watched)
     async with Engine("memory://", workflows=[asks_for_numbers]) as engine:
         run = await engine.start(asks_for_numbers())
         while not (found := await engine.tasks.list()):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.errors import InvalidDefinition
+from perdure.errors import InvalidArguments, InvalidDefinition
 from perdure.graph import Graph, Limits, all_of, assign
 from perdure.models.graphs.kinds import KINDS
 
@@ -164,16 +164,17 @@ edges:
 
 
 def test_a_graph_that_is_built_in_python_says_the_same_without_lines() -> None:
-    graph: Graph[Any, Any] = Graph("shop", limits=Limits(tokens=0))
+    graph: Graph[Any, Any] = Graph("shop")
     graph.node("a", assign({"state.x": "1", "wrong": "2"}))
     graph.edge("a", "END", join=all_of(timeout=0))
     with pytest.raises(InvalidDefinition) as wrong:
         graph.build()
     assert [problem.partition(": ")[0] for problem in wrong.value.problems] == [
-        "graph 'shop', limits.tokens",
         "graph 'shop', node 'a', values.wrong",
         "graph 'shop', edge a -> END, join.timeout",
     ]
+    with pytest.raises(InvalidArguments, match="tokens is more than 0"):
+        Limits(tokens=0)
 
 
 # Dates.

@@ -9,7 +9,7 @@ import pytest
 from perdure.errors import InvalidDefinition
 from perdure.graph import Graph, all_of, assign, human, timer, wait
 
-FOREVER = [1e300, 1e18, 1e12]
+FOREVER = [1e13, 1e12]
 
 
 def refused(graph: Graph[Any, Any], place: str) -> str:
@@ -47,6 +47,12 @@ def test_times_that_are_longer_than_any_run_lives(seconds: float) -> None:
     graph.node("spin", assign({}))
     graph.edge("spin", "spin", limit_timeout=seconds)
     refused(graph, "graph 'looping', edge spin -> spin, limit_timeout: Expected `float` < 31622400000")
+
+
+@pytest.mark.parametrize("seconds", [1e300, 1e18])
+def test_times_that_are_no_durations_at_all(seconds: float) -> None:
+    with pytest.raises(InvalidDefinition, match="a duration"):
+        timer(seconds)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 501, "a\0b"])

@@ -35,6 +35,7 @@ from perdure.testing.simulate.network import FINE
 from perdure.testing.simulate.scenario import Report
 from perdure.testing.simulate.simulation import Member, Simulation
 from perdure.testing.simulate.transactions import Bug
+from perdure.values.limits import Limits
 
 __all__ = ["OPERATIONS", "simulate_hierarchies"]
 
@@ -167,7 +168,10 @@ class _Scenario:
         self.mix = mix
         self.lot = lot = Random(f"{seed}/hierarchies")
         self.simulation = Simulation(
-            seed, weather=mix.weather(lot), bugs=bugs, live_runs_max=lot.choice(mix.live_runs_max)
+            seed,
+            weather=mix.weather(lot),
+            bugs=bugs,
+            limits=Limits(live_runs_max=lot.choice(mix.live_runs_max)),
         )
         self.roots: dict[str, _Root] = {}
         self.cancelled = _Cancelled()

@@ -33,6 +33,7 @@ from perdure.testing.simulate.network import FINE
 from perdure.testing.simulate.simulation import Member, Simulation
 from perdure.testing.simulate.transactions import Bug
 from perdure.testing.simulate.workload import GRAPHS, WORKFLOWS, Job, Ledger, Letter, News, Told, traveller
+from perdure.values.limits import Limits
 
 __all__ = ["Report", "simulate"]
 
@@ -75,7 +76,7 @@ class _Scenario:
             seed,
             weather=mix.weather(lot),
             bugs=bugs,
-            live_runs_max=lot.choice(mix.live_runs_max),
+            limits=Limits(live_runs_max=lot.choice(mix.live_runs_max)),
             resources={Ledger: lambda: Ledger(self._step_started)},
         )
         self.expected = Expected()

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from perdure.engine import Engine
 from perdure.errors import EngineStopped, StoreError
+from perdure.models.common.deployment import DEPLOYMENT
 from perdure.models.cooperation.define import Operation
 from perdure.models.functions.define import Workflow
 from perdure.testing.control import kill
@@ -44,6 +45,8 @@ class Simulation:
         bugs: Iterable[Bug] = (),
         **options: Any,
     ) -> None:
+        # An engine reads more from its store until the digest is known, and another simulation may have taken it.
+        DEPLOYMENT.digest()
         self.seed = seed
         self.trace: list[str] = []
         self.loop = SimulatedLoop(seed)  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
