@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from perdure import compensate, step, workflow
+from perdure.api import function_emissions
 from perdure.cooperation import Operation, Scope, emit
 from perdure.errors import RunFailed, ScopeFailed
 from perdure.graph import Graph, assign, terminate
@@ -111,23 +112,25 @@ async def test_a_function_and_its_hierarchy_survive_crashes(fresh: Callable[[], 
     assert report.restarts > 10
 
 
-async def test_a_message_that_comes_after_its_function_has_given_up_is_handled_by_nobody(source: StoreSource) -> None:
+async def test_a_message_that_comes_after_its_function_has_given_up_is_handled_by_nobody(
+    source: StoreSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The function is cancelled while its message is on the way: that arrives when all is undone."""
     async with Environment([checkout, *operations()], source, autojump_s=None) as env:
         engine, asked, gate = env.engine, asyncio.Event(), asyncio.Event()
-        emit_at_once = engine.emit
+        emissions: Any = vars(function_emissions)["emit_root"]
         late: list[asyncio.Task[Any]] = []
 
         async def emit_late(*args: Any, **options: Any) -> Any:
             async def wait() -> Any:
                 asked.set()
                 await gate.wait()
-                return await emit_at_once(*args, **options)
+                return await emissions(*args, **options)
 
             late.append(asyncio.ensure_future(wait()))
             return await asyncio.shield(late[0])
 
-        engine.emit = emit_late  # type: ignore[method-assign]
+        monkeypatch.setattr(function_emissions, "emit_root", emit_late)
         run = await engine.start(checkout(False))
         await asked.wait()
         assert await run.cancel()

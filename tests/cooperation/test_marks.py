@@ -42,7 +42,7 @@ async def test_what_an_earlier_version_has_left_to_be_told_is_told(make_store: C
     store = make_store()
     await store.open()
     try:
-        await store.register([PAIR, ("perdure.unannounced", '["orders","approval"]')], at=1)
+        await store.register([PAIR, ("perdure.untold", '["orders","approval"]')], at=1)
         book = HandlerRegistry(store, new_id)
         await book.load()
         assert {mark[:2] for mark in book.unannounced} == {PAIR}

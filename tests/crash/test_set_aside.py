@@ -170,11 +170,11 @@ async def test_runs_claimed_with_it_go_on_if_the_store_fails_at_that_moment(
 ) -> None:
     """The engine is there already: nobody else could claim what it has claimed."""
     bodies = Bodies()
-    options: dict[str, Any] = {"poll_s": 0.05, "limits": Limits(grace_s=0), "resources": {Bodies: lambda: bodies}}
+    options: dict[str, Any] = {"poll_s": 0.05, "resources": {Bodies: lambda: bodies}}
     times = 1 if is_written else 3  # What is written is not asked for again.
     async with first_life(source) as (env, was):
         store = Failing(make_store(), error, is_written=is_written, times=times)
-        limits = Limits(restart_first_s=0.01, restarts_max=100)
+        limits = Limits(restart_first_s=0.01, restarts_max=100, grace_s=0)
         async with Engine(store, workflows=[notes], limits=limits, **options) as engine:
             assert store.times == times  # Nothing was orphaned yet.
             env.kill()

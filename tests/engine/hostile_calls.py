@@ -92,7 +92,7 @@ def public_calls() -> Iterator[Public]:
 HANDED_OUT = {
     "Context", "Deadline", "Delivered", "Emission", "Event", "Failure", "Frame", "Handlers", "Kind", "NamedEvent",
     "NextStep", "NodeRef", "NodeTokens", "Pending", "Queued", "RunEnded", "TargetFinished", "TargetNotFound",
-    "TimeReached", "CrashReport", "GraphEvent", "GraphEvents", "GraphToken", "JoinTokens", "TokensView",
+    "TimeReached", "BulkReport", "CrashReport", "GraphEvent", "GraphEvents", "GraphToken", "JoinTokens", "TokensView",
 }  # fmt: skip
 
 
@@ -102,9 +102,9 @@ def user_values() -> list[type[msgspec.Struct]]:
     for facade in FACADES:
         module = importlib.import_module(facade)
         for name in module.__all__:
-            one = getattr(module, name)
-            is_struct = inspect.isclass(one) and issubclass(one, msgspec.Struct)
-            if is_struct and name not in HANDED_OUT and not name.endswith("View"):
+            one: Any = getattr(module, name)
+            is_meant = name not in HANDED_OUT and not name.endswith("View")
+            if is_meant and isinstance(one, type) and issubclass(one, msgspec.Struct):
                 found[one] = None
     return list(found)
 

@@ -120,7 +120,7 @@ async def test_it_is_not_taken_before_a_run_is_blocked(monkeypatch: pytest.Monke
 
     untaken = Deployment()
     monkeypatch.setattr(deployment, "DEPLOYMENT", untaken)
-    monkeypatch.setattr("perdure.engine.DEPLOYMENT", untaken)
+    monkeypatch.setattr("perdure.runtime.DEPLOYMENT", untaken)
     async with Engine("memory://", workflows=[flow]) as engine:
         assert await engine.run(flow()) == "done"
         await engine.recover()

@@ -30,8 +30,8 @@ from tests.storage.postgres.test_rights import make_roles
 
 T = TypeVar("T")
 
-QUICK = Limits(restart_first_s=0.02, restart_max_s=0.1, restarts_max=1000)
-SOON = Limits(restart_first_s=0.01, restarts_max=2)
+QUICK = Limits(restart_first_s=0.02, restart_max_s=0.1, restarts_max=1000, grace_s=0)
+SOON = Limits(restart_first_s=0.01, restarts_max=2, grace_s=0)
 
 
 class Go(Event):
@@ -176,7 +176,6 @@ def engine_on(store: Store, made: Calls, **options: Any) -> Engine:
         store,
         workflows=[waits, waits_not, place],
         resources={Calls: lambda: made},
-        limits=Limits(grace_s=0),
         poll_s=0.05,
         **options,
     )

@@ -127,9 +127,9 @@ async def test_all_hold_while_the_engine_dies_again_and_again(source: StoreSourc
     graphs = all_graphs()
     workflows = [double, *(graph for _, graph in graphs.values())]
     fault = Again(seed=7, every=COMMITS_PER_LIFE)
-    options: dict[str, Any] = {"resources": {Jitter: lambda: Jitter(1)}, "limits": Limits(recoveries_max=1000)}
+    options: dict[str, Any] = {"resources": {Jitter: lambda: Jitter(1)}}
     async with Environment(
-        workflows, source, fault=fault, limits=Limits(live_runs_max=LIVE_RUNS_MAX), **options
+        workflows, source, fault=fault, limits=Limits(live_runs_max=LIVE_RUNS_MAX, recoveries_max=1000), **options
     ) as env:
         await env.survive(lambda env: check_all(env, graphs))
         await env.check()

@@ -185,7 +185,7 @@ async def test_an_action_that_is_nowhere_is_an_error_at_the_node_that_can_be_rou
         got = await env.engine.run(graph({"word": "hey"}))
         assert got["type"] == "RecordNotFound"
         assert got["why"].startswith(
-            "graph 'shouting', node 'work': there is no action 'shout' with version 3; put_rec"
+            "graph 'shouting', node 'work': there is no action 'shout' with version 3; engine.records.put"
         )
 
 

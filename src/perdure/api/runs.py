@@ -18,7 +18,7 @@ from perdure.errors import ConcurrentModification, InvalidArguments, Misuse, Run
 from perdure.kernel.status import FINISHED, Status
 from perdure.ports import RunFilter
 from perdure.session import Session
-from perdure.values.arguments import checked
+from perdure.values.arguments import check_fields, checked
 from perdure.values.checks import (
     checked_limit,
     checked_option,
@@ -49,6 +49,9 @@ class RunSelection(Struct, frozen=True, kw_only=True):
     tags: Mapping[str, str] | None = None
     created_from: datetime | None = None
     created_before: datetime | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def to_filter(self) -> RunFilter:
         """Return the filter that a store takes. Raises InvalidArguments, Misuse."""

@@ -156,10 +156,11 @@ class _Limited(_Protocol):
         if self.transport.is_closing():
             return
         cycle: Any = self.cycle  # None before the first request, whatever its type says
-        is_answered = cycle is None or cycle.response_complete
-        if is_answered:
+        is_answered = True
+        if cycle is None or cycle.response_complete:
             self._enter("head")
         else:
+            is_answered = False
             self._enter("body" if cycle.more_body else "answer")
         # Also a head that comes while the request before it is being answered is looked at.
         self._head_bytes = self._head_bytes + len(piece) if cycle is before and self._is_in_head() else 0

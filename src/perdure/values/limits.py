@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from perdure.errors import InvalidArguments
-from perdure.values.arguments import Duration, span_of
+from perdure.values.arguments import Duration, shown, span_of
 
 PAYLOAD_BYTES_MAX: Final = 2 * 1024 * 1024
 HIERARCHY_LEVELS_MAX: Final = 1_000
@@ -66,28 +66,27 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raise InvalidArguments for a bound that is none."""
+        span_of(self.event_retention, "event_retention")
         for name in self.__struct_fields__:
             bound = getattr(self, name)
-            if name == "event_retention":
-                span_of(bound, name)
-            elif name.endswith("_s"):
+            if name.endswith("_s"):
                 _check_seconds(name, bound)
-            elif not (bound is None and name == "processes_max"):
+            elif name != "event_retention" and not (bound is None and name == "processes_max"):
                 _check_count(name, bound, least=0 if name in _MAY_BE_ZERO else 1)
 
 
 def _check_count(name: str, bound: object, *, least: int) -> None:
     if not isinstance(bound, int) or isinstance(bound, bool):
-        raise InvalidArguments(f"{name} is a number of things, not {bound!r:.80}")
+        raise InvalidArguments(f"{name} is a number of things, not {shown(bound)}")
     if not least <= bound <= _COUNT_MAX:
-        raise InvalidArguments(f"{name} is at least {least}, not {bound!r:.80}" if bound < least else _TOO_MUCH % name)
+        raise InvalidArguments(f"{name} is at least {least}, not {shown(bound)}" if bound < least else _TOO_MUCH % name)
 
 
 def _check_seconds(name: str, bound: object) -> None:
     if not isinstance(bound, (int, float)) or isinstance(bound, bool) or bound != bound:
-        raise InvalidArguments(f"{name} is a number of seconds, not {bound!r:.80}")
+        raise InvalidArguments(f"{name} is a number of seconds, not {shown(bound)}")
     if bound < 0:
-        raise InvalidArguments(f"{name} is at least 0, not {bound!r:.80}")
+        raise InvalidArguments(f"{name} is at least 0, not {shown(bound)}")
     if bound > _COUNT_MAX and bound != float("inf"):
         raise InvalidArguments(_TOO_MUCH % name)
 

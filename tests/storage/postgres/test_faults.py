@@ -8,7 +8,7 @@ import string
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, suppress
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import asyncpg
 import pytest
@@ -459,6 +459,7 @@ async def test_a_connection_that_was_left_in_a_transaction_is_cut_and_the_next_o
 async def test_a_connection_on_which_the_driver_refused_a_value_is_cut(url: str) -> None:
     async with author_on(url) as author:
         lane = cast(PostgresStore, author.store)._lanes
+        connection: Any = None
         with pytest.raises(CommitRefused):
             async with lane.use() as connection:
                 await connection.fetch("select $1::bigint", 2**63)

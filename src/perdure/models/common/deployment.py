@@ -188,12 +188,12 @@ class HasFingerprint(Protocol):
     """A workflow of any model."""
 
     @property
-    def fingerprint(self) -> str: ...
+    def fingerprint(self) -> Any: ...  # a text; workflows have it as a cached property
 
 
 def deployed(workflow: HasFingerprint) -> str:
     """The fingerprint of a workflow as this process has it."""
-    return DEPLOYMENT.fingerprint(workflow.fingerprint)
+    return DEPLOYMENT.fingerprint(str(workflow.fingerprint))
 
 
 def offered(workflow: HasFingerprint) -> str:

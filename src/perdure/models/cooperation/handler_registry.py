@@ -18,7 +18,7 @@ from perdure.ports import Ids, Store
 
 # The handlers of this topic are marks: new handlers of which not all know who wait.
 _MARKS: Final = "perdure.unannounced"
-_UNTOLD: Final = "perdure.unannounced"  # The same of earlier versions, whose marks have no ids.
+_UNANNOUNCED_BEFORE: Final = "perdure.untold"  # The same of earlier versions, whose marks have no ids.
 
 Pair = tuple[str, str]  # topic, name
 
@@ -71,7 +71,7 @@ class HandlerRegistry:
         topics: dict[str, list[set[str]]] = {}
         unannounced: set[Mark] = set()
         for row in book.handlers:
-            if row.topic in (_MARKS, _UNTOLD):
+            if row.topic in (_MARKS, _UNANNOUNCED_BEFORE):
                 if row.retired_at is None:
                     unannounced.add(_read_mark(row.name) if row.topic == _MARKS else (*_read_pair(row.name), ""))
                 continue
@@ -92,9 +92,9 @@ class HandlerRegistry:
 def _stored(mark: Mark) -> Pair:
     """A mark as a row of the book."""
     topic, name, id = mark
-    return (
-        (_MARKS, msgspec.json.encode(mark).decode()) if id else (_UNTOLD, msgspec.json.encode((topic, name)).decode())
-    )
+    if id:
+        return _MARKS, msgspec.json.encode(mark).decode()
+    return _UNANNOUNCED_BEFORE, msgspec.json.encode((topic, name)).decode()
 
 
 _read_mark: Final = msgspec.json.Decoder(Mark).decode
