@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 import pytest
 
-from perdure import Limits
+from perdure import Engine, Limits
 from perdure.api.hierarchies import hierarchy_rows
 from perdure.client import Client
 from perdure.cooperation import Failure, Operation, Scope
 from perdure.errors import ScopeFailed
+from perdure.kernel.batch import Batch, Committed
+from perdure.kernel.cooperation import MessageEventRow
+from perdure.kernel.records import Mail
 from perdure.ports import Store
-from perdure.testing import Environment, YieldPoints
+from perdure.testing import Environment, StoreProxy, YieldPoints
 from perdure.testing.environment import StoreSource
 from tests.cooperation.shop import topic
 from tests.cooperation.test_cooperation_engine import agree
@@ -272,3 +275,77 @@ async def test_no_step_begins_that_was_being_committed(source: StoreSource, turn
         else:
             await root.finished()
         await agree(env, *operations)
+
+
+class Held(StoreProxy):
+    """A store that can keep answers back: the causes that it has read, and that a commit has landed. It gives the two
+    letters of a cancellation together: that the run is to give up, and the question whether its engine knows."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.has_read, self.may_read = asyncio.Event(), asyncio.Event()
+        self.may_land = asyncio.Event()
+        self.may_land.set()
+        self.reads = 0
+
+    async def events_at(self, places: Sequence[tuple[str, int]]) -> list[MessageEventRow]:
+        found = await self.inner.events_at(places)
+        self.has_read.set()
+        await self.may_read.wait()
+        self.reads += 1
+        return found
+
+    async def mail(self, engine_id: str, limit: int) -> list[Mail]:
+        letters = await self.inner.mail(engine_id, limit)
+        return [] if len(letters) == 1 and not self.may_land.is_set() else letters
+
+    async def commit(self, batch: Batch) -> Committed:
+        committed = await self.inner.commit(batch)
+        await self.may_land.wait()
+        return committed
+
+
+async def test_no_answer_to_a_failure_begins_whose_causes_were_being_read(make_store: Callable[[], Store]) -> None:
+    """Its engine has stored that the run is to give up, so the caller is answered, and does not know so yet."""
+    leaf_topic, done = topic("leaf"), list[str]()
+    root, child = Operation[Message]("root", ROOT), Operation[Message]("child", CHILD)
+    leaf = Operation[Message]("leaf", leaf_topic)
+
+    @root.step
+    async def emits(scope: Scope, message: Message) -> None:
+        await scope.emit(CHILD, {})
+
+    @emits.on_child_failure
+    async def answers(scope: Scope, message: Message, failure: Failure, attempt: int) -> None:
+        done.append("answer")
+
+    @emits.rollback
+    async def undoes(scope: Scope, message: Message, cause: Failure) -> None:
+        done.append("undo")
+
+    @child.step
+    async def hands_on(scope: Scope, message: Message) -> None:
+        await scope.emit(leaf_topic, {})
+
+    @leaf.step
+    async def fails(scope: Scope, message: Message) -> None:
+        raise ValueError("the leaf fails")
+
+    held = Held(make_store())
+    async with (
+        Engine(held, workflows=[root], poll_s=0.05),
+        Engine(make_store(), workflows=[child, leaf], poll_s=0.05) as other,
+    ):
+        emitted = await other.emit(ROOT, {})
+        await held.has_read.wait()
+        held.may_land.clear()
+        assert await emitted.cancel()
+        held.may_read.set()
+        while held.reads < 2:  # The failure of the child, and that of the leaf.
+            await asyncio.sleep(0.001)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        held.may_land.set()
+        with pytest.raises(ScopeFailed, match="cancelled"):
+            await emitted.finished()
+        assert done == ["undo"]

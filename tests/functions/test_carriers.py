@@ -231,3 +231,23 @@ async def test_who_is_slow_between_two_steps_is_not_taken_for_the_first() -> Non
     await done.wait()
     assert len(said) == 2
     assert all(text.startswith("code outside of any step") for text in said)
+
+
+async def test_a_step_does_not_begin_whose_run_is_stopped_by_the_batch_that_proves_the_engine_alive() -> None:
+    stopping, ended, parcel = {"run"}, list[int](), Parcel(0)
+    proofs, dropped = 0, asyncio.Event()
+
+    async def check_fence() -> None:
+        nonlocal proofs
+        proofs += 1
+        if proofs == 2:  # By the next batch the effects of the first one have been performed.
+            parcel.dropped = True
+            stopping.clear()
+            dropped.set()
+
+    carriers = Carriers(lambda _cargo, value, _error: ended.append(value), Proof(lambda: True, check_fence, stopping))
+    carriers.give(parcel)
+    while not (dropped.is_set() or ended):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (ended, parcel.coroutine) == ([], None)

@@ -136,6 +136,45 @@ def test_an_engine_that_shows_no_life_for_longer_than_the_lease_is_buried_and_fe
     played(scene)
 
 
+@pytest.mark.parametrize("is_buried", [False, True])
+def test_a_process_that_stood_still_for_its_lease_is_in_doubt_until_its_sign_is_renewed(is_buried: bool) -> None:
+    async def scene(loop: SimulatedLoop, database: SimulatedDatabase) -> None:
+        paused = await loop.spawn("paused", an_author(database, "e-1"))
+        other = await loop.spawn("other", an_author(database, "e-2"))
+        await asyncio.sleep(3 * LEASE_S)
+        assert paused.store.is_surely_alive()
+        loop.process("paused").paused = True
+        await asyncio.sleep(LEASE_S + 1)
+        assert not paused.store.is_surely_alive()
+        if is_buried:
+            assert await other.store.mark_dead_engines() == ["e-1"]
+        loop.process("paused").paused = False
+        await asyncio.sleep(LEASE_S / 2)
+        assert paused.store.is_surely_alive() != is_buried
+        assert await other.store.mark_dead_engines() == []
+
+    played(scene)
+
+
+def test_an_engine_that_renews_its_sign_while_its_burial_waits_for_a_lock_lives() -> None:
+    async def scene(loop: SimulatedLoop, database: SimulatedDatabase) -> None:
+        paused = await loop.spawn("paused", an_author(database, "e-1"))
+        other = await loop.spawn("other", an_author(database, "e-2"))
+        loop.process("paused").paused = True
+        await asyncio.sleep(LEASE_S + 1)
+        async with database.transaction() as transaction:
+            await transaction.lock([("engine", "e-1")], exclusive=False)
+            burial = loop.spawn("other", other.store.mark_dead_engines())
+            await asyncio.sleep(0.1)
+            loop.process("paused").paused = False
+            await asyncio.sleep(0.1)
+            assert paused.store.is_surely_alive()
+        assert await burial == []
+        assert paused.store.is_surely_alive()
+
+    played(scene)
+
+
 def test_a_burial_waits_for_a_batch_in_flight_and_what_comes_after_it_is_refused() -> None:
     async def scene(loop: SimulatedLoop, database: SimulatedDatabase) -> None:
         silent = await loop.spawn("silent", an_author(database, "e-1"))

@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
+from perdure.cooperation import CancellationToken, Failure, Operation, Scope, Topic
 from perdure.ports import LoadedRun
-from perdure.testing.simulate import FINE, Bug, Simulation, Weather
+from perdure.testing.simulate import FINE, Bug, SimulatedStore, Simulation, Weather
+from perdure.testing.simulate.loop import process_name
 from perdure.testing.simulate.workload import Ledger, Told, baker, clerk
+
+TOPICS = [Topic(name, str) for name in ("top", "middle", "leaf")]
+TOKEN = CancellationToken("deploy-17")
 
 
 def a_simulation(**options: Any) -> Simulation:
@@ -85,6 +90,76 @@ def test_an_engine_that_stood_still_goes_on_if_nobody_took_over_and_begins_anew_
 
     assert simulation.run(scenario()) == [9, 0, 16]
     assert any("buries" in line for line in simulation.trace) == (pause_s > 10)
+
+
+def an_order(begun: list[str], *, is_answering: bool) -> list[Operation[str]]:
+    """An operation that notes which code of it begins. To have it answer a failure, its child's child fails."""
+    top, middle, leaf = (Operation(topic.name, topic) for topic in TOPICS)
+
+    @top.step
+    async def orders(scope: Scope, message: str) -> None:
+        begun.append("step")
+        if is_answering:
+            await scope.emit(TOPICS[1], message)
+
+    @orders.on_child_failure
+    async def answers(scope: Scope, message: str, failure: Failure, attempt: int) -> None:
+        begun.append("answer")
+
+    @middle.step
+    async def hands_on(scope: Scope, message: str) -> None:
+        await scope.emit(TOPICS[2], message)
+
+    @leaf.step
+    async def fails(scope: Scope, message: str) -> None:
+        raise ValueError("the leaf fails")
+
+    return [top, middle, leaf]
+
+
+@pytest.mark.parametrize("call", ["commit", "events_at"])
+def test_an_engine_that_wakes_up_begins_nothing_of_a_run_whose_token_was_cancelled_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """It stands still while the last answer that the code needs is on its way: that the commit before the first step
+    has landed, or the causes of the failure to be answered. Another engine takes the run over, and the token is
+    cancelled there."""
+    begun: list[str] = []
+    top, middle, leaf = an_order(begun, is_answering=call == "events_at")
+    simulation = Simulation(1)
+    a = simulation.member("a", [top])
+    original = getattr(SimulatedStore, call)
+    stood_still = simulation.loop.create_future()
+
+    async def slow(store: SimulatedStore, given: Any) -> Any:
+        answer = await original(store, given)
+        # The first commit begins the run. Causes have numbers beyond that of a token's cancellation, which is 0.
+        is_wanted = given.number == 2 if call == "commit" else all(seq > 0 for _, seq in given)
+        if process_name.get() == "a.1" and is_wanted and not stood_still.done():
+            stood_still.set_result(None)
+            a.pause()
+            await asyncio.sleep(0)
+        return answer
+
+    async def scenario() -> None:
+        await a.open()
+        b = simulation.member("b", [middle, leaf])
+        await b.open()
+        monkeypatch.setattr(SimulatedStore, call, slow)
+        emitted = await b.call(lambda engine: engine.emit(TOPICS[0], "go", tokens=[TOKEN]))
+        await stood_still
+        c = simulation.member("c", [top])
+        await c.open()
+        await c.call(lambda engine: engine.topics.cancel_token(TOKEN))
+        a.wake()
+        await asyncio.sleep(30)
+        run = await c.call(lambda engine: engine.runs.get(emitted.run_ids[0]))
+        assert run is not None
+        assert run.status == "rolled_back"
+
+    simulation.run(scenario())
+    assert begun == (["step"] if call == "events_at" else [])
+    assert any("buries ['a.1']" in line for line in simulation.trace)
 
 
 def test_the_trace_of_a_seed_is_always_the_same_and_bugs_change_it() -> None:

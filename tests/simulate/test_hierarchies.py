@@ -7,6 +7,7 @@ import secrets
 
 import pytest
 
+from perdure.models.common.fence_check import Proof
 from perdure.models.cooperation import host
 from perdure.testing.simulate.hierarchies import simulate_hierarchies
 from perdure.testing.simulate.mix import Mix
@@ -52,3 +53,30 @@ def test_a_token_that_misses_what_is_emitted_meanwhile_is_found(monkeypatch: pyt
     assert seed is not None
     monkeypatch.undo()
     assert simulate_hierarchies(seed, mix=TOKENS).problem == ""  # It is this bug, and no other.
+
+
+# Engines stand still for longer than their lease while tokens are cancelled.
+PAUSES = Mix(
+    runs=(6, 10),
+    tokens=(3, 3),
+    pauses=(4, 6),
+    pauses_s=((12.0, 15.0),),
+    kills=(0, 0),
+    live_runs_max=(1000,),
+    weather=lambda _: Weather(latency_s=0.1),
+)
+
+
+@pytest.mark.timeout(300)
+def test_an_engine_that_was_taken_for_dead_and_begins_steps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deliberate bug: an engine that stood still does not ask whether its runs are still its own."""
+
+    def is_sure_of(self: Proof, run_id: str, *, is_alive: bool = False) -> bool:
+        return run_id not in self._stopping  # pyright: ignore[reportPrivateUsage]
+
+    monkeypatch.setattr(Proof, "is_sure_of", is_sure_of)
+    reports = ((seed, simulate_hierarchies(seed, mix=PAUSES)) for seed in range(100))
+    seed = next((seed for seed, report in reports if "had been cancelled" in report.problem), None)
+    assert seed is not None
+    monkeypatch.undo()
+    assert simulate_hierarchies(seed, mix=PAUSES).problem == ""  # It is this bug, and no other.

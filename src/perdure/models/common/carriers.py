@@ -81,10 +81,10 @@ class Carriers:
         self._is_due = False
         waiting = self._waiting
         while waiting:
-            if not self._proof.is_sure_of(waiting[0].run_id):
+            while waiting and not self._proof.is_sure_of(waiting[0].run_id):
                 await self._proof.make(lambda: not waiting)
-                if not waiting:
-                    return
+            if not waiting:
+                return
             cargo = waiting.popleft()
             coroutine, context = cargo.coroutine, cargo.context
             if cargo.dropped:

@@ -18,9 +18,8 @@ class InDoubt(Exception):
 
 class Proof:
     """`is_surely_alive` asks nobody, and can be called in any thread. `check_fence` asks the store; if the engine was
-    taken
-    for dead, its runs have been dropped afterwards. `stopping` are the runs that a commit under way stops: they have
-    been dropped after a proof, or go on if the commit did not stop them."""
+    taken for dead, its runs have been dropped afterwards. `stopping` are the runs that a commit under way stops: they
+    have been dropped after a proof, or go on if the commit did not stop them."""
 
     def __init__(
         self,
@@ -43,6 +42,11 @@ class Proof:
         while not self.is_surely_alive() and not is_given_up():
             await asyncio.sleep(_AGAIN_S)
             await self._prove()
+
+    async def make_for(self, run_id: str, is_given_up: Callable[[], bool]) -> None:
+        """Return at once if a step of this run may begin. If not, make the proof until it may, or nobody wants it."""
+        while not self.is_sure_of(run_id) and not is_given_up():
+            await self.make(is_given_up)
 
     def guarded(self, run_id: str, function: Callable[..., Any], /, *args: Any) -> Any:
         """Call a function of a run's step, in the thread that it had to wait for. Raises InDoubt instead."""

@@ -162,6 +162,9 @@ class Executor:
         code = execution.code
         if type(code) is not Invoke:
             code = await self._with_causes(code)
+            # The proof was made before the causes were read. If the run is no longer this engine's, or gives up, the
+            # execution has been dropped and its task cancelled by the time that the proof is made again.
+            await self._proof.make_for(execution.run_id, lambda: execution.dropped)
         scope = self._scope(execution.live, code)
         return asked(scope, await called(execution, code, scope, partial(self.call, execution)))
 

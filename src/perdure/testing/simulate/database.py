@@ -8,7 +8,7 @@ become visible at once, at its end. The tables are those of the store in memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
@@ -94,8 +94,21 @@ class SimulatedDatabase:
 
     # Signs of life.
 
-    def beat(self, engine_id: str) -> None:
+    def give_sign(self, engine_id: str) -> None:
+        """Give an engine its first sign of life, in the transaction that enrolls it."""
+        if self.lease_s is not None:
+            self.beats[engine_id] = asyncio.get_running_loop().time()
+
+    def renew_sign(self, engine_id: str) -> bool:
+        """Renew an engine's sign of life. False if it has none: it was marked dead, or has signed off."""
+        if engine_id not in self.beats:
+            return False
         self.beats[engine_id] = asyncio.get_running_loop().time()
+        return True
+
+    def take_back_sign(self, engine_id: str) -> None:
+        """Show no life of an engine any more."""
+        self.beats.pop(engine_id, None)
 
     def look_for_life(self) -> None:
         """Who shows life now, for those who ask the tables."""
@@ -113,19 +126,31 @@ class SimulatedDatabase:
             if Bug.LATE_BURIAL in self.bugs:
                 self.lapsed.update(silent)
                 return silent
+            if not silent:
+                return []
             await transaction.lock([("engine", engine_id) for engine_id in silent], exclusive=True)
-            dead = [engine_id for engine_id in silent if engines[engine_id].alive]
+            await transaction.statement()
+            self.look_for_life()  # Again: one of them may have renewed its sign while this waited for the locks.
+            living = self.memory.living
+            dead = [engine_id for engine_id in silent if engines[engine_id].alive and engine_id not in living]
             if dead:
-                await transaction.statement()
-                engines.update({engine_id: replace(engines[engine_id], alive=False) for engine_id in dead})
+                self._mark_dead(dead)
                 self.note(f"buries {[self.processes.get(one, one) for one in dead]}")
             return dead
+
+    def _mark_dead(self, engine_ids: Iterable[str]) -> None:
+        """Their signs of life go with it: a process that wakes up later has none to renew."""
+        engines = self.memory.engines
+        for engine_id in engine_ids:
+            engines[engine_id] = replace(engines[engine_id], alive=False)
+            self.take_back_sign(engine_id)
 
     async def retire(self, engine_id: str, retire: Callable[[str], Coroutine[Any, Any, None]]) -> None:
         async with self.transaction() as transaction:
             await transaction.lock([("engine", engine_id)], exclusive=True)
             await transaction.statement()
             await retire(engine_id)
+            self.take_back_sign(engine_id)
 
     async def claim(self, engine_id: str, claim: Callable[[], Coroutine[Any, Any, list[LoadedRun]]]) -> list[LoadedRun]:
         """Rows that others have locked are passed over. What the runs wait for is read once they are claimed."""
@@ -169,8 +194,7 @@ class SimulatedDatabase:
 
     async def _bury_late(self) -> None:
         await self.network.pass_by()
-        engines = self.memory.engines
-        engines.update({one: replace(engines[one], alive=False) for one in self.lapsed})
+        self._mark_dead(self.lapsed)
         self.lapsed.clear()
 
     async def post(self, mail: Mail) -> int:

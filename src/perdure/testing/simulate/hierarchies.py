@@ -87,6 +87,8 @@ def _operation(name: str, level: int) -> Operation[dict[str, Any]]:
 
     @ask.on_child_failure
     async def answer(scope: Scope, message: dict[str, Any], failure: Failure, _: int) -> Any:
+        if not scope.rolling_back:
+            _begins(scope)
         if name not in message["forgiving"] or scope.rolling_back:
             raise failure.error()
         return go_on()

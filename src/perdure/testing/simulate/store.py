@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import copy_context
@@ -37,6 +38,7 @@ class SimulatedStore(StoreProxy):
         self._memory = MemoryStore(database.memory)
         self._is_over = False
         self._doubtful: builtins.list[LoadedRun] = []
+        self._renewed_at: dict[str, float] = {}  # when the sign of life of each engine was renewed last
         super().__init__(self._memory)
 
     async def _through(self, request: Coroutine[Any, Any, T]) -> T:
@@ -69,17 +71,40 @@ class SimulatedStore(StoreProxy):
     async def enroll(
         self, *, engine_id: str, host: str, pid: int, workflows: Sequence[tuple[str, str]], at: int
     ) -> Engine:
-        engine = await super().enroll(engine_id=engine_id, host=host, pid=pid, workflows=workflows, at=at)
+        asked_at = asyncio.get_running_loop().time()
+        given = {"engine_id": engine_id, "host": host, "pid": pid, "workflows": workflows, "at": at}
+        engine = await self._through(self._enrolled(given))
+        self._renewed_at[engine_id] = asked_at
         self._database.processes[engine_id] = process_name.get()
         self._beat(engine_id)
         return engine
 
+    async def _enrolled(self, given: dict[str, Any]) -> Engine:
+        engine = await self._memory.enroll(**given)
+        self._database.give_sign(engine.id)
+        return engine
+
+    def is_surely_alive(self) -> bool:
+        """As a store with leases knows it: the sign of the engine that came last was renewed less than a lease ago."""
+        lease_s = self._database.lease_s
+        if lease_s is None:
+            return self._memory.is_surely_alive()
+        newest = next(reversed(self._renewed_at.values()), None)
+        return newest is not None and asyncio.get_running_loop().time() < newest + lease_s
+
+    def withdraw(self, engine_id: str) -> None:
+        self._memory.withdraw(engine_id)
+        self._renewed_at.pop(engine_id, None)
+        self._database.take_back_sign(engine_id)
+
     def _beat(self, engine_id: str) -> None:
         """As a thread of the engine's process would: not while that stands still."""
         lease_s = self._database.lease_s
-        if lease_s is not None and not self._is_over:
-            self._database.beat(engine_id)
-            asyncio.get_running_loop().call_later(lease_s / 4, self._beat, engine_id)
+        if lease_s is None or self._is_over or engine_id not in self._renewed_at:
+            return
+        loop = asyncio.get_running_loop()
+        self._renewed_at[engine_id] = loop.time() if self._database.renew_sign(engine_id) else -math.inf
+        loop.call_later(lease_s / 4, self._beat, engine_id)
 
     async def retire(self, engine_id: str) -> None:
         await self._write(lambda: self._database.retire(engine_id, self._memory.retire))
