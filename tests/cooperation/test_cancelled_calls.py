@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from perdure import Limits, Workflow, compensate, step, workflow
+from perdure.api.fences import Fences
 from perdure.client import Client
 from perdure.cooperation import Failure, Operation, Scope, Strategy
 from perdure.errors import ScopeFailed
@@ -95,6 +96,50 @@ async def test_no_step_of_a_called_function_begins_on_another_engine(make_store:
             await passing(env, emitted.finished())
         assert steps.begun == [0]
         await agree(env, root)
+
+
+async def test_no_step_begins_though_the_run_above_was_released_with_mail_unread(
+    make_store: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner of the top run gets the cancellation as mail, and ends gracefully before it has read it."""
+    root: Operation[Message] = Operation("root", ROOT)
+    child: Operation[Message] = Operation("child", CHILD)
+    begun: list[int] = []
+    waiting, gate = asyncio.Event(), asyncio.Event()
+
+    @root.step
+    async def emits(scope: Scope, message: Message) -> None:
+        await scope.emit(CHILD, {})
+
+    @child.step
+    async def first(scope: Scope, message: Message) -> None:
+        begun.append(1)
+        waiting.set()
+        await gate.wait()
+
+    @child.step
+    async def second(scope: Scope, message: Message) -> None:
+        begun.append(2)
+
+    async with (
+        Environment([child], make_store, autojump_s=None) as env,  # Neither of them looks for mail by itself.
+        Environment([root], make_store, clock=env.clock, autojump_s=None) as deaf,
+    ):
+        emitted = await deaf.engine.emit(ROOT, {})
+        await deaf.settle()
+        await env.engine.recover()
+        await waiting.wait()
+        levels = Fences._levels
+
+        async def released(self: Fences, ids: Sequence[str]) -> Any:
+            await deaf.engine.shutdown(grace=0)
+            return await levels(self, ids)
+
+        monkeypatch.setattr(Fences, "_levels", released)
+        assert await env.engine.handle(emitted.id).cancel("no longer wanted")
+        gate.set()
+        await env.settle()
+        assert begun == [1]
 
 
 async def test_no_step_begins_two_engines_below_the_one_that_is_asked(make_store: Callable[[], Store]) -> None:

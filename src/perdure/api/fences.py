@@ -44,8 +44,9 @@ class Fences:
             me = self._coordinator.engine.id
             elsewhere: dict[str, None] = {}
             for run in (run for level in levels for run in level):
-                is_at_work = run.model == "operation" and run.status in _AT_WORK and run.owner is not None
-                # A run of this engine below one of another engine's is told by mail, which may be unread.
+                # A run of this engine below one of another engine's is told by mail, which may be unread. A run without
+                # an owner may have had one that released it before it read its mail.
+                is_at_work = run.model == "operation" and run.status in _AT_WORK
                 if is_at_work and (run.owner != me or run.parent_id in elsewhere):
                     elsewhere[run.id] = None
             if not (new := [run_id for run_id in elsewhere if run_id not in asked]):
