@@ -30,7 +30,7 @@ from perdure.kernel import ops
 from perdure.kernel.effects import Begin, Deliver, Drop, Effect, Examine, Finish, Look, Proceed, Published, Rearm
 from perdure.kernel.records import Run
 from perdure.kernel.status import ACTIVE, FINISHED
-from perdure.models.bridges.function_emissions import EngineAccessResource
+from perdure.models.bridges.function_emissions import EmissionAccess
 from perdure.models.common.deployment import DEPLOYMENT
 from perdure.models.common.resources import Resources
 from perdure.models.cooperation.host import OperationHost
@@ -82,7 +82,7 @@ class Runtime:
         self._session = session
         own = {
             Catalogue: Catalogue(lambda: session.store, session.workflows),
-            EngineAccessResource: EngineAccessResource(FunctionEmissions(session, lambda: self._levels)),
+            EmissionAccess: EmissionAccess(FunctionEmissions(session, lambda: self._levels)),
             StepRecords: StepRecords(lambda: session.store, session.codec),
         }
         self.resources = Resources(resources, own)

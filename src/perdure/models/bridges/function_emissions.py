@@ -52,8 +52,8 @@ class EngineAccess(Protocol):
     async def failure(self, emitted: Emitted) -> Failure | None: ...
 
 
-class EngineAccessResource:
-    """The engine's access for the steps below. It is among the engine's resources."""
+class EmissionAccess:
+    """Gives the steps below their engine. It is among the engine's resources."""
 
     def __init__(self, engine: EngineAccess) -> None:
         self.engine = engine
@@ -63,7 +63,7 @@ class EngineAccessResource:
 async def emit_message(topic: str, payload: str, message_id: str) -> Emitted:
     """In every attempt, and after every crash, it is the same message."""
     me = current_step()
-    return await me.resource(EngineAccessResource).engine.emit(topic, payload, message_id, me.run_id)
+    return await me.resource(EmissionAccess).engine.emit(topic, payload, message_id, me.run_id)
 
 
 @step(name="perdure.undo_emission")
@@ -71,13 +71,13 @@ async def undo_emission(topic: str, message_id: str) -> Emitted | None:
     """Have a message that is only on its way suppressed, or ask its hierarchy to give up. None if there is nothing to
     wait for, since nobody handles the message. In journals of earlier versions the result is None too: this step waited
     itself."""
-    return await resource(EngineAccessResource).engine.withdraw(topic, message_id, _REASON)
+    return await resource(EmissionAccess).engine.withdraw(topic, message_id, _REASON)
 
 
 @step(name="perdure.undo_committed")
 async def undo_committed(emitted: Emitted) -> Undoing:
     """Ask for what a hierarchy has committed to be undone."""
-    return await resource(EngineAccessResource).engine.undo(emitted, _REASON)
+    return await resource(EmissionAccess).engine.undo(emitted, _REASON)
 
 
 async def _undone(emitted: Emitted | None) -> None:
@@ -105,7 +105,7 @@ async def _statuses(run_ids: Iterable[str]) -> dict[str, str]:
 @step(name="perdure.failure_of_emission")
 async def failure_of(emitted: Emitted) -> Failure | None:
     """Why a hierarchy that has ended has failed; None if it has not."""
-    return await resource(EngineAccessResource).engine.failure(emitted)
+    return await resource(EmissionAccess).engine.failure(emitted)
 
 
 @checked
